@@ -8,7 +8,7 @@ from typing import Any
 
 from hamicommon.grants.grant import Grant, GrantedShare
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation
 
 from bench.node_agent.bare_server import timed
 from bench.node_agent.processor_time import running_ms

@@ -26,7 +26,7 @@ from hamicommon.kubelet_api._generated import (
 from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from kubelocal.kubelet.containers.launch_files import parse_pids
+from kubelocal.kubelet.containers.runtime import parse_pids
 
 from tests.control_plane import make_pki
 from tests.processes import http_ready

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
-from kubelocal.kubelet.adapters.kubelet_sockets import serve_registration
+from kubelocal.kubelet.sockets import serve_registration
 
 from tests.waiting import PATIENCE_S
 

@@ -22,10 +22,9 @@ import grpc
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
 from hamilocal.supervisor.ports import free_port
-from kubelocal.kubelet.adapters.kubelet_sockets import serve_pod_resources, serve_registration
 from kubelocal.kubelet.devices import checkpoint
-from kubelocal.kubelet.devices.pod_resources import PodDevices
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation
+from kubelocal.kubelet.sockets import PodDevices, serve_pod_resources, serve_registration
 
 from tests.unit.node_agent.library_file import a_library
 from tests.waiting import PATIENCE_S

@@ -26,7 +26,8 @@ from hamicommon.bus.permissions import (
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import scheduler_configuration
-from kubelocal.kubescheduler.configuration import LeaderElection
+
+from tests.leader_election import LeaderElection
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 OVERLAYS = BASE.parent / "overlays"

@@ -18,10 +18,9 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
 from hamicommon.process.shutdown import end
-from kubelocal.kubescheduler.configuration import LeaderElection
-from kubelocal.kubescheduler.leader_election import Leadership
 
 from tests.integration.scheduler.world import Replica, World
+from tests.leader_election import LeaderElection, Leadership
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

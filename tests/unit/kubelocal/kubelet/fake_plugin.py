@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
-from kubelocal.kubelet.devices.types import AllocateAnswer, Device, PluginError, PluginOptions
+from kubelocal.kubelet.devices.state import AllocateAnswer, Device, PluginError, PluginOptions
 
 
 @dataclass

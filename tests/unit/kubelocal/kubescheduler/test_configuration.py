@@ -15,12 +15,10 @@ podInitialBackoffSeconds: 1
 podMaxBackoffSeconds: 1
 profiles: [{schedulerName: hami-scheduler}, {schedulerName: other}]
 extenders:
-- urlPrefix: https://127.0.0.1:443
+- urlPrefix: http://127.0.0.1:443
   filterVerb: filter
   bindVerb: bind
   weight: 1
-  enableHTTPS: true
-  tlsConfig: {insecure: true, caFile: /ca}
   httpTimeout: 1m30s
   nodeCacheCapable: true
   managedResources:
@@ -40,13 +38,9 @@ def test_every_key_that_matters_is_read(tmp_path: Path) -> None:
     config = read_configuration(written(tmp_path, FULL))
     assert config.scheduler_names == {"hami-scheduler", "other"}
     assert config.client_connection.kubeconfig == "/k"
-    assert not config.leader_election.leader_elect
     assert config.pod_max_backoff_seconds == 1
     extender = config.extenders[0]
     assert extender.http_timeout == 90.0
-    assert extender.enable_https
-    assert extender.tls_config is not None
-    assert extender.tls_config.ca_file == "/ca"
     assert extender.node_cache_capable
     assert [one.ignored_by_scheduler for one in extender.managed_resources] == [True, False]
 
@@ -57,7 +51,6 @@ def test_what_is_not_set_is_kube_schedulers_default(tmp_path: Path, version: str
     config = read_configuration(written(tmp_path, text))
     assert config.scheduler_names == {"default-scheduler"}
     assert (config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds) == (1, 10)
-    assert config.leader_election.leader_elect
 
 
 @pytest.mark.parametrize(

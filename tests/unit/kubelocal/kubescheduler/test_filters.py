@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from kubelocal.kubescheduler.cluster import KnownCluster
-from kubelocal.kubescheduler.filters import why_unfit
+from kubelocal.kubescheduler.cluster import KnownCluster, why_unfit
 
 from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod, seen
 

@@ -2,7 +2,7 @@
 
 import pytest
 from kubelocal.kubescheduler.cluster import KnownCluster
-from kubelocal.kubescheduler.scoring import best, nodes_to_find, scores, with_extender
+from kubelocal.kubescheduler.cycle import best, nodes_to_find, scores, with_extender
 
 from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod
 

@@ -11,8 +11,8 @@ from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginServic
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.state import Signal
 from hamicommon.errors import Conflict
-from kubelocal.kubelet.adapters.plugin_client import PluginClient
-from kubelocal.kubelet.devices.types import PluginError
+from kubelocal.kubelet.devices.plugins import PluginClient
+from kubelocal.kubelet.devices.state import PluginError
 
 from tests.waiting import PATIENCE_S
 

@@ -15,9 +15,9 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
+from kubelocal.kubelet.admission import PodAdmission
 from kubelocal.kubelet.containers.worker import Machine
-from kubelocal.kubelet.pods.admission import PodAdmission
-from kubelocal.kubelet.pods.worker import PodWorker
+from kubelocal.kubelet.pod_worker import PodWorker
 from kubelocal.pod_resources import Amounts, pod_requests
 
 logger = logging.getLogger(__name__)

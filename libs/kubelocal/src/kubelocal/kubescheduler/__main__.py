@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import os
 import signal
-import socket
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +14,6 @@ from hamicommon.settings import TelemetrySettings
 
 from kubelocal.kubescheduler.configuration import SchedulerConfiguration, read_configuration
 from kubelocal.kubescheduler.extender import open_extender
-from kubelocal.kubescheduler.leader_election import Leadership
 from kubelocal.kubescheduler.loop import SchedulingLoop
 
 
@@ -38,13 +35,7 @@ async def _work(kubeconfig: Path | None, configuration: SchedulerConfiguration) 
             await stack.enter_async_context(open_extender(one)) for one in configuration.extenders
         ]
         loop = SchedulingLoop(api, configuration, extenders)
-        async with asyncio.TaskGroup() as tasks:
-            if configuration.leader_election.leader_elect:
-                identity = f"{socket.gethostname()}_{os.getpid()}"
-                leadership = Leadership(api, configuration.leader_election, identity)
-                await leadership.acquire()
-                tasks.create_task(leadership.hold())
-            tasks.create_task(loop.run())
+        await loop.run()
 
 
 def main() -> None:

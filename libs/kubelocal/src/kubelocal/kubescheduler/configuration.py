@@ -48,17 +48,6 @@ class ManagedResource(_Part):
     ignored_by_scheduler: bool = False
 
 
-class TlsConfig(_Part):
-    """How to reach an extender over HTTPS; data fields are base64, as in a kubeconfig."""
-
-    insecure: bool = False
-    server_name: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    ca_file: str = ""
-    ca_data: str = ""
-
-
 class ExtenderConfig(_Part):
     """One entry of `extenders`."""
 
@@ -67,8 +56,6 @@ class ExtenderConfig(_Part):
     prioritize_verb: str = ""
     bind_verb: str = ""
     weight: int = Field(default=1, ge=0)
-    enable_https: bool = Field(default=False, alias="enableHTTPS")
-    tls_config: TlsConfig | None = None
     http_timeout: Seconds = Field(default=5.0, alias="httpTimeout")
     node_cache_capable: bool = False
     managed_resources: Annotated[list[ManagedResource], BeforeValidator(_list)] = []
@@ -79,17 +66,6 @@ class SchedulerProfile(_Part):
     """One scheduler name that we answer to."""
 
     scheduler_name: str = "default-scheduler"
-
-
-class LeaderElection(_Part):
-    """Only one of several processes schedules: the holder of this Lease."""
-
-    leader_elect: bool = True
-    resource_name: str = "kube-scheduler"
-    resource_namespace: str = "kube-system"
-    lease_duration: Seconds = 15.0
-    renew_deadline: Seconds = 10.0
-    retry_period: Seconds = 2.0
 
 
 class ClientConnection(_Part):
@@ -104,7 +80,6 @@ class SchedulerConfiguration(_Part):
     api_version: str
     kind: str
     client_connection: ClientConnection = ClientConnection()
-    leader_election: LeaderElection = LeaderElection()
     pod_initial_backoff_seconds: float = Field(default=1.0, gt=0)
     pod_max_backoff_seconds: float = Field(default=10.0, gt=0)
     percentage_of_nodes_to_score: int = Field(default=0, ge=0, le=100)

@@ -4,8 +4,6 @@ Field names are written as Go writes them (`Pod`, `NodeNames`) and read in any c
 Wire: k8s.io/kube-scheduler/extender/v1.
 """
 
-import base64
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,11 +11,10 @@ from typing import Any
 
 import httpx
 import orjson
-from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubescheduler.cluster import Node
-from kubelocal.kubescheduler.configuration import ExtenderConfig, TlsConfig
+from kubelocal.kubescheduler.configuration import ExtenderConfig
 from kubelocal.pod_resources import names_of
 
 # Below uvicorn's five seconds: a connection that the server is about to close is never re-used.
@@ -151,27 +148,8 @@ async def open_extender(config: ExtenderConfig) -> AsyncIterator[Extender]:
     """An extender with its own connections."""
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S)
     timeout = httpx.Timeout(config.http_timeout)
-    verify = _tls(config.tls_config) if config.enable_https else True
-    async with httpx.AsyncClient(limits=limits, timeout=timeout, verify=verify) as client:
+    async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:
         yield Extender(config, client)
-
-
-def _tls(config: TlsConfig | None) -> ssl.SSLContext:
-    """Without an authority the certificate is not checked, as kube-scheduler does it."""
-    config = config or TlsConfig()
-    try:
-        context = ssl.create_default_context(
-            cafile=config.ca_file or None,
-            cadata=base64.b64decode(config.ca_data).decode() if config.ca_data else None,
-        )
-        if config.insecure or not (config.ca_file or config.ca_data):
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if config.cert_file:
-            context.load_cert_chain(config.cert_file, config.key_file or None)
-    except (OSError, ValueError) as exc:
-        raise Unavailable(f"extender's tlsConfig cannot be used: {exc}") from exc
-    return context
 
 
 def _lowered(answer: Mapping[str, Any]) -> Json:

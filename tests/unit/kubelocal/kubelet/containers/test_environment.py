@@ -1,5 +1,7 @@
 """Environment and command line of a container."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 from hamicommon.errors import InvalidRequest
 from kubelocal.kubelet.containers import environment as container_env
 from kubelocal.kubelet.containers.environment import Driver, OwnDriver, StandInDriver
-from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceNode, Mount
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 
@@ -143,3 +145,79 @@ def test_command_and_arguments_are_expanded() -> None:
 
 def test_a_container_without_a_command_sleeps() -> None:
     assert container_env.command_line(container(args=["x"]), {}) == container_env.PAUSE
+
+
+HOOK = Mount(container_path="/usr/local/vgpu", host_path="/host/pod_main")
+LIBRARY = Mount(
+    container_path="/usr/local/vgpu/libvgpu.so", host_path="/host/libvgpu.so", read_only=True
+)
+PRELOAD = Mount(
+    container_path="/etc/ld.so.preload", host_path="/host/ld.so.preload", read_only=True
+)
+
+
+def test_parents_are_mounted_before_what_lies_below_them() -> None:
+    answer = AllocateAnswer(mounts=(LIBRARY, PRELOAD, HOOK))
+
+    ordered = container_env.ordered(answer, [])
+
+    assert ordered.index(HOOK) < ordered.index(LIBRARY)
+
+
+def test_device_files_that_stand_elsewhere_are_mounts() -> None:
+    nodes = (
+        DeviceNode(container_path="/dev/nvidia0", host_path="/dev/nvidia0", permissions="rw"),
+        DeviceNode(container_path="/dev/nvidia1", host_path="/dev/real1", permissions="rw"),
+    )
+
+    ordered = container_env.ordered(AllocateAnswer(nodes=nodes), [])
+
+    assert ordered == [Mount(container_path="/dev/nvidia1", host_path="/dev/real1")]
+
+
+def test_empty_dirs_and_host_paths_are_mounted_and_other_volumes_left_out() -> None:
+    spec = container(
+        volumeMounts=[
+            {"name": "scratch", "mountPath": "/scratch", "subPath": "x"},
+            {"name": "host", "mountPath": "/h", "readOnly": True},
+            {"name": "token", "mountPath": "/var/run/secrets/token"},
+        ]
+    )
+    volumes = [
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "host", "hostPath": {"path": "/srv", "type": "Directory"}},
+        {"name": "token", "projected": {}},
+    ]
+
+    plan = container_env.volumes(pod(spec, volumes=volumes), spec, volumes_dir=Path("/v"))
+
+    assert plan.mounts == (
+        Mount(container_path="/scratch", host_path="/v/scratch/x"),
+        Mount(container_path="/h", host_path="/srv", read_only=True),
+    )
+    assert plan.directories == (Path("/v/scratch/x"),)
+    assert plan.skipped == ("token",)
+
+
+def test_path_mapping_preloads_by_host_paths_what_the_preload_file_names() -> None:
+    env = container_env.pathmap_env(
+        {"LD_PRELOAD": "/own.so"},
+        [HOOK, LIBRARY, PRELOAD],
+        pathmap_library=Path("/driver/libpathmap.so"),
+        read_text=lambda path: "/usr/local/vgpu/libvgpu.so\n" if "preload" in str(path) else "",
+    )
+
+    assert env["LD_PRELOAD"] == "/driver/libpathmap.so:/host/libvgpu.so:/own.so"
+    assert env["HAMI_PATHMAP"].split(";") == [
+        "/usr/local/vgpu/libvgpu.so=/host/libvgpu.so",
+        "/etc/ld.so.preload=/host/ld.so.preload",
+        "/usr/local/vgpu=/host/pod_main",
+    ]
+
+
+def test_without_a_preload_file_nothing_but_the_path_table_is_preloaded() -> None:
+    env = container_env.pathmap_env(
+        {}, [HOOK], pathmap_library=Path("/p.so"), read_text=lambda path: ""
+    )
+
+    assert env["LD_PRELOAD"] == "/p.so"

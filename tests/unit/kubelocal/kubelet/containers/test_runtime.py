@@ -1,17 +1,29 @@
-"""Containers as local processes, through the real launcher."""
+"""The files between the kubelet and its launcher."""
+
+from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kubelocal.kubelet.containers.launch_files import Launch, parse_pids
-from kubelocal.kubelet.containers.mounts import MountMode
-from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer, StartFailed
-from kubelocal.kubelet.containers.stop import stop_containers
-from kubelocal.kubelet.devices.types import Mount
+from hamicommon.errors import InvalidRequest
+from kubelocal.kubelet.containers import runtime as launching
+from kubelocal.kubelet.containers.environment import MountMode
+from kubelocal.kubelet.containers.runtime import (
+    Ended,
+    Launch,
+    Pids,
+    ProcessRuntime,
+    RunningContainer,
+    StartFailed,
+    parse_pids,
+    stop_containers,
+)
+from kubelocal.kubelet.devices.state import Mount
 from kubelocal.kubelet.options import NATIVE_DIR
 
 from tests.waiting import PATIENCE_S
@@ -19,6 +31,40 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.native
 
 LAUNCHER = NATIVE_DIR / "launcher" / "build" / "hami-launcher"
+
+
+def test_a_launch_is_a_list_of_tagged_fields() -> None:
+    launch = Launch(
+        argv=["echo", "a b"],
+        env={"A": "1\n2"},
+        cwd="/",
+        log=Path("/log"),
+        mounts=[Mount(container_path="/c", host_path="/h", read_only=True)],
+        rootfs=Path("/root-dir"),
+    )
+
+    assert launching.encode(launch).decode().split("\0") == [
+        *("cwd", "/", "log", "/log", "rootfs", "/root-dir"),
+        *("mount", "ro", "/h", "/c"),
+        *("env", "A=1\n2", "arg", "echo", "arg", "a b", ""),
+    ]
+
+
+def test_an_argument_with_a_nul_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="NUL"):
+        launching.encode(Launch(argv=["a\0b"], env={}, cwd="/", log=Path("/log")))
+
+
+def test_pid_and_exit_files_are_read() -> None:
+    assert launching.parse_pids("10 1000 11 1001\n") == Pids(
+        launcher=10, launcher_start=1000, container=11, container_start=1001
+    )
+    assert launching.parse_exit('128 1000000000 exec: "x": not found\n') == Ended(
+        exit_code=128,
+        finished_at=datetime.fromtimestamp(1, UTC),
+        message='exec: "x": not found',
+    )
+    assert launching.parse_exit("0 2000000000 \n").message == ""
 
 
 @pytest.fixture

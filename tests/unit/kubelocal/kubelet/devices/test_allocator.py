@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from hamicommon.k8s.types import Json
-from kubelocal.kubelet.devices import pod_resources
+from kubelocal.kubelet import sockets
+from kubelocal.kubelet.admission import PodAdmission
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
-from kubelocal.kubelet.devices.types import AdmissionError, DeviceCounts, PluginError, PluginOptions
-from kubelocal.kubelet.pods.admission import PodAdmission
+from kubelocal.kubelet.devices.state import AdmissionError, DeviceCounts, PluginError, PluginOptions
 
 from tests.unit.kubelocal.kubelet.fake_plugin import FakePlugin
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
@@ -98,9 +98,9 @@ async def test_pod_resources_lists_the_regular_container_and_the_checkpoint_both
 ) -> None:
     wanted = pod(container(gpus=1), init=(container("init", gpus=1),))
     async with node.serving(FakePlugin(prefer=["gpu-3"])):
-        before = pod_resources.snapshot([wanted], node.allocator.book)
+        before = sockets.snapshot([wanted], node.allocator.book)
         await node.allocate(wanted)
-        after = pod_resources.snapshot([wanted], node.allocator.book)
+        after = sockets.snapshot([wanted], node.allocator.book)
 
     assert before[0].containers == (("main", ()),)
     assert after[0].containers == (("main", ((GPU, ("gpu-3",)),)),)

@@ -6,7 +6,7 @@ import pytest
 from hamicommon.errors import InvalidRequest
 from kubelocal.kubelet.containers.environment import StandInDriver, environment
 from kubelocal.kubelet.devices.cdi import Edits, edits_of, names_of
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceNode, Mount
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceNode, Mount
 
 
 def write(directory: Path, file: str, *devices: dict[str, Any], **more: Any) -> None:

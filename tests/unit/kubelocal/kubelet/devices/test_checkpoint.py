@@ -6,8 +6,8 @@ import orjson
 import pytest
 from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2
-from kubelocal.kubelet.devices import allocate_response, checkpoint
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation, Mount
+from kubelocal.kubelet.devices import checkpoint, plugins
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation, Mount
 
 MESSAGE = deviceplugin_pb2.ContainerAllocateResponse(
     envs={"B": "2", "A": "1"},
@@ -21,7 +21,7 @@ def allocation() -> DeviceAllocation:
         container="main",
         resource="nvidia.com/gpu",
         ids_by_numa={0: ("gpu-0-0",), 1: ("gpu-1-3", "gpu-1-4")},
-        answer=allocate_response.from_message(MESSAGE),
+        answer=plugins.from_message(MESSAGE),
     )
 
 
@@ -46,7 +46,7 @@ def test_an_entry_has_the_fields_that_readers_of_a_real_node_know() -> None:
 def test_what_is_written_is_read_back() -> None:
     content = checkpoint.encode([allocation()], {"nvidia.com/gpu": ["gpu-0-0"]})
 
-    allocations, resources = checkpoint.decode(content, allocate_response.from_bytes)
+    allocations, resources = checkpoint.decode(content, plugins.decode_answer)
 
     assert allocations == [allocation()]
     assert resources == ["nvidia.com/gpu"]
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_an_empty_checkpoint_is_read_back() -> None:
-    assert checkpoint.decode(checkpoint.encode([], {}), allocate_response.from_bytes) == ([], [])
+    assert checkpoint.decode(checkpoint.encode([], {}), plugins.decode_answer) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_first_of_two_resources_wins_for_equal_names() -> None:
         envs={"A": "2", "B": "2"}, mounts=(Mount(container_path="/x", host_path="/2"),)
     )
 
-    merged = allocate_response.merge([first, second])
+    merged = plugins.merge_answers([first, second])
 
     assert merged.envs == {"A": "1", "B": "2"}
     assert [mount.host_path for mount in merged.mounts] == ["/1"]

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kubelocal.kubelet.devices.state import STOPPED_GRACE_S, DeviceBook, choose
-from kubelocal.kubelet.devices.types import (
+from kubelocal.kubelet.devices.state import (
+    STOPPED_GRACE_S,
     AdmissionError,
     AllocateAnswer,
     Device,
+    DeviceBook,
     DeviceCounts,
     PluginOptions,
+    choose,
 )
 
 GPU = "nvidia.com/gpu"

@@ -1,28 +1,162 @@
-"""The container runtime: starts containers through the launcher, finds them again, signals them.
+"""The container runtime: starts containers through the launcher, finds them again, stops them.
 
 A launcher outlives this process and writes down how its container ended, so that nothing is lost
-when the kubelet is killed: `recover()` reads the files of the last attempt.
+when the kubelet is killed: `recover()` reads the files of the last attempt. They lie in
+`<root>/pods/<uid>/containers/<container>/<attempt>.{launch,pid,exit}`; their forms are described in
+`native/launcher/src/launch.h` and `launcher.c`.
+
+Where this machine lets us make any, each container has a cgroup,
+`<hierarchy>/kubelocal-<node's directory, hashed>/pod<uid>/<container id>` as a kubelet's, so that
+`/proc/<pid>/cgroup` names pod and container. They limit nothing; the launcher removes one with its
+container.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hamicommon.errors import Unavailable
+from hamicommon.errors import InvalidRequest, Unavailable
 
-from kubelocal.kubelet.containers import launch_files
-from kubelocal.kubelet.containers.cgroups import ContainerCgroups, container_id
-from kubelocal.kubelet.containers.launch_files import AttemptFiles, Ended, Launch
-from kubelocal.kubelet.containers.mounts import MountMode
+from kubelocal.kubelet.containers.environment import MountMode
+from kubelocal.kubelet.devices.state import Mount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One start of one container. `rootfs` is where its root is built; None: the host's root.
+    `cgroup`: a directory; None: it stays in ours."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    log: Path
+    mounts: Sequence[Mount] = ()
+    rootfs: Path | None = None
+    cgroup: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pids:
+    """The launcher's and the container's process; starts are clock ticks since boot.
+
+    `container` is 0 until the container's program runs.
+    """
+
+    launcher: int
+    launcher_start: int
+    container: int
+    container_start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a container ended: 128+signal when a signal ended it; `message` for a failed start."""
+
+    exit_code: int
+    finished_at: datetime
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFiles:
+    """Paths of one start."""
+
+    launch: Path
+    pid: Path
+    exit: Path
+
+    @classmethod
+    def of(cls, directory: Path, attempt: int) -> AttemptFiles:
+        """Files of the attempt with this number; the first is 0."""
+        return cls(
+            launch=directory / f"{attempt}.launch",
+            pid=directory / f"{attempt}.pid",
+            exit=directory / f"{attempt}.exit",
+        )
+
+
+def encode(launch: Launch) -> bytes:
+    """The launch file.
+
+    Raises: InvalidRequest when an argument holds a NUL, which no program can be given.
+    """
+    fields = ["cwd", launch.cwd, "log", str(launch.log)]
+    if launch.rootfs is not None:
+        fields += ["rootfs", str(launch.rootfs)]
+        for mount in launch.mounts:
+            mode = "ro" if mount.read_only else "rw"
+            fields += ["mount", mode, mount.host_path, mount.container_path]
+    if launch.cgroup is not None:
+        fields += ["cgroup", str(launch.cgroup)]
+    for name, value in launch.env.items():
+        fields += ["env", f"{name}={value}"]
+    for argument in launch.argv:
+        fields += ["arg", argument]
+    if any("\0" in field for field in fields):
+        raise InvalidRequest("command, environment and mounts of a container may not hold a NUL")
+    return b"".join(field.encode() + b"\0" for field in fields)
+
+
+def parse_pids(text: str) -> Pids:
+    """The pid file's content."""
+    launcher, launcher_start, container, container_start = map(int, text.split())
+    return Pids(
+        launcher=launcher,
+        launcher_start=launcher_start,
+        container=container,
+        container_start=container_start,
+    )
+
+
+def parse_exit(text: str) -> Ended:
+    """The exit file's content."""
+    code, finished_ns, message = text.rstrip("\n").split(" ", 2)
+    finished_at = datetime.fromtimestamp(int(finished_ns) / 1e9, UTC)
+    return Ended(exit_code=int(code), finished_at=finished_at, message=message)
+
+
+# Version 2 alone; beside version 1; version 1 alone, in a hierarchy that limits nothing by itself.
+HIERARCHIES = tuple(
+    Path("/sys/fs/cgroup") / each for each in ("cgroup.controllers", "unified", "pids")
+)
+
+
+def container_id(pod_uid: str, container: str, attempt: int) -> str:
+    """64 hexadecimal digits, as runtimes name a start of a container."""
+    return hashlib.sha256(f"{pod_uid}/{container}/{attempt}".encode()).hexdigest()
+
+
+class ContainerCgroups:
+    """The cgroups of one node's containers."""
+
+    def __init__(self, node_dir: Path, hierarchies: Iterable[Path] = HIERARCHIES) -> None:
+        name = f"kubelocal-{hashlib.sha256(os.fsencode(node_dir)).hexdigest()[:16]}"
+        self._candidates = [_root_of(each) / name for each in hierarchies if each.exists()]
+
+    def make(self, pod_uid: str, container: str) -> Path | None:
+        """The cgroup of a container (its id); None where none can be made."""
+        for base in self._candidates:
+            cgroup = base / f"pod{pod_uid}" / container
+            with suppress(OSError):
+                cgroup.mkdir(parents=True, exist_ok=True)
+                if os.access(cgroup / "cgroup.procs", os.W_OK):
+                    return cgroup
+        return None
+
+
+def _root_of(found: Path) -> Path:
+    return found.parent if found.name == "cgroup.controllers" else found
+
 
 # What a container runtime reports when it doesn't know how a container ended.
 UNKNOWN_EXIT_CODE = 137
@@ -160,7 +294,7 @@ class ProcessRuntime:
         files.launch.parent.mkdir(parents=True, exist_ok=True)
         if launch.rootfs is not None:
             launch.rootfs.mkdir(exist_ok=True)
-        files.launch.write_bytes(launch_files.encode(launch))
+        files.launch.write_bytes(encode(launch))
         command: list[str | Path] = [self._launcher, "run", files.launch, files.pid, files.exit]
         try:
             process = subprocess.Popen(
@@ -218,7 +352,7 @@ def _open_launcher(files: AttemptFiles) -> int | None:
     """A pidfd of the launcher, if the pid still names the same process."""
     if files.pid.stat().st_mtime < _boot_time_s():
         return None  # start ticks of different boots can't be compared
-    pids = launch_files.parse_pids(files.pid.read_text())
+    pids = parse_pids(files.pid.read_text())
     try:
         pidfd = os.pidfd_open(pids.launcher)
     except ProcessLookupError:
@@ -242,10 +376,31 @@ def _boot_time_s() -> float:
 
 def _read_exit(files: AttemptFiles) -> Ended:
     try:
-        return launch_files.parse_exit(files.exit.read_text())
+        return parse_exit(files.exit.read_text())
     except (OSError, ValueError):
         return Ended(
             exit_code=UNKNOWN_EXIT_CODE,
             finished_at=datetime.now(UTC),
             message="The container could not be located when the pod was terminated",
         )
+
+
+async def stop_containers(root: Path, *, grace_s: float = 2.0) -> int:
+    """SIGTERM, then after the grace SIGKILL; returns how many containers were stopped."""
+    runtime = ProcessRuntime(Path(), root / "pods")
+    running = [c for uid in runtime.known_pods() for c in runtime.running_of(uid)]
+    await stop_all(running, grace_s)
+    return len(running)
+
+
+async def stop_all(running: Sequence[RunningContainer], grace_s: float) -> None:
+    """SIGTERM, then after the grace SIGKILL; returns when all have ended."""
+    for container in running:
+        container.terminate()
+    waits = [asyncio.ensure_future(container.wait()) for container in running]
+    if waits:
+        _, alive = await asyncio.wait(waits, timeout=grace_s)
+        for container in running:
+            container.kill()
+        if alive:
+            await asyncio.wait(alive)

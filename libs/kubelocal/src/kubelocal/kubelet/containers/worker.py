@@ -1,7 +1,8 @@
 """One container of a pod: announce, start, wait, back off, start again.
 
-`pods/worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
-Nothing of it is lost when the kubelet is killed: `run` goes on from what the launcher wrote.
+`pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
+Nothing of it is lost when the kubelet is killed: `run` goes on from what the launcher wrote. The
+back-off is the kubelet's own for crash loops.
 """
 
 from __future__ import annotations
@@ -17,21 +18,64 @@ from pathlib import Path
 from hamicommon.errors import HamiError
 from hamicommon.k8s.types import Json
 
+from kubelocal.events import EventRecorder, EventType
 from kubelocal.kubelet import pod_spec
-from kubelocal.kubelet.containers import backoff as restarting
 from kubelocal.kubelet.containers import environment
-from kubelocal.kubelet.containers import mounts as mount_plan
-from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff
-from kubelocal.kubelet.containers.cgroups import container_id
-from kubelocal.kubelet.containers.environment import Driver
-from kubelocal.kubelet.containers.launch_files import Ended, Launch
-from kubelocal.kubelet.containers.mounts import MountMode
-from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer, StartFailed
+from kubelocal.kubelet.containers.environment import Driver, MountMode
+from kubelocal.kubelet.containers.runtime import (
+    Ended,
+    Launch,
+    ProcessRuntime,
+    RunningContainer,
+    StartFailed,
+    container_id,
+)
 from kubelocal.kubelet.devices import cdi
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
-from kubelocal.kubelet.devices.types import AdmissionError, AllocateAnswer, PluginError
-from kubelocal.kubelet.pod_events import EventRecorder, EventType
+from kubelocal.kubelet.devices.state import AdmissionError, AllocateAnswer, PluginError
 from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, WaitingState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffRule:
+    """The kubelet's figures, in seconds; tests use smaller ones."""
+
+    initial_s: float = 10.0
+    longest_s: float = 300.0
+
+    @property
+    def forget_after_s(self) -> float:
+        """A container that ran this long starts again without waiting."""
+        return 2 * self.longest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartBackoff:
+    """State of one container's restarts: the wait that its next end brings."""
+
+    wait_s: float = 0.0
+    ended_at_s: float | None = None
+
+    def after_end(self, rule: BackoffRule, *, ran_s: float, ended_at_s: float) -> RestartBackoff:
+        """The container has ended: the first restart is at once, then the wait doubles."""
+        if self.ended_at_s is None or ran_s > rule.forget_after_s:
+            return RestartBackoff(wait_s=0.0, ended_at_s=ended_at_s)
+        wait_s = max(rule.initial_s, min(self.wait_s * 2, rule.longest_s))
+        return RestartBackoff(wait_s=min(wait_s, rule.longest_s), ended_at_s=ended_at_s)
+
+    def restart_at_s(self) -> float:
+        """When the container may start."""
+        return (self.ended_at_s or 0.0) + self.wait_s
+
+
+def restarts(restart_policy: str, *, exit_code: int, sidecar: bool, init: bool) -> bool:
+    """Whether a container that has ended is started again."""
+    if sidecar:
+        return True
+    if exit_code == 0:
+        return restart_policy == "Always" and not init
+    return restart_policy != "Never"
+
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +140,7 @@ class ContainerWorker:
             assert ended is not None
             self.note_end(ended)
             policy = pod_spec.restart_policy(self._pod)
-            if not restarting.restarts(
+            if not restarts(
                 policy, exit_code=ended.exit_code, sidecar=self._sidecar, init=self._init
             ):
                 return ended.exit_code
@@ -207,16 +251,16 @@ class ContainerWorker:
         env = environment.environment(
             self._pod, self._spec, answer, node=machine.node, driver=machine.driver, edits=edits
         )
-        volumes = mount_plan.volumes(
+        volumes = environment.volumes(
             self._pod, self._spec, volumes_dir=machine.runtime.pod_dir(pod_uid) / "volumes"
         )
         for directory in volumes.directories:
             directory.mkdir(parents=True, exist_ok=True)
-        mounts = mount_plan.ordered(answer, volumes.mounts)
+        mounts = environment.ordered(answer, volumes.mounts)
         argv = environment.command_line(self._spec, env)
         namespace = machine.mode is MountMode.NAMESPACE
         if not namespace:
-            env |= mount_plan.pathmap_env(
+            env |= environment.pathmap_env(
                 env, mounts, pathmap_library=machine.pathmap_library, read_text=Path.read_text
             )
         return Launch(

@@ -10,38 +10,23 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
-from kubelocal.kubelet.devices import allocate_response, checkpoint, state
-from kubelocal.kubelet.devices.state import DeviceBook
-from kubelocal.kubelet.devices.types import (
+from kubelocal.kubelet.devices import checkpoint, state
+from kubelocal.kubelet.devices.plugins import PluginClient, decode_answer, merge_answers
+from kubelocal.kubelet.devices.state import (
     AdmissionError,
     AllocateAnswer,
-    Device,
+    DeviceBook,
     PluginError,
-    PluginOptions,
 )
 
 logger = logging.getLogger(__name__)
-
-
-class DevicePluginClient(Protocol):
-    """A registered plugin; calls raise PluginError."""
-
-    async def options(self) -> PluginOptions: ...
-    def device_lists(self) -> AsyncIterator[list[Device]]: ...
-    async def preferred(
-        self, available: Iterable[str], must_include: Iterable[str], size: int
-    ) -> list[str]: ...
-    async def allocate(self, ids: Iterable[str]) -> AllocateAnswer: ...
-    async def pre_start(self, ids: Iterable[str]) -> None: ...
-    async def close(self) -> None: ...
 
 
 class DeviceAllocator:
@@ -60,7 +45,7 @@ class DeviceAllocator:
         self._chance = chance
         self._on_counts = on_counts
         self._active_pods = active_pods
-        self._plugins: dict[str, DevicePluginClient] = {}
+        self._plugins: dict[str, PluginClient] = {}
         # Between the choice of ids and the plugin's answer nobody else may choose.
         self._choosing = asyncio.Lock()
 
@@ -70,7 +55,7 @@ class DeviceAllocator:
             return
         try:
             allocations, resources = checkpoint.decode(
-                self._checkpoint_file.read_bytes(), allocate_response.from_bytes
+                self._checkpoint_file.read_bytes(), decode_answer
             )
         except InvalidRequest as exc:
             logger.warning("checkpoint not read", extra={"error": str(exc)})
@@ -83,7 +68,7 @@ class DeviceAllocator:
         temporary.write_bytes(checkpoint.encode(self.book.allocations(), self.book.healthy_ids()))
         temporary.replace(self._checkpoint_file)
 
-    async def serve_plugin(self, resource: str, plugin: DevicePluginClient) -> None:
+    async def serve_plugin(self, resource: str, plugin: PluginClient) -> None:
         """Runs one registration: options, then its device lists until the stream ends."""
         try:
             self.book.register(resource, await plugin.options())
@@ -177,7 +162,7 @@ class DeviceAllocator:
         if missing:
             # The plugin registered after the pod's admission; the kubelet allocates now.
             await self.allocate(pod, container)
-        return allocate_response.merge([a.answer for a in self.book.of_container(pod_uid, name)])
+        return merge_answers([a.answer for a in self.book.of_container(pod_uid, name)])
 
     async def _pre_start(self, pod_uid: str, container: str, resource: str) -> None:
         options = self.book.options(resource)

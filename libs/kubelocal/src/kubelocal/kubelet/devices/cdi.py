@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from hamicommon.errors import InvalidRequest
 
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceNode, Mount
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceNode, Mount
 
 ANNOTATION_PREFIX = "cdi.k8s.io/"
 

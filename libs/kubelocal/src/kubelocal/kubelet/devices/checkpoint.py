@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from hamicommon.errors import InvalidRequest
 
-from kubelocal.kubelet.devices.types import AllocateAnswer, DeviceAllocation
+from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation
 
 FILE_NAME = "kubelet_internal_checkpoint"
 

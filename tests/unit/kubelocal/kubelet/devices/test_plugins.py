@@ -11,9 +11,9 @@ import grpc
 import pytest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
-from kubelocal.kubelet.adapters.plugin_client import PluginClient
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
-from kubelocal.kubelet.devices.types import PluginError
+from kubelocal.kubelet.devices.plugins import PluginClient
+from kubelocal.kubelet.devices.state import PluginError
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 from tests.waiting import PATIENCE_S

@@ -1,7 +1,7 @@
-"""One pod of this node, from its admission to the removal of its object.
+"""One pod of this node, from its admission to the removal of its object, and its status on the way.
 
 Init containers run in order, sidecars keep running, then the regular containers; a stop request
-ends them with a grace. `kubelet.py` owns the workers; `containers/worker.py` runs each.
+ends them with a grace. `kubelet.py` owns the workers; `containers/worker.py` runs each container.
 """
 
 from __future__ import annotations
@@ -12,17 +12,79 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from hamicommon.errors import Conflict, HamiError, NotFound
-from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.client import KubeApi, PatchType
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec, pod_status
-from kubelocal.kubelet.containers.runtime import RunningContainer
-from kubelocal.kubelet.containers.stop import stop_all
+from kubelocal.kubelet.admission import Rejection
+from kubelocal.kubelet.containers.runtime import RunningContainer, stop_all
 from kubelocal.kubelet.containers.worker import ContainerWorker, Machine
-from kubelocal.kubelet.pods.predicates import Rejection
-from kubelocal.kubelet.pods.status_updates import StatusReporter
 
 logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.2
+RETRY_LAST_S = 5.0
+# The server answers 409 for another uid (for good) and when others write at the same time.
+MAX_CONFLICTS = 3
+
+
+class StatusReporter:
+    """The status of one pod on its way to the API server; `run` does the sending."""
+
+    def __init__(self, api: KubeApi, pod: Json) -> None:
+        self._api = api
+        self._path = f"{pod_spec.path(pod)}/status"
+        self._uid = pod_spec.uid(pod)
+        self._wanted: Json | None = None
+        self._sent: Json | None = None
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    @property
+    def conditions(self) -> list[Json]:
+        """The conditions wanted last."""
+        return list((self._wanted or {}).get("conditions") or [])
+
+    def set(self, status: Json) -> None:
+        """Wants this status to be the pod's."""
+        if status != self._wanted:
+            self._wanted = status
+            self._settled.clear()
+            self._wake.set()
+
+    async def flushed(self) -> None:
+        """Returns when what was wanted last has been sent, or has become impossible."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Sends until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._send()
+            if not self._wake.is_set():
+                self._settled.set()
+
+    async def _send(self) -> None:
+        retry_s, conflicts = RETRY_FIRST_S, 0
+        while self._wanted != self._sent:
+            status = self._wanted
+            # The uid keeps us from writing to another pod of the same name.
+            body = {"metadata": {"uid": self._uid}, "status": status}
+            try:
+                await self._api.patch(self._path, body, PatchType.STRATEGIC)
+                self._sent = status
+            except NotFound:
+                return
+            except HamiError as exc:
+                conflicts += isinstance(exc, Conflict)
+                if conflicts > MAX_CONFLICTS:
+                    return
+                logger.warning("pod status not sent", extra={"path": self._path, "error": str(exc)})
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_LAST_S)
+
 
 DELETE_RETRY_S = 1.0
 

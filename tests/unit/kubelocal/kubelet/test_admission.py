@@ -1,7 +1,6 @@
 """Whether a bound pod fits the node."""
 
-from kubelocal.kubelet.pods import predicates
-from kubelocal.kubelet.pods.predicates import Rejection
+from kubelocal.kubelet.admission import Rejection, check_predicates
 from kubelocal.pod_resources import amounts, pod_requests
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
@@ -11,7 +10,7 @@ ALLOCATABLE = amounts({"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu
 
 def check(wanted: dict, *others: dict, **labels: str) -> Rejection | None:
     used = [pod_requests(other["spec"]) for other in others]
-    return predicates.check(wanted, used, allocatable=ALLOCATABLE, labels=labels)
+    return check_predicates(wanted, used, allocatable=ALLOCATABLE, labels=labels)
 
 
 def test_a_pod_that_fits_is_admitted() -> None:

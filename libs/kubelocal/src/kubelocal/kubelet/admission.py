@@ -2,21 +2,62 @@
 
 One pod at a time, one container after the other, as in the kubelet: this is what makes Allocate
 calls of different pods never overlap. `kubelet.py` starts a `PodWorker` with the verdict.
+
+The predicates are the kubelet's general ones (`pkg/kubelet/lifecycle/predicate.go`). Resources that
+are not the node's are passed over in init containers too, as since kubernetes#124273 (after 1.30).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices.allocator import DeviceAllocator
-from kubelocal.kubelet.devices.types import AdmissionError
-from kubelocal.kubelet.pods import predicates
-from kubelocal.kubelet.pods.predicates import Rejection
-from kubelocal.pod_resources import Amounts, amounts
+from kubelocal.kubelet.devices.state import AdmissionError
+from kubelocal.pod_resources import PODS, Amounts, add, amounts, pod_requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """Why a pod may not run here, as the pod's status has it."""
+
+    reason: str
+    message: str
+
+
+def check_predicates(
+    pod: Json,
+    others: Iterable[Amounts],
+    *,
+    allocatable: Amounts,
+    labels: Mapping[str, str],
+) -> Rejection | None:
+    """The first predicate that fails, or None. Extended resources that the node does not list are
+    not checked: they may be the cluster's."""
+    used: Amounts = {PODS: 0}
+    for other in others:
+        used = add(used, {**other, PODS: 1})
+    wanted = {PODS: 1} | {
+        resource: amount
+        for resource, amount in pod_requests(pod["spec"]).items()
+        if amount > 0 and (resource in allocatable or "/" not in resource)
+    }
+    for resource, amount in wanted.items():
+        capacity = allocatable.get(resource, 0)
+        if used.get(resource, 0) + amount > capacity:
+            return Rejection(
+                reason=f"OutOf{resource}",
+                message=f"Node didn't have enough resource: {resource}, requested: {amount}, "
+                f"used: {used.get(resource, 0)}, capacity: {capacity}",
+            )
+    selector = pod["spec"].get("nodeSelector") or {}
+    if any(labels.get(key) != wish for key, wish in selector.items()):
+        return Rejection(reason="NodeAffinity", message="Predicate NodeAffinity failed")
+    return None
 
 
 class PodAdmission:
@@ -53,4 +94,4 @@ class PodAdmission:
             # Devices that are held count as present even while their plugin is away.
             for resource, count in book.held_counts().items():
                 allocatable[resource] = max(allocatable.get(resource, 0), count)
-        return predicates.check(pod, others, allocatable=allocatable, labels=self._labels())
+        return check_predicates(pod, others, allocatable=allocatable, labels=self._labels())

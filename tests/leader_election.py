@@ -1,4 +1,4 @@
-"""Leader election over a Lease: the one that renews it schedules, the others wait.
+"""kube-scheduler's leader election over a Lease, for tests of who is active.
 
 Times follow client-go: a lease that was not renewed for its duration may be taken; a holder that
 could not renew in time ends itself rather than risk two schedulers.
@@ -11,10 +11,24 @@ from datetime import UTC, datetime
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
-
-from kubelocal.kubescheduler.configuration import LeaderElection
+from kubelocal.kubescheduler.configuration import Seconds
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 
 logger = logging.getLogger(__name__)
+
+
+class LeaderElection(BaseModel):
+    """A configuration's `leaderElection`: the holder of this Lease schedules."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    leader_elect: bool = True
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
+    lease_duration: Seconds = 15.0
+    renew_deadline: Seconds = 10.0
+    retry_period: Seconds = 2.0
 
 
 class Leadership:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubelocal.controllers.plan import KINDS, WorkloadKind, owner_uid, plan
+from kubelocal.controllers import KINDS, WorkloadKind, owner_uid, plan
 
 BY_NAME: dict[str, WorkloadKind] = {kind.name: kind for kind in KINDS}
 

@@ -1,7 +1,7 @@
 """Restart policy and crash-loop back-off."""
 
 import pytest
-from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff, restarts
+from kubelocal.kubelet.containers.worker import BackoffRule, RestartBackoff, restarts
 
 
 def test_the_first_restart_is_at_once_and_the_waits_double_up_to_the_longest() -> None:

@@ -1,7 +1,7 @@
 """Which plugins may register."""
 
 import pytest
-from kubelocal.kubelet.adapters.kubelet_sockets import refuse_registration
+from kubelocal.kubelet.sockets import refuse_registration
 
 
 def test_a_good_registration_is_taken() -> None:

@@ -1,4 +1,4 @@
-"""Keeps the Node object and the Lease up to date.
+"""The Node object and its Lease: how a kubelet writes them, and keeping them up to date.
 
 The status is sent when it changes (a device plugin's list, above all) and every few minutes; in
 between the Lease is the heartbeat, because every needless Node update wakes waiting pods.
@@ -8,16 +8,147 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType
 from hamicommon.k8s.types import Json
 
-from kubelocal.kubelet.devices.types import DeviceCounts
-from kubelocal.kubelet.node import spec
-from kubelocal.kubelet.node.spec import NodeIdentity
+from kubelocal.kubelet import pod_status
+from kubelocal.kubelet.devices.state import DeviceCounts
+
+# kubectl and schedulers parse it as a semantic version: behaviour of 1.20, made by hamictl.
+KUBELET_VERSION = "v1.20.2+hamictl"
+MOUNTS_ANNOTATION = "hamictl.io/mounts"
+ROOT_ANNOTATION = "hamictl.io/kubelet-root"
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+# The kubelet's nodeLeaseDurationSeconds.
+LEASE_DURATION_S = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """What does not change while the kubelet runs; amounts are Kubernetes quantities."""
+
+    name: str
+    cpu: str
+    memory: str
+    pods: int
+    mounts: str
+    root: str
+
+
+def node_labels(identity: NodeIdentity) -> dict[str, str]:
+    """Labels that every kubelet sets on its Node."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return {
+        "kubernetes.io/hostname": identity.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": machine,
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": machine,
+    }
+
+
+def own_annotations(identity: NodeIdentity) -> dict[str, str]:
+    """What a reader of the simulation wants to know of the node."""
+    return {MOUNTS_ANNOTATION: identity.mounts, ROOT_ANNOTATION: identity.root}
+
+
+def node_metadata(identity: NodeIdentity) -> Json:
+    """Metadata of our own; other writers' labels and annotations are left alone."""
+    return {
+        "name": identity.name,
+        "labels": node_labels(identity),
+        "annotations": own_annotations(identity),
+    }
+
+
+def resources(identity: NodeIdentity) -> dict[str, str]:
+    """Capacity of the machine, which is all allocatable."""
+    return {
+        "cpu": identity.cpu,
+        "memory": identity.memory,
+        "pods": str(identity.pods),
+        "ephemeral-storage": "100Gi",
+    }
+
+
+def allocatable(identity: NodeIdentity, devices: Mapping[str, DeviceCounts]) -> dict[str, str]:
+    """What pods may ask for at this moment."""
+    return resources(identity) | {r: str(c.allocatable) for r, c in devices.items()}
+
+
+def node_status(
+    identity: NodeIdentity, devices: Mapping[str, DeviceCounts], *, ready_since: datetime
+) -> Json:
+    """The status without heartbeat times, so that two of them compare."""
+    return {
+        "capacity": resources(identity) | {r: str(c.capacity) for r, c in devices.items()},
+        "allocatable": allocatable(identity, devices),
+        "conditions": [
+            _condition("MemoryPressure", "False", "KubeletHasSufficientMemory", ready_since),
+            _condition("DiskPressure", "False", "KubeletHasNoDiskPressure", ready_since),
+            _condition("PIDPressure", "False", "KubeletHasSufficientPID", ready_since),
+            _condition("Ready", "True", "KubeletReady", ready_since),
+        ],
+        "addresses": [
+            {"type": "InternalIP", "address": pod_status.HOST_IP},
+            {"type": "Hostname", "address": identity.name},
+        ],
+        "nodeInfo": {
+            "machineID": identity.name,
+            "systemUUID": identity.name,
+            "bootID": identity.name,
+            "kernelVersion": platform.release(),
+            "osImage": "local processes",
+            "containerRuntimeVersion": "hami-launcher://1",
+            "kubeletVersion": KUBELET_VERSION,
+            "kubeProxyVersion": KUBELET_VERSION,
+            "operatingSystem": "linux",
+            "architecture": node_labels(identity)["kubernetes.io/arch"],
+        },
+    }
+
+
+def _condition(kind: str, verdict: str, reason: str, since: datetime) -> Json:
+    return {
+        "type": kind,
+        "status": verdict,
+        "reason": reason,
+        "message": f"{kind} as this simulated kubelet sees it",
+        "lastTransitionTime": pod_status.stamp(since),
+    }
+
+
+def with_heartbeat(state: Json, now: datetime) -> Json:
+    """The status with the time at which it was reported."""
+    beats = [{**c, "lastHeartbeatTime": pod_status.stamp(now)} for c in state["conditions"]]
+    return {**state, "conditions": beats}
+
+
+def node_lease(identity: NodeIdentity, owner_uid: str, now: datetime) -> Json:
+    """The Lease by which others see that this kubelet lives."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": identity.name,
+            "namespace": "kube-node-lease",
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": identity.name, "uid": owner_uid}
+            ],
+        },
+        "spec": {
+            "holderIdentity": identity.name,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        },
+    }
+
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +180,7 @@ class NodeReporter:
         self._sent: Json = {}
         self._sent_at = self._started_at
         self._uid = ""
-        self.labels: dict[str, str] = spec.labels(identity)
+        self.labels: dict[str, str] = node_labels(identity)
         self.registered = asyncio.Event()
 
     def changed(self) -> None:
@@ -86,7 +217,7 @@ class NodeReporter:
         self._wake.clear()
 
     async def _register(self) -> None:
-        metadata = spec.metadata(self._identity)
+        metadata = node_metadata(self._identity)
         try:
             node = await self._api.create(
                 "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
@@ -100,12 +231,12 @@ class NodeReporter:
 
     async def _report(self) -> None:
         now = datetime.now(UTC)
-        state = spec.status(self._identity, self._devices(), ready_since=self._started_at)
+        state = node_status(self._identity, self._devices(), ready_since=self._started_at)
         if state == self._sent and (now - self._sent_at).total_seconds() < REPEAT_STATUS_S:
             return
         node = await self._api.patch(
             f"{self._path}/status",
-            {"status": spec.with_heartbeat(state, now)},
+            {"status": with_heartbeat(state, now)},
             PatchType.STRATEGIC,
         )
         self._sent, self._sent_at = state, now
@@ -116,7 +247,7 @@ class NodeReporter:
         """A new Node is tainted as not ready by admission; where no node controller runs (a bare
         API server) nobody else would lift it."""
         taints = node["spec"].get("taints") or []
-        others = [taint for taint in taints if taint["key"] != spec.NOT_READY_TAINT]
+        others = [taint for taint in taints if taint["key"] != NOT_READY_TAINT]
         if len(others) == len(taints):
             return
         version = node["metadata"]["resourceVersion"]
@@ -139,7 +270,7 @@ class NodeReporter:
             await asyncio.sleep(RENEW_S)
 
     async def _renew(self) -> None:
-        body = spec.lease(self._identity, self._uid, datetime.now(UTC))
+        body = node_lease(self._identity, self._uid, datetime.now(UTC))
         try:
             await self._api.patch(f"{LEASES}/{self._identity.name}", {"spec": body["spec"]})
         except NotFound:

@@ -1,6 +1,6 @@
-"""One registered device plugin, spoken to over its unix socket.
+"""One registered device plugin, spoken to over its unix socket, and its answers.
 
-Implements `device_allocator.DevicePlugin`. Kubernetes device-plugin v1beta1, service DevicePlugin.
+Kubernetes device-plugin v1beta1, service DevicePlugin; failures in the text of a kubelet.
 """
 
 from __future__ import annotations
@@ -11,11 +11,87 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
+from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 
-from kubelocal.kubelet.adapters import rpc_errors
-from kubelocal.kubelet.devices import allocate_response
-from kubelocal.kubelet.devices.types import AllocateAnswer, Device, PluginError, PluginOptions
+from kubelocal.kubelet.devices.state import (
+    AllocateAnswer,
+    Device,
+    DeviceNode,
+    Mount,
+    PluginError,
+    PluginOptions,
+)
+
+# Generated messages are made at run time, so they have no static types.
+_messages: Any = deviceplugin_pb2
+
+
+def from_message(message: Any) -> AllocateAnswer:
+    """Decoded answer, with its serialised form beside it."""
+    return AllocateAnswer(
+        raw=message.SerializeToString(deterministic=True),
+        envs=dict(message.envs),
+        mounts=tuple(
+            Mount(container_path=m.container_path, host_path=m.host_path, read_only=m.read_only)
+            for m in message.mounts
+        ),
+        nodes=tuple(
+            DeviceNode(
+                container_path=d.container_path, host_path=d.host_path, permissions=d.permissions
+            )
+            for d in message.devices
+        ),
+        annotations=dict(message.annotations),
+        cdi_devices=tuple(device.name for device in message.cdi_devices),
+    )
+
+
+def decode_answer(content: bytes) -> AllocateAnswer:
+    """Decodes a checkpoint's AllocResp.
+
+    Raises: InvalidRequest when the bytes are not a ContainerAllocateResponse.
+    """
+    try:
+        return from_message(_messages.ContainerAllocateResponse.FromString(content))
+    except DecodeError as exc:
+        raise InvalidRequest(f"AllocResp: not a ContainerAllocateResponse: {exc}") from exc
+
+
+def merge_answers(answers: list[AllocateAnswer]) -> AllocateAnswer:
+    """What a container of several device resources gets: the first of equal names wins."""
+    envs: dict[str, str] = {}
+    mounts: dict[str, Mount] = {}
+    nodes: dict[str, DeviceNode] = {}
+    annotations: dict[str, str] = {}
+    for answer in answers:
+        envs = {**answer.envs, **envs}
+        annotations = {**answer.annotations, **annotations}
+        for mount in answer.mounts:
+            mounts.setdefault(mount.container_path, mount)
+        for node in answer.nodes:
+            nodes.setdefault(node.container_path, node)
+    return AllocateAnswer(
+        envs=envs,
+        mounts=tuple(mounts.values()),
+        nodes=tuple(nodes.values()),
+        annotations=annotations,
+        cdi_devices=tuple(dict.fromkeys(name for a in answers for name in a.cdi_devices)),
+    )
+
+
+_GO_NAMES = {grpc.StatusCode.CANCELLED: "Canceled"}
+
+
+def describe(error: grpc.aio.AioRpcError) -> str:
+    """`rpc error: code = Unknown desc = text`, as Go prints a status."""
+    code = error.code()
+    name = _GO_NAMES.get(code) or "".join(part.capitalize() for part in code.name.split("_"))
+    late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+    text = "context deadline exceeded" if late else error.details() or ""
+    return f"rpc error: code = {name} desc = {text}"
+
 
 # The kubelet's own figure for dialling a plugin.
 DIAL_TIMEOUT_S = 10.0
@@ -37,8 +113,6 @@ _CHANNEL_OPTIONS = (
 
 # What a call fails with whose connection is closed under it; the text is that of gRPC in Go.
 _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
-
-_messages: Any = deviceplugin_pb2
 
 
 class PluginClient:
@@ -62,7 +136,7 @@ class PluginClient:
                 _messages.Empty(), timeout=DIAL_TIMEOUT_S, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as exc:
-            raise PluginError(rpc_errors.describe(exc)) from exc
+            raise PluginError(describe(exc)) from exc
         return PluginOptions(
             pre_start_required=answer.pre_start_required,
             preferred_allocation=answer.get_preferred_allocation_available,
@@ -84,7 +158,7 @@ class PluginClient:
                     for device in message.devices
                 ]
         except grpc.aio.AioRpcError as exc:
-            raise PluginError(rpc_errors.describe(exc)) from exc
+            raise PluginError(describe(exc)) from exc
 
     async def preferred(
         self, available: Iterable[str], must_include: Iterable[str], size: int
@@ -122,7 +196,7 @@ class PluginClient:
         answer = await self._call(self._stub.Allocate, request, self._allocate_timeout_s)
         if not answer.container_responses:
             raise PluginError(f"no containers return in allocation response {answer}")
-        return allocate_response.from_message(answer.container_responses[0])
+        return from_message(answer.container_responses[0])
 
     async def pre_start(self, ids: Iterable[str]) -> None:
         """Announces to the plugin that the container holding these ids is about to start.
@@ -154,7 +228,7 @@ class PluginClient:
         try:
             return await method(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as exc:
-            raise PluginError(f"{failed}{rpc_errors.describe(exc)}") from exc
+            raise PluginError(f"{failed}{describe(exc)}") from exc
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
             # Closing cancels calls that run. Unless the caller was cancelled itself, nobody would
             # see that: its task would end without an error, and the pod wait for ever.

@@ -1,1 +1,0 @@
-"""What talks gRPC: device plugins, the registration service, PodResources."""

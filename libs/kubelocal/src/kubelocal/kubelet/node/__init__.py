@@ -1,1 +1,0 @@
-"""The Node object and its Lease."""

@@ -1,1 +1,0 @@
-"""Pods of this node, from admission to removal."""
