@@ -1,1 +1,1 @@
-"""The named questions on a month of history; `make questions`."""
+"""The named questions on a month of history; `make bench-questions`."""

@@ -1,5 +1,6 @@
-"""`make screens`: pictures of every page at 3 and at 1000 nodes, light and dark, for docs/screens.
+"""Pictures of every page for docs/screens: `scripts/browser -m tests.browser.screens`.
 
+They show 3 and 1000 nodes, light and dark.
 One more is as somebody with deuteranopia sees it, and two are of nodes that stand together by rack.
 WebP, made by Chromium itself.
 """
@@ -101,7 +102,7 @@ def open_page(page: Any, address: str) -> None:
         if page.goto(address).status == 200:
             return
         page.wait_for_timeout(3000)
-    sys.exit(f"make screens: {address} has no answer in time; try again on a quieter machine")
+    sys.exit(f"screens: {address} has no answer in time; try again on a quieter machine")
 
 
 def shoot_all(browser: Any, running: Service, nodes: int, folder: Path) -> None:
@@ -137,13 +138,13 @@ def shoot_all(browser: Any, running: Service, nodes: int, folder: Path) -> None:
 
 def main() -> None:
     """Writes the pictures."""
-    parser = argparse.ArgumentParser(prog="make screens", description=__doc__)
+    parser = argparse.ArgumentParser(prog="screens", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
     args = parser.parse_args()
     missing = why_missing()
     if missing is not None:
-        sys.exit(f"make screens: {missing}")
+        sys.exit(f"screens: {missing}")
     args.folder.mkdir(parents=True, exist_ok=True)
     for nodes in args.nodes:
         with service(nodes, pods=16 * nodes, durable=False, buckets=36) as running:
