@@ -2,7 +2,7 @@
 {{- define "hami.image" -}}
 {{- $root := index . 0 }}{{ $image := index . 1 }}{{ $tag := index . 2 -}}
 image: {{ with $image.registry | default $root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
-{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $tag }}{{ end }}
+{{ $image.repository }}:{{ $image.tag | default $tag }}{{ with $image.digest }}@{{ . }}{{ end }}
 {{- with $image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}

@@ -71,6 +71,7 @@ def test_a_replica_that_is_still_ending_is_waited_for() -> None:
     why = unfinished(a_deployment(), [a_pod(NEW), a_pod(OLD)], NEW)
 
     assert why == "p of an older version is still ending"
+    assert unfinished(a_deployment(), [a_pod(f"{OLD}@sha256:1")], f"{NEW}@sha256:2") == why
 
 
 def test_a_deployment_without_our_container_is_named() -> None:

@@ -101,9 +101,10 @@ def _image_of(template: Json, container: str) -> str | None:
 
 
 def _same_version(one: str, other: str) -> bool:
-    """By tag; an image may also go by its digest, which can't be compared with a tag."""
-    return one == other or "@" in one + other or _tag(one) == _tag(other)
+    """Compare tags; a digest without a tag can't be compared, and counts as the same."""
+    tags = {_tag(one), _tag(other)}
+    return one == other or "" in tags or len(tags) == 1
 
 
 def _tag(image: str) -> str:
-    return image.rpartition("/")[2].partition(":")[2]
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
