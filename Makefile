@@ -16,9 +16,9 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-test: setup checks ## everything that needs no real Kubernetes; three workers
+test: setup checks ## everything that needs no real Kubernetes; four workers
 	@# mypy takes one processor for a minute on a clean checkout, and tests often wait: side by side.
-	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 $(ARGS); status=$$?; wait $$types && exit $$status
+	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 4 $(ARGS); status=$$?; wait $$types && exit $$status
 test-%: setup ## one of the suites below; ARGS are pytest's
 	@scripts/suite $* $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter

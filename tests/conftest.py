@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests import measured
 from tests.control_plane import Assets, find_assets
 from tests.docker_servers import docker_missing, docker_servers, images
-from tests.scheduling import SideBySide
+from tests.scheduling import SideBySide, starts_late
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
 SLOW_TIMEOUT_S = 3600
@@ -85,7 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves slow cases out unless they are asked for; they are deselected, not skipped."""
+    """Order the cases, and deselect the slow ones unless they are asked for."""
+    items.sort(key=lambda item: starts_late(item.nodeid))
     slow = [item for item in items if item.get_closest_marker("slow")]
     if config.getoption("--slow"):
         for item in slow:
@@ -119,7 +120,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SideBySide:
-    """What may run beside what, when there are several workers."""
+    """Keep cases that share a system with one worker."""
     return SideBySide(config, log)
 
 

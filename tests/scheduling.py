@@ -1,12 +1,14 @@
-"""Which cases may run side by side, when there are several workers."""
+"""Order of the cases, and which of them may run side by side when there are several workers."""
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
 WHOLE_SYSTEMS = ("tests/e2e/", "tests/faults/")
-"""The cases of each of these share a running system, and mostly wait for it."""
-OWN_SYSTEMS = frozenset(
+"""The cases of each of these folders share a running system, and usually wait for it."""
+OWN_SYSTEMS = "systems of their own"
+"""Group of the files of `tests/e2e` whose cases start a system each: one after the other."""
+STARTS_A_SYSTEM = frozenset(
     {
         "tests/e2e/local/test_own_cards.py",
         "tests/e2e/placement/test_burst.py",
@@ -19,19 +21,28 @@ OWN_SYSTEMS = frozenset(
         "tests/faults/test_outages_under_load.py",
     }
 )
-"""Files of these folders whose cases start a system each, and wait a minute or more for it."""
+"""Files of these folders that share no system with the others there."""
+
+
+def scope_of(nodeid: str) -> str:
+    """Name the group of cases that one worker runs: a whole system's, or a file's."""
+    file = nodeid.partition("::")[0]
+    if file in STARTS_A_SYSTEM:
+        return OWN_SYSTEMS if file.startswith("tests/e2e/") else file
+    return next((folder for folder in WHOLE_SYSTEMS if file.startswith(folder)), file)
+
+
+def starts_late(nodeid: str) -> bool:
+    """Whether the case computes; those of whole systems wait, and run while others compute."""
+    return not nodeid.startswith(WHOLE_SYSTEMS)
 
 
 class SideBySide(LoadScopeScheduling):
-    """A file stays with one worker, for its fixtures; so do all cases that drive one whole system.
+    """Keep the cases of a scope with one worker, for their fixtures.
 
-    The largest groups go first: each folder of whole systems is the work of one worker, and the
-    other files, with those that start systems of their own near the end, are what the third does,
-    and those two once they are done. Three workers keep two cores busy.
+    The groups of whole systems come first, one worker each: they wait more than they compute. What
+    is left when they are done is short files, which keep all processors busy until the end.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file in OWN_SYSTEMS:
-            return file
-        return next((folder for folder in WHOLE_SYSTEMS if file.startswith(folder)), file)
+        return scope_of(nodeid)

@@ -24,7 +24,7 @@ ONE = AdmissionCache(RULES)
 """One for all cases: what it remembers of one must not show in another."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     pods, st.sampled_from((STAMPED, AdmissionCircumstances(), AdmissionCircumstances(stamped=True)))
 )

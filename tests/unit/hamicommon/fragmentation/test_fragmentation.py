@@ -198,7 +198,7 @@ fragmented = test_invariants.requests.map(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(test_invariants.clusters_of_nodes(), st.lists(fragmented, min_size=2, max_size=6))
 def test_what_is_kept_of_nodes_answers_as_if_they_were_asked_again(
     nodes: test_invariants.Nodes, pods: list[PodRequest]

