@@ -1,6 +1,6 @@
 """Events of pods, as kube-scheduler and the kubelet record them: best effort, in the background.
 
-A slow API server costs events, never the work that they tell of. Equal events are counted in one
+A slow API server costs events, never the work that they report. Equal events are counted in one
 object, as client-go's recorder does.
 """
 
