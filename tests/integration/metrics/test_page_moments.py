@@ -16,8 +16,8 @@ import asyncpg
 import httpx
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
+from hami_metrics.pages.app import create_pages
 from hami_metrics.pages.entry import PagesNeeds
-from hami_metrics.pages.web.app import create_pages
 from hamicommon.ledger.database import open_database
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hami_metrics.domain.redaction import ShowOwners
+from hami_metrics.pages.app import create_pages
 from hami_metrics.pages.entry import PagesNeeds
-from hami_metrics.pages.web.app import create_pages
 from hamicommon.access.checks import ApiCaller, Right
 from hamicommon.ledger.database import open_database
 from hamicommon.process.bulkhead import Bulkhead

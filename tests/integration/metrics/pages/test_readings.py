@@ -8,10 +8,9 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_metrics.pages.domain.cluster import PageCard, PageCluster
+from hami_metrics.pages.cluster import PageCard, PageCluster
 from hami_metrics.pages.feed import Feed
-from hami_metrics.pages.reading.cluster import read_cards, read_marks
-from hami_metrics.pages.reading.session import PagesLedger
+from hami_metrics.pages.readings import PagesLedger, read_cards, read_marks
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings

@@ -100,6 +100,7 @@ READ = {
     "/pending": ("at", "reason", "ns", "after"),
     "/history": ("at", "window", "q"),
     "/showback": ("at", "month", "basis"),
+    "/usage.json": ("at", "window", "node", "card", "pod", "namespace"),
 }
 """Parameters by route; every route takes `at`."""
 

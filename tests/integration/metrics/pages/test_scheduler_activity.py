@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hami_metrics.pages.reading.activity import SCHEDULER, read_schedulers
+from hami_metrics.pages.readings import SCHEDULER, read_schedulers
 from hamicommon.ledger.connection import connect
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr

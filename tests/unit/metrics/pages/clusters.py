@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hami_metrics.pages.domain.cluster import (
+from hami_metrics.pages.cluster import (
     CardHolder,
     MeasuredUse,
     PageCard,

@@ -1,17 +1,22 @@
-"""What a card counts as, and the sums of the overview."""
+"""The condition of a card, what changed of a cluster, and the sums of the overview."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hami_metrics.pages.domain.capacity import NodeTallies, NodeTally, totals
-from hami_metrics.pages.domain.cluster import (
+from hami_metrics.pages.cluster import (
+    PROBLEMS,
     CardCondition,
     MeasuredUse,
+    SumCache,
     changed_nodes,
+    cluster_sums,
     condition,
+    differing_cards,
+    refreshed,
     with_known_cards,
 )
 
@@ -19,7 +24,7 @@ from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_s
 
 
 @pytest.mark.parametrize(
-    ("changes", "unheard", "expected"),
+    ("changes", "silent", "expected"),
     [
         ({}, False, CardCondition.FREE),
         ({"used_slots": 1, "used_memory_mib": 8192}, False, CardCondition.PARTLY),
@@ -33,16 +38,16 @@ from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_s
     ],
 )
 def test_a_card_counts_as_the_worst_that_holds(
-    changes: dict[str, Any], unheard: bool, expected: str
+    changes: dict[str, Any], silent: bool, expected: str
 ) -> None:
-    assert condition(a_card(**changes), unheard=unheard) == expected
+    assert condition(a_card(**changes), silent=silent) == expected
 
 
 def test_what_nobody_measured_is_unknown_and_no_zero() -> None:
-    sums = totals(a_state(a_node("n1", a_card(0, "n1", a_holder()))))
+    sums = cluster_sums(a_state(a_node("n1", a_card(0, "n1", a_holder()))))
 
-    assert (sums.funnel.active, sums.funnel.effective_percent) == (None, None)
-    assert totals(a_state()).stranded_percent is None
+    assert (sums.active, sums.effective_percent) == (None, None)
+    assert cluster_sums(a_state()).stranded_percent is None
 
 
 def test_the_funnel_counts_measured_cards_alone() -> None:
@@ -52,10 +57,10 @@ def test_the_funnel_counts_measured_cards_alone() -> None:
         "GPU-n1-2": MeasuredUse(memory_mib=1.0, core_percent=None, at=NOW),
     }
     cards = [a_card(n, "n1", a_holder(f"p{n}")) for n in range(4)]
-    funnel = totals(a_state(a_node("n1", *cards), use=use)).funnel
+    sums = cluster_sums(a_state(a_node("n1", *cards), use=use))
 
-    assert (funnel.cards, funnel.held, funnel.active) == (4, 4, 1)
-    assert funnel.effective_percent == 40.0
+    assert (sums.cards, sums.held, sums.active) == (4, 4, 1)
+    assert sums.effective_percent == 40.0
 
 
 def test_what_fits_leaves_out_cards_that_no_pod_can_have() -> None:
@@ -66,7 +71,7 @@ def test_what_fits_leaves_out_cards_that_no_pod_can_have() -> None:
         a_card(3, used_slots=9, used_memory_mib=40960),
     ]
     silent = a_node("n2", a_card(0, "n2"), heard_s=80)
-    fits = totals(a_state(a_node("n1", *cards), silent)).fitting
+    fits = cluster_sums(a_state(a_node("n1", *cards), silent))
 
     # One idle card takes ten slices of 8 GiB, the fourth has one slot left.
     assert dict(fits.slices) == {8: 11, 40: 3}
@@ -91,7 +96,7 @@ def test_a_node_changes_with_its_cards_its_rack_or_when_it_falls_silent() -> Non
         taken_at=later,
     )
 
-    assert changed_nodes(before, after, later) == {"moved", "other", "quiet", "gone", "new"}
+    assert changed_nodes(before, after) == {"moved", "other", "quiet", "gone", "new"}
 
 
 def test_cards_that_are_read_again_and_are_the_same_stay_the_same_objects() -> None:
@@ -110,33 +115,34 @@ def test_cards_that_are_read_again_and_are_the_same_stay_the_same_objects() -> N
 
 
 def test_a_node_is_counted_again_when_it_changes_and_only_then() -> None:
-    tallies = NodeTallies()
+    known = SumCache()
     node = a_node("n1", a_card(0), a_card(1, "n1", a_holder()), a_card(2, healthy=False))
-    first = tallies.of(node, unheard=False)
+    first = known.node_sums(node, silent=False)
 
-    assert (first.held, first.free, first.sick) == (1, 1, 1)
-    assert tallies.of(a_node("n1", heard_s=1, cards=node.cards), unheard=False) is first
-    assert tallies.of(node, unheard=True).sick == 3
-    assert tallies.of(a_node("n1", a_card(0)), unheard=False) == NodeTally(0, 1, 0)
+    assert (first.held, first.count(CardCondition.FREE), first.count(*PROBLEMS)) == (1, 1, 1)
+    assert known.node_sums(a_node("n1", heard_s=1, cards=node.cards), silent=False) is first
+    assert known.node_sums(node, silent=True).count(*PROBLEMS) == 3
+    again = known.node_sums(a_node("n1", a_card(0)), silent=False)
+    assert (again.held, again.count(CardCondition.FREE), again.count(*PROBLEMS)) == (0, 1, 0)
 
 
 def test_a_node_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
-    tallies = NodeTallies()
+    known = SumCache()
     stays, goes = a_node("stays", a_card(0, "stays")), a_node("goes", a_card(0, "goes"))
-    of_one, of_other = (tallies.of(node, unheard=False) for node in (stays, goes))
+    of_one, of_other = (known.node_sums(node, silent=False) for node in (stays, goes))
 
-    tallies.keep({"stays"})
+    known.keep({"stays"})
 
-    assert tallies.of(stays, unheard=False) is of_one
-    assert tallies.of(goes, unheard=False) is not of_other
+    assert known.node_sums(stays, silent=False) is of_one
+    assert known.node_sums(goes, silent=False) is not of_other
 
 
 def test_sums_that_are_kept_from_one_state_to_the_next_are_those_of_all_cards() -> None:
-    tallies = NodeTallies()
+    known = SumCache()
     same = a_node("same", a_card(0, "same", a_holder()), a_card(1, "same", used_slots=10))
     other = a_node("other", a_card(0, "other", a_holder("b", "vision")), heard_s=70)
     gone = a_node("gone", a_card(0, "gone", a_holder("c", "old"), type="NVIDIA T4"))
-    totals(a_state(same, other, gone), tallies)
+    cluster_sums(a_state(same, other, gone), known)
     # One node falls silent, one is new, one is no longer there.
     later = NOW + timedelta(seconds=10)
     after = a_state(
@@ -146,9 +152,82 @@ def test_sums_that_are_kept_from_one_state_to_the_next_are_those_of_all_cards() 
         taken_at=later,
     )
 
-    kept = totals(after, tallies)
+    kept = cluster_sums(after, known)
 
-    assert kept == totals(after)
-    assert (kept.held, kept.models) == ({"nlp": 8192, "vision": 8192}, ["NVIDIA A100"])
+    assert kept == cluster_sums(after)
+    assert (kept.held_mib, kept.models) == ({"nlp": 8192, "vision": 8192}, ["NVIDIA A100"])
     assert (kept.counts[CardCondition.UNKNOWN], kept.counts[CardCondition.FREE]) == (1, 8)
-    assert (kept.fitting.whole_cards, kept.fitting.whole_nodes) == (8, 1)
+    assert (kept.whole_cards, kept.whole_nodes) == (8, 1)
+
+
+BEFORE = {
+    "n1": a_node("n1", a_card(0), a_card(1), a_card(2)),
+    "n2": a_node("n2", a_card(0, "n2")),
+}
+PRESENT = {name: a_node(name) for name in BEFORE}
+
+
+def test_a_card_that_was_read_again_takes_its_place_and_all_others_stay_as_they_are() -> None:
+    held = a_card(1, "n1", a_holder())
+
+    found = refreshed(BEFORE, PRESENT, {held.uuid}, [held])
+
+    assert found["n1"].cards == (a_card(0), held, a_card(2))
+    assert found["n1"].cards[0] is BEFORE["n1"].cards[0]
+    assert found["n2"] is BEFORE["n2"]
+
+
+def test_a_node_whose_cards_are_equal_after_all_keeps_them() -> None:
+    found = refreshed(BEFORE, PRESENT, {a_card(1).uuid}, [a_card(1)])
+
+    assert found["n1"] is BEFORE["n1"]
+
+
+def test_a_card_that_is_no_longer_there_leaves_its_node() -> None:
+    found = refreshed(BEFORE, PRESENT, {a_card(1).uuid}, [])
+
+    assert found["n1"].cards == (a_card(0), a_card(2))
+
+
+def test_a_card_that_went_to_another_node_leaves_the_one_where_it_was() -> None:
+    moved = a_card(3, "n2", uuid=a_card(1).uuid)
+
+    found = refreshed(BEFORE, PRESENT, {moved.uuid}, [moved])
+
+    assert found["n1"].cards == (a_card(0), a_card(2))
+    assert found["n2"].cards == (a_card(0, "n2"), moved)
+
+
+def test_nodes_come_and_go_and_one_that_was_heard_keeps_its_cards() -> None:
+    new = a_node("n3", a_card(0, "n3"))
+    present = {"n1": a_node("n1", heard_s=1, group="rack-1"), "n3": new}
+
+    found = refreshed(BEFORE, present, {a_card(0, "n3").uuid}, [a_card(0, "n3")])
+
+    assert list(found) == ["n1", "n3"]
+    assert found["n1"] == a_node("n1", heard_s=1, group="rack-1", cards=BEFORE["n1"].cards)
+    assert found["n1"].cards is BEFORE["n1"].cards
+    assert found["n3"] is new
+
+
+def test_a_card_differs_by_its_holders_its_health_and_by_being_gone() -> None:
+    held, other = a_card(0, "n1", a_holder("a")), a_card(1, "n1", a_holder("b"))
+    sick, gone = a_card(2, "n1"), a_card(3, "n1")
+    same = a_card(4, "n1", a_holder("c"))
+    then = a_state(a_node("n1", held, other, sick, gone, same), past=True)
+    now = a_state(
+        a_node(
+            "n1",
+            a_card(0, "n1"),
+            a_card(1, "n1", a_holder("b", memory_mib=1024)),
+            replace(sick, healthy=False, health_reason="xid 79"),
+            same,
+            # That it is silent is true of now alone.
+            heard_s=3600,
+        )
+    )
+
+    found = differing_cards(then, now)
+
+    assert found == {"GPU-n1-0", "GPU-n1-1", "GPU-n1-2", "GPU-n1-3"}
+    assert differing_cards(then, then) == frozenset()

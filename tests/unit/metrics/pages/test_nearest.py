@@ -6,9 +6,14 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hami_metrics.pages.domain.cluster import PageCard
-from hami_metrics.pages.domain.nearest import SliceSize, nearest, nearest_cards
-from hami_metrics.pages.views.elements.nearest import lack_text, nearest_text
+from hami_metrics.pages.cluster import PageCard
+from hami_metrics.pages.nearest import (
+    SliceSize,
+    lack_text,
+    nearest,
+    nearest_cards,
+    nearest_text,
+)
 from hamicommon.domain.ids import NodeName
 from hamicommon.placement.engine import decide
 from hypothesis import given

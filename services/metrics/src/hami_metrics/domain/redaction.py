@@ -1,4 +1,4 @@
-"""What of a row somebody may see: a slice of another namespace keeps its size and loses its names.
+"""Redaction of rows: a slice of another namespace keeps its size and loses its names.
 
 One setting rules pages, API and streams alike (`ShowOwners`).
 """
@@ -6,22 +6,57 @@ One setting rules pages, API and streams alike (`ShowOwners`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from hamicommon.ledger.questions import Question
 
 OTHER = "other"
-"""In place of a namespace."""
+"""Shown in place of a namespace."""
 WITHHELD = "of a namespace whose pods you may not list"
 
 
 class ShowOwners(StrEnum):
-    """What a viewer sees of slices of namespaces whose pods they may not list."""
+    """Display of slices of namespaces whose pods a viewer may not list."""
 
     NAMES = "names"
     NAMESPACES = "namespaces"
     SIZES = "sizes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageViewer:
+    """Somebody who looks at a page.
+
+    `namespaces`: those whose pods' names they may read; None: all. `show`: what they see of others.
+    """
+
+    name: str = field(default="", compare=False)
+    namespaces: frozenset[str] | None = None
+    show: ShowOwners = ShowOwners.SIZES
+
+    def sees(self, namespace: str) -> bool:
+        """Whether names of pods of this namespace are shown."""
+        if self.namespaces is None or self.show is ShowOwners.NAMES:
+            return True
+        return namespace in self.namespaces
+
+    def namespace(self, namespace: str) -> str:
+        """Return the name, or `other`."""
+        if self.show is ShowOwners.NAMESPACES or self.sees(namespace):
+            return namespace
+        return OTHER
+
+    def pod(self, namespace: str, name: str) -> str:
+        """Return `namespace/name`, or as much of it as may be shown."""
+        if self.sees(namespace):
+            return f"{namespace}/{name}"
+        return self.namespace(namespace)
+
+
+EVERYBODY = PageViewer()
+"""The viewer where no identity is asked for: all is shown, on the loopback device only."""
 
 
 def redacted(
@@ -31,7 +66,7 @@ def redacted(
     seen: frozenset[str],
     show: ShowOwners,
 ) -> tuple[Mapping[str, Any], ...]:
-    """The rows as one may see them who may list the pods of the namespaces `seen`."""
+    """Return the rows for a viewer who may list the pods of the namespaces `seen`."""
     if show is ShowOwners.NAMES:
         return tuple(rows)
     names = frozenset(column.name for column in question.columns if column.names_somebody)

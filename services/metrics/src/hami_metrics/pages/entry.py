@@ -1,7 +1,8 @@
-"""The pages' door: what the service opens, before anybody looks.
+"""The pages' door, which the service opens before anybody looks.
 
-Templates, views and the stream are imported at the first request, so a service whose pages nobody
-looks at is as small as before. Where no identity is asked for, only the loopback device is bound.
+Templates, pages and the stream are imported at the first request, so a service whose pages nobody
+looks at is as small as before. Without an identity only the loopback
+device is bound.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ IdentitySource = Literal["none", "token", "proxy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagesNeeds:
-    """What the pages are made from."""
+    """Parts and settings that the pages are made from."""
 
     ledger: Database
     """Connections of their own."""
@@ -58,7 +59,7 @@ class PagesNeeds:
 
 
 def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool = False) -> None:
-    """Refuses to show names to a network that is not asked who it is. Raises: InvalidRequest.
+    """Refuse to show names to a network without an identity. Raises: InvalidRequest.
 
     `published_locally`: only this machine reaches the port, whatever it is bound to.
     """
@@ -75,7 +76,7 @@ def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool =
 
 
 class Pages:
-    """ASGI; becomes the real application at the first request."""
+    """ASGI application that becomes the real one at the first request."""
 
     def __init__(self, needs: PagesNeeds) -> None:
         self._needs = needs
@@ -86,24 +87,24 @@ class Pages:
 
     @property
     def opened(self) -> bool:
-        """Somebody looked."""
+        """Whether the real application was made."""
         return self._app is not None
 
     def paths(self) -> list[str]:
-        """Of all routes, once opened."""
+        """Return the paths of all routes, once opened."""
         return list(self._paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer a request."""
         if self._app is None:
             async with self._turn:
                 if self._app is None:
                     # Reads templates' modules from disk: beside the loop.
-                    web = await asyncio.to_thread(import_module, "hami_metrics.pages.web.app")
-                    self._app, self._paths, self._close = web.create_pages(self._needs)
+                    module = await asyncio.to_thread(import_module, "hami_metrics.pages.app")
+                    self._app, self._paths, self._close = module.create_pages(self._needs)
         await self._app(scope, receive, send)
 
     async def close(self) -> None:
-        """Ends the streams, which never end by themselves."""
+        """End the streams, which never end by themselves."""
         if self._close is not None:
             await self._close()

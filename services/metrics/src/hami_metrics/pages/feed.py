@@ -1,68 +1,90 @@
-"""Keeps the cluster in memory while somebody looks, and hands out what changed, made once.
+"""The present cluster, kept in memory while somebody looks, and what changed in it.
 
 Nothing is read while nobody looks: a page asks for a reading when the last one is old, and a loop
 reads only while a stream is open. A reading takes the cards that changed; all of them now and then,
-since a transaction may commit later than it began. What went wrong is kept beside the last state.
+since a transaction may commit later than it began. A failure is kept beside the last state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
-from hamicommon.ledger.connection import Connection
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_metrics.pages.domain.cluster import (
+from hami_metrics.pages.amounts import clock_time, moment
+from hami_metrics.pages.cluster import (
     PageCluster,
-    PageNode,
     changed_nodes,
+    is_silent,
+    refreshed,
     with_known_cards,
 )
-from hami_metrics.pages.domain.notices import Away, Notice, hanging_since, notices
-from hami_metrics.pages.domain.refresh import refreshed
-from hami_metrics.pages.reading.activity import (
+from hami_metrics.pages.readings import (
+    ChangeMark,
+    PagesLedger,
+    card_use,
+    read_bare_nodes,
+    read_cards,
+    read_marks,
+    read_nodes,
     read_recent,
     read_schedulers,
     read_use,
     read_waiting,
 )
-from hami_metrics.pages.reading.cluster import (
-    ChangeMark,
-    read_bare_nodes,
-    read_cards,
-    read_marks,
-    read_nodes,
-)
-from hami_metrics.pages.reading.session import PagesLedger
 
 logger = logging.getLogger(__name__)
 
-MOST_STREAMS = 500
+MAX_STREAMS = 500
 """Some 20 KiB each; who comes later gets a page without live updates."""
-CHANGES_KEPT = 600
+MAX_CHANGES = 600
 """A stream that was away for so many changes loads its page again."""
-FULL_EVERY = timedelta(seconds=30)
+FULL_INTERVAL = timedelta(seconds=30)
 OVERLAP = timedelta(seconds=10)
 """A transaction that began earlier may commit later; longer ones are met by the full reading."""
 EVENTS_OVERLAP = 500
-USE_EVERY = timedelta(seconds=30)
-WAITING_EVERY = timedelta(seconds=3)
+USE_INTERVAL = timedelta(seconds=30)
+WAITING_INTERVAL = timedelta(seconds=3)
+RESTART_GRACE = timedelta(seconds=3)
+"""A part that is away for less is restarting."""
+HANGS_AFTER = timedelta(seconds=10)
+"""A scheduler looks into the ledger every second, whatever there is to do."""
+MAX_SILENT_NAMED = 3
 
 
 def interval_s(nodes: int) -> float:
-    """How long changes are gathered before they are sent, by the number of nodes."""
+    """Return how long changes are gathered before they are sent, by the number of nodes."""
     if nodes <= 100:
         return 0.5
     return 1.0 if nodes <= 1000 else 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One line above a page: a part that is away, since when, and what holds all the same."""
+
+    part: str
+    """`ledger`, `scheduler`, `events` or `agents`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """Since when each part is away; None: it is there, or unknown."""
+
+    ledger: datetime | None = None
+    scheduler: datetime | None = None
+    scheduler_hangs: datetime | None = None
+    """Since when all schedulers are connected and ask nothing."""
+    events: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +92,7 @@ class Trouble:
     """Why the last state is not the present one."""
 
     since: datetime
-    """Of the first reading that failed."""
+    """When the first reading failed."""
     sentence: str
 
 
@@ -94,8 +116,6 @@ class Feed:
         events_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         """`events_connected`: whether the bus is there that brings what was measured."""
-        self.epoch = secrets.token_hex(4)
-        """Versions are of this process alone: another one counts from 1 as well."""
         self._ledger = ledger
         self._events_connected = events_connected
         self._away = Away()
@@ -110,28 +130,24 @@ class Feed:
         self._waiting_at: datetime | None = None
         self._event = 0
         self._marks: frozenset[ChangeMark] = frozenset()
-        """Of the last reading of changes: readings overlap, and what is known is not read again."""
-        self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=CHANGES_KEPT)
+        """Marks of the last reading: readings overlap, and what is known is not read again."""
+        self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=MAX_CHANGES)
         self._shown = FeedLook(state=None, trouble=None)
-        """What streams look at: made once a reading."""
+        """The look of all streams: made once a reading."""
         self._streams = 0
         self._loop: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._closed = False
 
-    @property
-    def streams(self) -> int:
-        """How many are open."""
-        return self._streams
-
     async def look(self) -> FeedLook:
-        """The newest state, read again when it is older than a stream would have it."""
-        if self._read_at is None or self._age_s() > interval_s(self._nodes()):
+        """Return the newest state, read again if it is older than a stream would have it."""
+        age_s = None if self._read_at is None else (self._clock() - self._read_at).total_seconds()
+        if age_s is None or age_s > interval_s(self._node_count()):
             await self._read_once()
         return self.newest()
 
     def newest(self) -> FeedLook:
-        """As it was read last."""
+        """Return the state of the last reading."""
         return FeedLook(
             state=self._state,
             trouble=self._trouble,
@@ -139,7 +155,11 @@ class Feed:
         )
 
     def changed_since(self, version: int) -> frozenset[str] | None:
-        """Nodes that changed after that version; None: too long ago, or of another process."""
+        """Return nodes that changed after that version; None: too long ago, or of another process.
+
+        Versions begin at the time of a process's first reading in milliseconds, so those of one
+        process are never among those of another.
+        """
         state = self._state
         if state is None or version > state.version:
             return None
@@ -151,12 +171,12 @@ class Feed:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Callable[[], AsyncIterator[FeedLook]]]:
-        """Counts one viewer; yields what to iterate over: a look after each reading, until closed.
+        """Count one viewer; yield what to iterate over: a look after each reading, until closed.
 
         A slow reader misses readings, never the newest. Raises: Unavailable when too many look.
         """
-        if self._closed or self._streams >= MOST_STREAMS:
-            raise Unavailable(f"{MOST_STREAMS} streams are open, which is the most")
+        if self._closed or self._streams >= MAX_STREAMS:
+            raise Unavailable(f"{MAX_STREAMS} streams are open, which is the most")
         self._streams += 1
         try:
             if self._loop is None or self._loop.done():
@@ -166,7 +186,7 @@ class Feed:
             self._streams -= 1
 
     async def close(self) -> None:
-        """Ends every stream."""
+        """End every stream."""
         self._closed = True
         self._wake()
         if self._loop is not None:
@@ -186,21 +206,21 @@ class Feed:
             await self._read_once()
             self._shown = self.newest()
             self._wake()
-            await asyncio.sleep(interval_s(self._nodes()))
+            await asyncio.sleep(interval_s(self._node_count()))
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def _read_once(self) -> None:
-        asked_at = self._clock()
+        wanted_at = self._clock()
         async with self._turn:
-            # Who waited for the turn takes what was read in the meantime.
-            if self._read_at is not None and self._read_at >= asked_at:
+            # A caller that waited for the turn takes what was read in the meantime.
+            if self._read_at is not None and self._read_at >= wanted_at:
                 return
-            since = asked_at if self._trouble is None else self._trouble.since
+            since = wanted_at if self._trouble is None else self._trouble.since
             failed: Trouble | None = Trouble(since=since, sentence="an error that is in the log")
-            # One that nobody thought of is logged and counted, and the pages stay.
+            # An unforeseen error is logged and counted, and the pages stay.
             with self._bulkhead.item("pages", "reading of the ledger"):
                 try:
                     await self._read()
@@ -221,83 +241,139 @@ class Feed:
         before, marks = self._state, self._marks
         async with self._ledger.look() as connection:
             now: datetime = await connection.fetchval("SELECT now()")
-            full = before is None or self._full_at is None or now - self._full_at > FULL_EVERY
-            if before is None or full:
-                nodes: Mapping[str, PageNode] = await read_nodes(connection)
-                if before is not None:
-                    nodes = with_known_cards(nodes, before.nodes)
+            is_full = before is None or self._full_at is None or now - self._full_at > FULL_INTERVAL
+            if before is None or is_full:
+                nodes = await read_nodes(connection)
+                nodes = with_known_cards(nodes, {} if before is None else before.nodes)
             else:
                 since = before.taken_at - OVERLAP
                 marks = await read_marks(connection, since, self._event - EVENTS_OVERLAP)
-                nodes = await _read_again(connection, before.nodes, marks - self._marks)
+                present = await read_bare_nodes(connection)
+                new = present.keys() - before.nodes.keys()
+                if new:
+                    present |= await read_nodes(connection, new)
+                written = marks - self._marks
+                cards = await read_cards(connection, written)
+                nodes = refreshed(before.nodes, present, {mark.uuid for mark in written}, cards)
             recent, event = await read_recent(connection)
             schedulers = await read_schedulers(connection)
-            after = PageCluster(
-                version=0 if before is None else before.version,
+            after = replace(
+                before or PageCluster(version=0, taken_at=now, nodes={}),
                 taken_at=now,
                 nodes=nodes,
-                use={} if before is None else before.use,
-                waiting=None if before is None else before.waiting,
-                waiting_by_reason={} if before is None else before.waiting_by_reason,
                 recent=recent,
             )
-            if self._use_at is None or now - self._use_at > USE_EVERY:
-                after = replace(after, use=await read_use(connection, now))
+            if self._use_at is None or now - self._use_at > USE_INTERVAL:
+                use = await read_use(connection, list(nodes), now, summed=True)
+                after = replace(after, use=card_use(use))
                 self._use_at = now
-        if self._waiting_at is None or now - self._waiting_at > WAITING_EVERY:
+        if self._waiting_at is None or now - self._waiting_at > WAITING_INTERVAL:
             async with self._ledger.connection() as connection:
                 waiting, reasons = await read_waiting(connection)
             after = replace(after, waiting=waiting, waiting_by_reason=reasons)
             self._waiting_at = now
-        none_left = schedulers.connections == 0
         self._away = replace(
             self._away,
-            scheduler=_since(self._away.scheduler, now, away=none_left),
+            scheduler=_since(self._away.scheduler, now, away=schedulers.connections == 0),
             scheduler_hangs=hanging_since(schedulers.used_at, now),
         )
-        if full:
+        if is_full:
             self._full_at = now
         self._event, self._marks = event, marks
-        self._publish(before, after, now)
+        self._publish(before, after)
 
-    def _publish(self, before: PageCluster | None, after: PageCluster, now: datetime) -> None:
+    def _publish(self, before: PageCluster | None, after: PageCluster) -> None:
         if before is None:
-            self._state = replace(after, version=1)
+            self._state = replace(after, version=int(after.taken_at.timestamp() * 1000))
             return
-        names = changed_nodes(before, after, now)
-        same = (
+        names = changed_nodes(before, after)
+        is_same = (
             not names
             and before.recent == after.recent
             and before.waiting == after.waiting
             and before.waiting_by_reason == after.waiting_by_reason
             and before.use == after.use
         )
-        if same:
+        if is_same:
             self._state = after
             return
         self._state = replace(after, version=before.version + 1)
         self._changes.append((before.version + 1, names))
 
-    def _age_s(self) -> float:
-        assert self._read_at is not None
-        return (self._clock() - self._read_at).total_seconds()
-
-    def _nodes(self) -> int:
+    def _node_count(self) -> int:
         return 0 if self._state is None else len(self._state.nodes)
 
 
-async def _read_again(
-    connection: Connection, before: Mapping[str, PageNode], marks: frozenset[ChangeMark]
-) -> dict[str, PageNode]:
-    """The nodes of before with the cards that these marks are of as they are now."""
-    present = await read_bare_nodes(connection)
-    new = present.keys() - before.keys()
-    if new:
-        present |= await read_nodes(connection, new)
-    cards = await read_cards(connection, marks)
-    return refreshed(before, present, {mark.uuid for mark in marks}, cards)
-
-
 def _since(before: datetime | None, now: datetime, *, away: bool) -> datetime | None:
-    """When it was first found away, for as long as it is."""
+    """Return when it was first found away, for as long as it is."""
     return (before or now) if away else None
+
+
+def hanging_since(used_at: datetime | None, now: datetime) -> datetime | None:
+    """Return since when schedulers hang whose connections were used last at `used_at`."""
+    return used_at if used_at is not None and now - used_at > HANGS_AFTER else None
+
+
+def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notice, ...]:
+    """Return the most serious first; none for a moment of the past, which no part can change."""
+    if state is None or state.past:
+        return ()
+    found = []
+    if away.ledger is not None:
+        found.append(
+            Notice(
+                part="ledger",
+                text=f"Ledger unreachable since {clock_time(away.ledger)}. Shown: state of"
+                f" {moment(state.taken_at)}. Running pods are not affected.",
+            )
+        )
+    elif away.scheduler is not None and now - away.scheduler >= RESTART_GRACE:
+        # While the ledger is away, this is as unknown as all that only its answers show.
+        found.append(
+            Notice(
+                part="scheduler",
+                text="No scheduler is connected to the ledger (noticed"
+                f" {clock_time(away.scheduler)}). Grants are shown as it left them. Running pods"
+                " are not affected, new ones wait.",
+            )
+        )
+    elif away.scheduler_hangs is not None:
+        found.append(
+            Notice(
+                part="scheduler",
+                text="The scheduler is connected to the ledger and has done nothing since"
+                f" {clock_time(away.scheduler_hangs)}: it hangs, or was stopped. Grants are shown"
+                " as it left them. Running pods are not affected, new ones wait.",
+            )
+        )
+    if away.events is not None and now - away.events >= RESTART_GRACE:
+        measured = max((use.at for use in state.use.values()), default=None)
+        until = "was never measured" if measured is None else f"is of {moment(measured)}"
+        found.append(
+            Notice(
+                part="events",
+                text=f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date;"
+                f" use {until} or soon after, and newer reports are taken in when it is back.",
+            )
+        )
+    found.extend(_silent_agents(state, now))
+    return tuple(found)
+
+
+def _silent_agents(state: PageCluster, now: datetime) -> Iterable[Notice]:
+    silent = [node for node in state.nodes.values() if is_silent(node, now)]
+    if not silent:
+        return
+    silent.sort(key=lambda node: (node.heard_at is not None, node.heard_at, node.name))
+    named = ", ".join(
+        f"{node.name} (heard {moment(node.heard_at)})" if node.heard_at else f"{node.name} (never)"
+        for node in silent[:MAX_SILENT_NAMED]
+    )
+    more = len(silent) - MAX_SILENT_NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    agents = "agent is" if len(silent) == 1 else "agents are"
+    yield Notice(
+        part="agents",
+        text=f"{len(silent)} {agents} silent: {named}{rest}. Their cards count as unknown; grants"
+        " there stay, and pods go on.",
+    )

@@ -1,7 +1,7 @@
-"""Who looks at a page, and whose pods' names they may read.
+"""Viewers of pages, and whose pods' names they may read.
 
 A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
-rights are those of the questions (`questions.asking`), kept a minute: who may not read all sees
+rights are those of the questions (`questions/viewers.py`), kept a minute: who may not read all sees
 the names of the namespaces whose pods they may list, and other holders by size. Without either the
 pages are for this machine's own users: the loopback device, under a name of it.
 """
@@ -29,26 +29,25 @@ from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request
 
-from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
+from hami_metrics.domain.redaction import EVERYBODY, PageViewer, ShowOwners
 from hami_metrics.questions.asking import ASK, MOST_NAMESPACES, READ_ALL, list_pods
 
-KEPT_S = 60.0
-REFUSED_S = 5.0
-MOST_KEPT = 65_536
-REVIEWS_AT_ONCE = 8
+REVIEW_TTL_S = 60.0
+REFUSAL_TTL_S = 5.0
+MAX_KEPT = 65_536
+MAX_REVIEWS_IN_FLIGHT = 8
 REVIEW_TIMEOUT_S = 5.0
 PROXY_USER = "x-forwarded-user"
 RESERVED_PREFIX = "system:"
 MAX_GROUPS_CHARACTERS = 16 * 1024
-_NAME_MOST = 1024
+MAX_NAME_CHARACTERS = 1024
 
 
 class Identity(Protocol):
-    """Names the viewer of a request."""
+    """Way to name the viewer of a request."""
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """`namespaces`: those whose names the page might show.
+        """Name the viewer; `namespaces`: those whose names the page might show.
 
         Raises: Unauthenticated, NotAllowed, Unavailable.
         """
@@ -56,11 +55,14 @@ class Identity(Protocol):
 
 
 class LoopbackOnly:
-    """Everybody on this machine. A page of another site must not read ours through a name that it
-    makes point here, so a name of this machine is wanted."""
+    """Everybody on this machine.
+
+    A page of another site must not read ours through a name that it makes point here, so a name of
+    this machine is wanted.
+    """
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """See the port."""
+        """Name the viewer."""
         del namespaces
         if not is_loopback(host_name(request.headers.get("host", ""))):
             raise NotAllowed(
@@ -71,7 +73,7 @@ class LoopbackOnly:
 
 
 class Reviewed:
-    """By the API server's reviews, kept for a short time."""
+    """Viewers by the API server's reviews, which are kept for a short time."""
 
     def __init__(
         self,
@@ -93,10 +95,10 @@ class Reviewed:
         self._show = show
         self._clock = clock
         self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
-        self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_REVIEWS_IN_FLIGHT)
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """See the port."""
+        """Name the viewer."""
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT_S):
                 caller = self._named(request) if self._proxy else await self._by_token(request)
@@ -108,7 +110,7 @@ class Reviewed:
 
     def _named(self, request: Request) -> ApiCaller:
         users = request.headers.getlist(PROXY_USER)
-        if len(users) != 1 or not users[0] or len(users[0]) > _NAME_MOST:
+        if len(users) != 1 or not users[0] or len(users[0]) > MAX_NAME_CHARACTERS:
             raise Unauthenticated(f"the proxy named no user (header {PROXY_USER})")
         groups = self._groups(request)
         reserved = [name for name in (users[0], *groups) if name.startswith(RESERVED_PREFIX)]
@@ -152,9 +154,9 @@ class Reviewed:
             try:
                 caller = await self._reviews.whose(token)
             except InvalidRequest as exc:
-                self._keep(key, str(exc), REFUSED_S)
+                self._keep(key, str(exc), REFUSAL_TTL_S)
                 raise
-        self._keep(key, caller, KEPT_S)
+        self._keep(key, caller, REVIEW_TTL_S)
         return caller
 
     async def _viewer(self, caller: ApiCaller, namespaces: Collection[str]) -> PageViewer:
@@ -178,7 +180,7 @@ class Reviewed:
             return known
         async with self._turns:
             may = await self._reviews.may(caller, right)
-        self._keep(key, may, KEPT_S)
+        self._keep(key, may, REVIEW_TTL_S)
         return may
 
     def _known(self, key: Hashable) -> object:
@@ -191,5 +193,5 @@ class Reviewed:
     def _keep(self, key: Hashable, value: object, lasts_s: float) -> None:
         self._kept[key] = (self._clock() + lasts_s, value)
         self._kept.move_to_end(key)
-        while len(self._kept) > MOST_KEPT:
+        while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)

@@ -1,7 +1,7 @@
-"""Templates and what they are given; every value that comes from outside is escaped.
+"""Templates and their values; every value that comes from outside is escaped.
 
 The four states of a page are templates of their own (`templates/states/`): loading, empty, error,
-stale. What stands in a page is decided in `views/`, how it looks here.
+stale.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hamicommon.placement.rules import reason_term
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hami_metrics.pages.views.elements import amounts
-from hami_metrics.pages.views.elements.moments import PageMoment
+from hami_metrics.pages import amounts
+from hami_metrics.pages.amounts import PageMoment
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -45,12 +45,7 @@ HEADERS = {
 
 
 class Renderer:
-    """Renders the templates of this package."""
-
-    @staticmethod
-    def segment(text: str) -> str:
-        """One segment of a path."""
-        return quote(text, safe="")
+    """Renderer of the templates of this package."""
 
     def __init__(self, cluster_name: str = "") -> None:
         self._environment = Environment(
@@ -72,12 +67,12 @@ class Renderer:
             "clock_time": amounts.clock_time,
             "machine": amounts.machine,
             "span": amounts.span,
-            "segment": self.segment,
+            "segment": segment,
             "reason_term": reason_term,
         }
 
     def page(self, template: str, moment: PageMoment, **values: Any) -> str:
-        """One page, or a part of one."""
+        """Render one page, or a part of one."""
         return self._environment.get_template(template).render(
             moment=moment,
             age=partial(_when, now=moment.shown),
@@ -86,8 +81,13 @@ class Renderer:
         )
 
 
+def segment(text: str) -> str:
+    """Quote one segment of a path."""
+    return quote(text, safe="")
+
+
 def link(moment: PageMoment, path: str, query: Mapping[str, object] | None = None) -> str:
-    """An address of ours that stays in the page's moment."""
+    """Return an address of ours that stays in the page's moment."""
     pairs = {name: str(value) for name, value in (query or {}).items() if value not in (None, "")}
     if moment.at is not None:
         pairs.setdefault("at", amounts.machine(moment.at))
@@ -95,7 +95,7 @@ def link(moment: PageMoment, path: str, query: Mapping[str, object] | None = Non
 
 
 def _when(at: datetime | None, *, now: datetime) -> Markup:
-    """Relative in the text, absolute in the title."""
+    """Write a moment: relative in the text, absolute in the title."""
     if at is None:
         return Markup('<span class="unknown" title="never known">?</span>')
     return Markup('<time datetime="{}" title="{}">{}</time>').format(

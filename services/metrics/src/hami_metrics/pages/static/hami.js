@@ -2,7 +2,7 @@
 // The stream of changes, ages that grow, the theme. Without it every page is right as it was sent.
 (() => {
   const body = document.body, byId = (id) => document.getElementById(id);
-  let takenAt = parseFloat(body.dataset.taken), version = body.dataset.event;
+  let takenAt = parseFloat(body.dataset.taken), version = body.dataset.version;
   let source = null, reloading = false, skew = takenAt ? Date.now() / 1000 - takenAt : 0;
   // Ages count from the server's clock: skew is what the two differ by, and the page's own age.
   const span = (s) => s < 60 ? `${Math.max(0, Math.floor(s))} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 86400 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min` : `${Math.floor(s / 86400)} d`;
@@ -26,20 +26,6 @@
     if ("sick" in data) byId("sick")?.parentElement.classList.toggle("sick", data.sick > 0);
     if ("waiting" in data) byId("waiting")?.parentElement.classList.toggle("warn", data.waiting > 0);
   };
-  // A roomy cell: its sign, its amounts, and its slices side by side.
-  const fill = (it, text, amount, slices) => {
-    const [sign, amounts, picture] = it.children;
-    if (!picture) return;
-    if (sign.textContent !== text) sign.textContent = text;
-    if (amounts.textContent !== amount) amounts.textContent = amount;
-    let at = 0;
-    picture.replaceChildren(...slices.map(([css, percent]) => {
-      const slice = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-      for (const [name, value] of Object.entries({ class: css, x: at, y: 0, width: percent, height: 10 })) slice.setAttribute(name, value);
-      at += percent;
-      return slice;
-    }));
-  };
   // The line above a group counts its cells. A group that was folded because nothing was wrong in it opens.
   const SUMS = { held: ".c.h", free: ".c.free", sick: ".c.sick, .c.unkn" };
   const recount = (group) => {
@@ -50,27 +36,30 @@
       it.textContent = sum;
     }
   };
-  // A node that has another rack than on this page: its page has to be made again.
-  const moved = (nodes, groups) => byId("grid")?.dataset.grouping === "label" && Object.keys(nodes).some((name) => {
-    const line = byId("n." + name);
-    return line && (groups[name] || "") !== line.closest("details").dataset.group;
-  });
-  const patch = (nodes, roomy = {}) => {
-    const touched = new Set();
-    for (const [name, cells] of Object.entries(nodes)) {
+  // Puts in lines of nodes as the server wrote them. False: the page has to be made again, since a
+  // node came, went, or has another rack than on this page.
+  const patch = (nodes) => {
+    const grid = byId("grid"), touched = new Set(), made = document.createElement("template");
+    for (const [name, html] of Object.entries(nodes)) {
       const line = byId("n." + name);
-      if (!line) continue;
+      if (!line) { if (html && location.search) continue; return false; }
+      if (!html) return false;
+      made.innerHTML = html;
+      const next = made.content.firstElementChild;
+      if (grid.dataset.grouping === "label" && next.dataset.group !== line.dataset.group) return false;
       touched.add(line.closest("details"));
-      cells.forEach(([css, text, label], n) => {
-        const it = line.children[n + 1];
-        if (!it || !it.classList.contains("c")) return;
-        if (it.className !== css) it.className = css;
-        if (roomy[name]) fill(it, text, ...roomy[name][n]);
-        else if (it.textContent !== text) it.textContent = text;
-        it.setAttribute("aria-label", label);
+      // A cell that stays keeps its place, and so the focus and what points at it.
+      if (next.children.length !== line.children.length) line.replaceChildren(...next.children);
+      else [...next.children].forEach((cell, n) => {
+        const it = line.children[n], label = cell.getAttribute("aria-label");
+        if (it.className !== cell.className) it.className = cell.className;
+        if (it.textContent !== cell.textContent) it.textContent = cell.textContent;
+        if (label && label !== it.getAttribute("aria-label")) it.setAttribute("aria-label", label);
       });
     }
     touched.forEach(recount);
+    document.dispatchEvent(new Event("hami:patched"));
+    return true;
   };
   const busy = () => ["INPUT", "SELECT"].includes(document.activeElement?.tagName) || document.querySelector("dialog[open]");
   let wanted = false;
@@ -95,8 +84,12 @@
   const fixed = ["history", "showback"].includes(body.dataset.page);
   const concerns = (nodes) => !fixed && (body.dataset.subject ? nodes.includes(body.dataset.subject) : nodes.length || body.dataset.page === "pending");
   const acts = {
-    cells: (data) => { if (data.reload || moved(data.nodes, data.groups || {})) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes, data.slices); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
-    changed: (data) => { took(data); if (concerns(data.nodes)) reload(); window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
+    changed: (data) => {
+      const began = performance.now();
+      took(data);
+      if (byId("grid") && body.dataset.page === "overview" ? !patch(data.nodes) : concerns(Object.keys(data.nodes))) reload();
+      window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1;
+    },
     resync: () => { if (!fixed) reload(); },
     stale: (data) => { trouble(data.notices); setText("live", "stale ▲"); },
     away: () => setText("live", "reconnecting"),
@@ -106,13 +99,13 @@
   const shared = () => {
     const worker = new SharedWorker("/static/stream.js", { name: body.dataset.viewer });
     worker.port.onmessage = (event) => heard(event.data);
-    return { join: (grid) => worker.port.postMessage({ join: true, grid, since: version }), close: () => worker.port.postMessage({ join: false }) };
+    return { join: () => worker.port.postMessage({ join: true, since: version }), close: () => worker.port.postMessage({ join: false }) };
   };
   const alone = () => {
     let own = null;
     return {
-      join: (grid) => {
-        own = new EventSource(`/live?grid=${grid}&since=${encodeURIComponent(version)}`);
+      join: () => {
+        own = new EventSource(`/live?since=${version}`);
         for (const kind of Object.keys(acts)) own.addEventListener(kind, (event) => heard({ kind, id: event.lastEventId, data: event.data }));
         own.onerror = () => acts.away();
       },
@@ -124,7 +117,7 @@
     if (source || body.dataset.live !== "1" || document.hidden) return;
     stream = stream || (window.SharedWorker ? shared() : alone());
     source = stream;
-    stream.join(body.dataset.page === "overview" ? "1" : "");
+    stream.join();
   };
   const stop = () => { source?.close(); source = null; };
   document.addEventListener("visibilitychange", () => document.hidden ? stop() : listen());
@@ -148,7 +141,7 @@
     const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     apply(dark ? "light" : "dark");
     try { localStorage.setItem("hami-theme", dark ? "light" : "dark"); } catch { /* storage is off */ }
-    document.dispatchEvent(new Event("hami:swapped"));
+    document.dispatchEvent(new Event("hami:themed"));
   });
   const filter = document.querySelector("form.filter");
   filter?.addEventListener("change", () => filter.requestSubmit());

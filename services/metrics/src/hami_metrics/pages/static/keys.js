@@ -70,6 +70,7 @@
   });
   document.addEventListener("focusin", (event) => { if (event.target.classList?.contains("c")) rove(event.target); });
   document.addEventListener("hami:swapped", start);
+  document.addEventListener("hami:patched", start);
   document.addEventListener("toggle", start, true);
   const help = byId("help");
   help.hidden = false;

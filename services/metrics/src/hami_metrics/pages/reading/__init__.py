@@ -1,1 +1,0 @@
-"""The ledger, read for the pages: every statement bounded in time and in rows."""

@@ -1,1 +1,0 @@
-"""What each page shows, made from plain values; pure, and tested without a browser."""

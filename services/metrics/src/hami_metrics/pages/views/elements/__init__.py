@@ -1,1 +1,0 @@
-"""What several pages are made of: amounts, moments, owners, cells, charts. Pure."""

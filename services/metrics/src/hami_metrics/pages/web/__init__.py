@@ -1,1 +1,0 @@
-"""HTTP of the pages: addresses in, HTML and one stream of changes out."""
