@@ -48,7 +48,7 @@ def test_a_waiting_pods_decision_is_twelve_keys_away_and_back(browser: Any, page
         press("Enter")
         page.wait_for_url("**/pods/uid/*")
         assert "waiting" in page.inner_text("p.facts")
-        assert page.locator("svg.waterfall").first.is_visible()
+        assert page.locator("table#decision").is_visible()
         press("[")
         page.wait_for_url("**/pending")
         press("Escape")

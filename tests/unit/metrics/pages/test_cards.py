@@ -1,12 +1,11 @@
-"""Pages of nodes and cards: what is known of a card, who held it when, as a picture and by step."""
+"""Pages of nodes and cards: what is known of a card, and the changes next to a moment."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
 
-from hami_metrics.domain.redaction import EVERYBODY
-from hami_metrics.pages.cards import card_lines, changes, lanes, neighbours, picture_begin
+from hami_metrics.pages.cards import card_lines, changes, neighbours
 from hami_metrics.pages.cluster import MeasuredUse
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node
@@ -28,39 +27,6 @@ def a_period(began_min: float, ended_min: float | None, **changes: Any) -> dict[
     }
 
 
-def test_the_picture_of_a_card_begins_where_somebody_held_it() -> None:
-    since = NOW - timedelta(days=1)
-
-    assert picture_begin([a_period(100, None)], since, NOW) == NOW - timedelta(minutes=102)
-    assert picture_begin([a_period(3000, None)], since, NOW) == since
-    assert picture_begin((), since, NOW) == since
-
-
-def test_lanes_are_used_again_and_never_overlap() -> None:
-    held = [a_period(60, 30), a_period(50, None), a_period(30, 10), a_period(300, 200)]
-    drawn = lanes(held, (), EVERYBODY, since=NOW - timedelta(hours=1), until=NOW)
-
-    assert [(bar.x, bar.width, bar.y, bar.open) for bar in drawn.bars] == [
-        (0.0, 500.0, 0, False),
-        (166.7, 833.3, 18, True),
-        (500.0, 333.3, 0, False),
-    ]
-
-
-def test_sickness_is_a_band_from_its_beginning_to_its_end() -> None:
-    def health(minutes: float, healthy: bool) -> dict[str, Any]:
-        at = NOW - timedelta(minutes=minutes)
-        return {"at": at, "healthy": healthy, "reason": "" if healthy else "xid 79"}
-
-    events = [health(45, False), health(30, True), health(15, False)]
-    drawn = lanes((), events, EVERYBODY, since=NOW - timedelta(hours=1), until=NOW)
-
-    assert drawn.bands == [
-        (250.0, 250.0, "xid 79"),
-        (750.0, 250.0, "xid 79"),
-    ]
-
-
 def test_steps_go_to_the_next_change_and_skip_none() -> None:
     moments = changes([a_period(60, 30), a_period(50, None)], ())
     at: datetime | None = NOW
@@ -79,7 +45,7 @@ def test_a_card_that_is_not_measured_is_unknown_on_its_nodes_page() -> None:
 
     lines = card_lines(node.cards, use, (), silent=False)
 
-    assert [(line.granted, line.used) for line in lines] == [(10, 5), (0, None)]
+    assert [line.used_mib for line in lines] == [4096.0, None]
 
 
 def test_a_card_has_a_time_of_its_state_only_where_that_was_recorded() -> None:

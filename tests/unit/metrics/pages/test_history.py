@@ -32,7 +32,7 @@ def test_the_slider_steps_to_the_changes_and_never_into_the_future() -> None:
     assert moments["◀ change before"] == ago(minutes=70)
     assert moments["change after ▶"] == ago(minutes=10)
     assert page.marker == 500.0
-    assert [(bar.x, bar.changes) for bar in page.bars] == [(500.0, 5)]
+    assert [(bar["x"], bar["changes"]) for bar in page.bars] == [(500.0, 5)]
     now = history_page(a_strip(following=None), "1h", NOW, NOW)
     assert all(to <= NOW for _, _, to in now.steps)
     assert history_page(a_strip(), "1h", ago(days=4), NOW).before_record

@@ -37,9 +37,9 @@ def a_cluster() -> PageCluster:
 def test_a_node_that_nobody_measures_has_unknown_use_and_never_zero() -> None:
     n1, n2, n3 = node_lines(a_cluster(), text="", sort="name")
 
-    assert (n1.used_mib, n1.core_used_percent, n1.granted, n1.pods) == (2048.0, 40.0, 15, 2)
-    assert (n2.used_mib, n2.core_used_percent, n2.used) == (None, None, None)
-    assert (n2.sick, n2.held, n2.granted_mib) == (1, 1, 4 * GIB)
+    assert (n1.used_mib, n1.core_used_percent, n1.granted_mib, n1.pods) == (2048.0, 40.0, 12288, 2)
+    assert (n2.used_mib, n2.core_used_percent) == (None, None)
+    assert (n2.sick, n2.sums.held, n2.granted_mib) == (1, 1, 4 * GIB)
     assert n3.silent
 
 
@@ -109,7 +109,7 @@ def test_a_pod_is_one_line_over_all_its_cards() -> None:
     [both] = lines
     assert of == 2
     assert [card.uuid for card in both.cards] == ["GPU-n1-0", "GPU-n2-0"]
-    assert (both.memory_mib, both.core_percent, both.used) == (8 * GIB, 60, None)
+    assert (both.memory_mib, both.core_percent, both.use) == (8 * GIB, 60, None)
     assert both.since == NOW - timedelta(hours=1)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hami_metrics.pages.pod import pod_page
 from hami_metrics.pages.pod_record import PodRecord
+from hami_metrics.pages.waterfall import LastHour
 from hamicommon.domain.granted_cards import ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.pod_ref import PodRef
@@ -142,7 +143,7 @@ def test_a_card_that_is_not_as_granted_has_its_text_and_its_limit_is_unknown() -
 
 def test_what_nobody_measured_or_checked_of_a_pod_is_unknown() -> None:
     [line] = pod_page(a_pod(attempts=[an_attempt()]), NOW).lines
-    assert (line.used_mib, line.used, line.enforced) == (None, None, "unknown")
+    assert (line.used_mib, line.enforced) == (None, "unknown")
 
     use = {
         "at": NOW,
@@ -154,7 +155,7 @@ def test_what_nobody_measured_or_checked_of_a_pod_is_unknown() -> None:
     }
     checked = a_pod(attempts=[an_attempt()], use=[use], limits_checked_at=ago(minutes=1))
     [line] = pod_page(checked, NOW).lines
-    assert (line.used, line.core_used_percent, line.enforced) == (50, None, "enforced")
+    assert (line.used_mib, line.core_used_percent, line.enforced) == (4096.0, None, "enforced")
 
 
 def test_a_limit_that_was_not_held_is_shown_while_it_lasts() -> None:
@@ -181,4 +182,24 @@ def test_changes_of_one_moment_stand_in_their_sequence() -> None:
     assert [text.split()[0].strip(":") for _, text in page.timeline] == [
         *("refused", "placed"),
         *states,
+    ]
+
+
+def test_a_state_of_a_grant_has_its_length_and_rank_and_an_end_has_none() -> None:
+    events = [
+        {"at": at, "node": "n1", "state": state, "reason": "", "actor": ""}
+        for at, state in (
+            (ago(seconds=3600.04), "reserved"),
+            (ago(hours=1), "bound"),
+            (ago(minutes=20), "released"),
+        )
+    ]
+    hour = LastHour(states_ms={"reserved": [10.0, 20.0, 30.0, 40.0, 50.0]})
+
+    page = pod_page(a_pod(events=events), NOW, hour=hour)
+
+    assert [text for _, text in page.timeline] == [
+        "reserved on n1, 40.0 ms · p80",
+        "bound on n1, 40 min",
+        "released on n1",
     ]

@@ -65,6 +65,16 @@ def span(seconds: float) -> str:
     return f"{left} s"
 
 
+def milliseconds(ms: float) -> str:
+    """Write `40.0 ms` or `2.31 s`."""
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
+
+
+def length(ms: float) -> str:
+    """Write a wait as exactly as it is worth: `573.2 ms`, `41 min`."""
+    return milliseconds(ms) if ms < 60_000 else span(ms / 1000)
+
+
 def moment(at: datetime | None) -> str:
     """Write an absolute moment in UTC, to the second."""
     return UNKNOWN if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from hamicommon.access.checks import NotAllowed, Unauthenticated
@@ -26,21 +26,13 @@ from hami_metrics.questions.asking import Seal
 
 COMPRESSION = 5
 """Nearly as small as zlib's usual 6 in three quarters of the time."""
-FILES: Mapping[str, str] = {
-    "hami.js": "hami.js",
-    "keys.js": "keys.js",
-    "stream.js": "stream.js",
-    "charts.js": "charts.js",
-    "hami.css": "hami.css",
-    "icon.svg": "icon.svg",
-    "htmx.min.js": "vendor/htmx.min.js",
-    "uplot.min.js": "vendor/uplot.min.js",
-    "uplot.min.css": "vendor/uplot.min.css",
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
-"""Name in an address to the file in `static/`; no other file is opened."""
-_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"} | {
-    ".svg": "image/svg+xml"
-}
+FILES = {path.name: path for path in STATIC.rglob("*.*") if path.suffix in TYPES}
+"""Name in an address to the file of this package; no other file is opened."""
 
 
 def create_pages(
@@ -51,10 +43,7 @@ def create_pages(
     identity: Identity = LoopbackOnly()
     if needs.reviews is not None:
         identity = Reviewed(
-            needs.reviews,
-            proxy=needs.proxy,
-            groups_header=needs.groups_header,
-            show=needs.show,
+            needs.reviews, proxy=needs.proxy, groups_header=needs.groups_header, show=needs.show
         )
     site = Site(
         ledger=ledger,
@@ -97,7 +86,7 @@ def create_pages(
 def _static_files() -> APIRouter:
     """Serve `/static/{name}`; browsers keep it until the content changes."""
     router = APIRouter()
-    contents = {name: (STATIC / path).read_bytes() for name, path in FILES.items()}
+    contents = {name: path.read_bytes() for name, path in FILES.items()}
     tags = {name: f'"{hashlib.sha256(text).hexdigest()[:32]}"' for name, text in contents.items()}
 
     @router.get("/static/{name}")
@@ -108,7 +97,7 @@ def _static_files() -> APIRouter:
         headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tags[name]}
         if request.headers.get("if-none-match") == tags[name]:
             return Response(status_code=304, headers=headers)
-        return Response(text, media_type=_TYPES[name[name.rindex(".") :]], headers=headers)
+        return Response(text, media_type=TYPES[FILES[name].suffix], headers=headers)
 
     return router
 

@@ -12,17 +12,7 @@ from hamicommon.errors import NotFound
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.footprint import footprint
 
-from hami_metrics.domain.redaction import PageViewer
-from hami_metrics.pages.amounts import share
-from hami_metrics.pages.cluster import (
-    GLYPHS,
-    CardCondition,
-    CardHolder,
-    MeasuredUse,
-    PageCard,
-    Row,
-    condition,
-)
+from hami_metrics.pages.cluster import CardCondition, MeasuredUse, PageCard, Row, condition
 from hami_metrics.pages.readings import card_use, read_use
 from hami_metrics.pages.rendering import HEADERS, link, segment
 from hami_metrics.pages.site import Asked, Site, choice_of, key_of, key_text, state_of, text_of
@@ -30,18 +20,9 @@ from hami_metrics.pages.site import Asked, Site, choice_of, key_of, key_text, st
 WINDOW_HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 """Windows of a card's history."""
 PAGE_ROWS = 100
-MAX_LANE_HOLDERS = 200
-"""Holders that a card's picture shows; a page of the table has the others."""
-MAX_LINE_HOLDERS = 12
-"""In a card's line; its page has all."""
+MAX_HELD = 200
+"""Holders among which the changes before and after a moment are looked for."""
 MAX_HEALTH_EVENTS = 50
-WIDTH = 1000
-"""Width of the picture, in its own units; the page scales it."""
-LANE_HEIGHT = 18
-MARGIN = 0.02
-"""Share of the picture's time that is left empty before the first holder."""
-MAX_LANES = 40
-"""More lanes are too thin to read; the table has all."""
 
 _HEALTH = """
 SELECT at, node, device_uuid, healthy, reason FROM device_health_events
@@ -68,7 +49,7 @@ SELECT a.id::text AS allocation_id, a.pod_uid, a.namespace, a.pod_name, a.state,
  WHERE x.device_uuid = $1 AND a.reserved_at <= $2
    AND ($3::timestamptz IS NULL OR (a.reserved_at, a.id) < ($3, $4::uuid))
    AND (a.ended_at IS NULL OR a.ended_at > $5)
- GROUP BY a.id ORDER BY a.reserved_at DESC, a.id DESC LIMIT {MAX_LANE_HOLDERS + 1}
+ GROUP BY a.id ORDER BY a.reserved_at DESC, a.id DESC LIMIT {MAX_HELD + 1}
 """
 _COUNTS = """
 SELECT (SELECT count(DISTINCT a.pod_uid)
@@ -94,17 +75,10 @@ class CardLine:
 
     card: PageCard
     condition: CardCondition
-    glyph: str
     used_mib: float | None
     core_used_percent: float | None
-    granted: int | None
-    """Percent of the memory, for the bar's outline."""
-    used: int | None
-    """Percent of the memory, for the bar's fill."""
     unhealthy_since: datetime | None
     """When the health event of a card that is unhealthy was recorded."""
-    holders: Sequence[CardHolder]
-    more_holders: int
 
 
 def card_lines(
@@ -120,103 +94,18 @@ def card_lines(
     for card in cards:
         now = condition(card, silent=silent)
         used = use.get(card.uuid)
-        used_mib = None if used is None else used.memory_mib
         event = last.get(card.uuid)
         is_dated = now is CardCondition.UNHEALTHY and event is not None and not event["healthy"]
         lines.append(
             CardLine(
                 card=card,
                 condition=now,
-                glyph=GLYPHS[now],
-                used_mib=used_mib,
+                used_mib=None if used is None else used.memory_mib,
                 core_used_percent=None if used is None else used.core_percent,
-                granted=share(card.used_memory_mib, card.memory_mib),
-                used=share(used_mib, card.memory_mib),
                 unhealthy_since=event["at"] if is_dated and event is not None else None,
-                holders=card.holders[:MAX_LINE_HOLDERS],
-                more_holders=max(0, len(card.holders) - MAX_LINE_HOLDERS),
             )
         )
     return lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One holder's time in the picture."""
-
-    x: float
-    width: float
-    y: int
-    open: bool
-    """It holds the card still."""
-    label: str
-    held: Row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
-    """A card's picture: holders by time, with the card's sickness below."""
-
-    since: datetime
-    until: datetime
-    bars: Sequence[Bar]
-    bands: Sequence[tuple[float, float, str]]
-    """(x, width, reason) of each time in which the card was sick."""
-    height: int
-
-
-def lanes(
-    held: Sequence[Row],
-    health: Sequence[Row],
-    viewer: PageViewer,
-    *,
-    since: datetime,
-    until: datetime,
-) -> Lanes:
-    """Draw holders; a lane is used again when its last holder is gone, so few lanes show many."""
-    ends: list[datetime] = []
-    bars = []
-    for one in sorted(held, key=lambda row: (row["began_at"], row["allocation_id"])):
-        began, end = one["began_at"], one["ended_at"] or until
-        if end <= since or began > until:
-            continue
-        lane = next((n for n, last in enumerate(ends) if last <= began), len(ends))
-        if lane >= MAX_LANES:
-            continue
-        ends[lane : lane + 1] = [end]
-        x, width = _extent(began, end, since, until)
-        label = viewer.pod(one["namespace"], one["pod_name"])
-        is_open = one["ended_at"] is None
-        bars.append(
-            Bar(x=x, width=width, y=lane * LANE_HEIGHT, open=is_open, label=label, held=one)
-        )
-    bands = []
-    sick: Row | None = None
-    for event in [*sorted(health, key=lambda row: row["at"]), None]:
-        if sick is not None and (event is None or event["healthy"]):
-            end = until if event is None else event["at"]
-            if end > since and sick["at"] < until:
-                bands.append((*_extent(sick["at"], end, since, until), sick["reason"]))
-            sick = None
-        if event is not None and not event["healthy"] and sick is None:
-            sick = event
-    height = LANE_HEIGHT * max(1, len(ends))
-    return Lanes(since=since, until=until, bars=bars, bands=bands, height=height)
-
-
-def _extent(
-    began: datetime, ended: datetime, since: datetime, until: datetime
-) -> tuple[float, float]:
-    scale = WIDTH / max(1.0, (until - since).total_seconds())
-    x = max(0.0, (began - since).total_seconds() * scale)
-    right = min(float(WIDTH), (ended - since).total_seconds() * scale)
-    return round(x, 1), round(max(2.0, right - x), 1)
-
-
-def picture_begin(held: Sequence[Row], since: datetime, until: datetime) -> datetime:
-    """Return a moment a little before the first holder, if the time before is empty."""
-    first = min((one["began_at"] for one in held), default=since)
-    return max(since, first - (until - first) * MARGIN)
 
 
 def changes(held: Sequence[Row], health: Sequence[Row]) -> list[datetime]:
@@ -314,18 +203,17 @@ async def _card(
         if not known:
             raise NotFound(f"the ledger knows no card {uuid!r}")
         name, index = known[0]
-        pictured = held = await connection.fetch(_HELD, uuid, at, None, None, since)
+        recent = held = await connection.fetch(_HELD, uuid, at, None, None, since)
         if after is not None:
             held = await connection.fetch(_HELD, uuid, at, *after, since)
         health = await connection.fetch(_HEALTH, [uuid], at)
         counts = await connection.fetchrow(_COUNTS, uuid, at)
         use = card_use(await read_use(connection, [name], at, summed=state.past))
-    pictured = pictured[:MAX_LANE_HOLDERS]
     page = held[:PAGE_ROWS]
     line = None
     for node, card in found:
         [line] = card_lines([card], use, health, silent=state.is_silent(node))
-    previous, following = neighbours(changes(pictured, health), at)
+    previous, following = neighbours(changes(recent, health), at)
     more = (page[-1]["began_at"], page[-1]["allocation_id"]) if len(held) > PAGE_ROWS else None
     return site.answer(
         asked,
@@ -336,13 +224,6 @@ async def _card(
         line=line,
         counts=counts,
         held=page,
-        lanes=lanes(
-            pictured,
-            health,
-            asked.viewer,
-            since=picture_begin(pictured, since, at),
-            until=at,
-        ),
         health=health[:MAX_HEALTH_EVENTS],
         previous=previous,
         following=following if asked.moment.past else None,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
@@ -67,8 +68,7 @@ def interval_s(nodes: int) -> float:
     return 1.0 if nodes <= 1000 else 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(NamedTuple):
     """One line above a page: a part that is away, since when, and what holds all the same."""
 
     part: str
@@ -322,8 +322,8 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
     if away.ledger is not None:
         found.append(
             Notice(
-                part="ledger",
-                text=f"Ledger unreachable since {clock_time(away.ledger)}. Shown: state of"
+                "ledger",
+                f"Ledger unreachable since {clock_time(away.ledger)}. Shown: state of"
                 f" {moment(state.taken_at)}. Running pods are not affected.",
             )
         )
@@ -331,8 +331,8 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
         # While the ledger is away, this is as unknown as all that only its answers show.
         found.append(
             Notice(
-                part="scheduler",
-                text="No scheduler is connected to the ledger (noticed"
+                "scheduler",
+                "No scheduler is connected to the ledger (noticed"
                 f" {clock_time(away.scheduler)}). Grants are shown as it left them. Running pods"
                 " are not affected, new ones wait.",
             )
@@ -340,8 +340,8 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
     elif away.scheduler_hangs is not None:
         found.append(
             Notice(
-                part="scheduler",
-                text="The scheduler is connected to the ledger and has done nothing since"
+                "scheduler",
+                "The scheduler is connected to the ledger and has done nothing since"
                 f" {clock_time(away.scheduler_hangs)}: it hangs, or was stopped. Grants are shown"
                 " as it left them. Running pods are not affected, new ones wait.",
             )
@@ -351,8 +351,8 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
         until = "was never measured" if measured is None else f"is of {moment(measured)}"
         found.append(
             Notice(
-                part="events",
-                text=f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date;"
+                "events",
+                f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date;"
                 f" use {until} or soon after, and newer reports are taken in when it is back.",
             )
         )
@@ -373,7 +373,7 @@ def _silent_agents(state: PageCluster, now: datetime) -> Iterable[Notice]:
     rest = f" and {more} more" if more > 0 else ""
     agents = "agent is" if len(silent) == 1 else "agents are"
     yield Notice(
-        part="agents",
-        text=f"{len(silent)} {agents} silent: {named}{rest}. Their cards count as unknown; grants"
+        "agents",
+        f"{len(silent)} {agents} silent: {named}{rest}. Their cards count as unknown; grants"
         " there stay, and pods go on.",
     )

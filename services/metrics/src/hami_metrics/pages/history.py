@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from fastapi import APIRouter, Request, Response
 from hamicommon.ledger.connection import Connection
 
-from hami_metrics.pages.cluster import PageCluster, differing_cards
+from hami_metrics.pages.cluster import PageCluster, Row, differing_cards
 from hami_metrics.pages.overview import answer_with_grid
 from hami_metrics.pages.site import Asked, Site, choice_of, text_of
 
@@ -122,26 +122,13 @@ async def _find_farther(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StripBar:
-    """One part of the window in which something changed."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    at: datetime
-    changes: int
-    health: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
     """Values of the template."""
 
     window: str
-    since: datetime
-    until: datetime
-    bars: Sequence[StripBar]
+    strip: ChangeStrip
+    bars: Sequence[Row]
+    """Parts of the window in which something changed, with their place in the picture."""
     marker: float
     """Place in the picture of the moment that is shown."""
     steps: Sequence[tuple[str, str, datetime]]
@@ -150,10 +137,8 @@ class HistoryPage:
     """Begin of a run through the window."""
     frame: datetime | None
     """The moment after this one of a run; None: it is over, or none goes on."""
-    total: int
     before_record: bool
     """The moment is before anything was recorded."""
-    first_record: datetime | None
 
 
 def window_around(at: datetime, now: datetime, window: str) -> tuple[datetime, datetime]:
@@ -183,34 +168,29 @@ def history_page(
     span_s = (strip.until - strip.since).total_seconds()
     highest = max(strip.changes, default=0)
     width = WIDTH / max(1, len(strip.changes))
-    bars = []
-    for place, changes in enumerate(strip.changes):
-        if changes:
-            height = max(2.0, HEIGHT * changes / highest)
-            bars.append(
-                StripBar(
-                    x=round(place * width, 1),
-                    y=round(HEIGHT - height, 1),
-                    width=round(max(1.0, width - 1), 1),
-                    height=round(height, 1),
-                    at=strip.since + strip.step * (place + 0.5),
-                    changes=changes,
-                    health=strip.health[place],
-                )
-            )
-    first = strip.first_record
+    heights = [max(2.0, HEIGHT * changes / (highest or 1)) for changes in strip.changes]
+    bars = [
+        {
+            "x": round(place * width, 1),
+            "y": round(HEIGHT - heights[place], 1),
+            "width": round(max(1.0, width - 1), 1),
+            "height": round(heights[place], 1),
+            "at": strip.since + strip.step * (place + 0.5),
+            "changes": changes,
+            "health": strip.health[place],
+        }
+        for place, changes in enumerate(strip.changes)
+        if changes
+    ]
     return HistoryPage(
         window=window,
-        since=strip.since,
-        until=strip.until,
+        strip=strip,
         bars=bars,
         marker=round(WIDTH * (at - strip.since).total_seconds() / span_s, 1),
         steps=_steps(strip, at, now),
         play_from=at if frame <= now else strip.since,
         frame=frame if playing and frame <= now else None,
-        total=sum(strip.changes),
-        before_record=first is not None and at < first,
-        first_record=first,
+        before_record=strip.first_record is not None and at < strip.first_record,
     )
 
 

@@ -11,16 +11,17 @@ from fastapi import APIRouter, Request, Response
 from hamicommon.errors import InvalidRequest
 
 from hami_metrics.domain.redaction import PageViewer
-from hami_metrics.pages.amounts import share, sum_known
+from hami_metrics.pages.amounts import sum_known
 from hami_metrics.pages.cluster import (
     CardCondition,
     CardHolder,
     MeasuredUse,
+    NodeSums,
     PageCard,
     PageCluster,
     PageNode,
     Row,
-    condition,
+    SumCache,
 )
 from hami_metrics.pages.readings import read_use
 from hami_metrics.pages.site import Asked, Site, choice_of, state_of, text_of
@@ -49,37 +50,41 @@ class ListedNode:
 
     node: PageNode
     silent: bool
-    models: str
-    held: int
-    """Cards with at least one slice."""
-    sick: int
-    cordoned: int
+    sums: NodeSums
     pods: int
-    memory_mib: int
     granted_mib: int
     used_mib: float | None
     """Used memory of its measured cards; None: none is measured."""
     core_used_percent: float | None
     """Mean over its measured cards."""
-    granted: int | None
-    used: int | None
-    """Percent of the memory."""
+
+    @property
+    def sick(self) -> int:
+        """Number of unhealthy cards."""
+        return self.sums.count(CardCondition.UNHEALTHY)
+
+    @property
+    def cordoned(self) -> int:
+        """Number of cordoned cards."""
+        return self.sums.count(CardCondition.CORDONED)
 
 
 _NODE_ORDER: Mapping[str, Callable[[ListedNode], tuple[object, ...]]] = {
     "name": lambda line: (line.node.name,),
-    "free": lambda line: (line.granted_mib - line.memory_mib, line.node.name),
+    "free": lambda line: (line.granted_mib - line.sums.memory_mib, line.node.name),
     "used": lambda line: (-line.granted_mib, line.node.name),
     "problems": lambda line: (-line.silent, -line.sick, -line.cordoned, line.node.name),
     "group": lambda line: (not line.node.group, line.node.group, line.node.name),
 }
 
 
-def node_lines(state: PageCluster, *, text: str, sort: str) -> list[ListedNode]:
+def node_lines(
+    state: PageCluster, *, text: str, sort: str, known: SumCache | None = None
+) -> list[ListedNode]:
     """Return the nodes whose name, rack or zone, or type of card has the text."""
-    wanted = text.lower()
+    wanted, known = text.lower(), known or SumCache()
     lines = [
-        _node_line(node, state)
+        _node_line(node, state, known)
         for node in state.nodes.values()
         if wanted in node.name.lower()
         or wanted in node.group.lower()
@@ -88,28 +93,19 @@ def node_lines(state: PageCluster, *, text: str, sort: str) -> list[ListedNode]:
     return sorted(lines, key=_NODE_ORDER[sort])
 
 
-def _node_line(node: PageNode, state: PageCluster) -> ListedNode:
+def _node_line(node: PageNode, state: PageCluster, known: SumCache) -> ListedNode:
     use = [found for card in node.cards if (found := state.use.get(card.uuid)) is not None]
     memory = [one.memory_mib for one in use if one.memory_mib is not None]
     cores = [one.core_percent for one in use if one.core_percent is not None]
-    memory_mib = sum(card.memory_mib for card in node.cards)
-    granted_mib = sum(card.used_memory_mib for card in node.cards)
-    used_mib = sum(memory) if memory else None
-    states = [condition(card, silent=False) for card in node.cards]
     return ListedNode(
         node=node,
         silent=state.is_silent(node),
-        models=", ".join(sorted({card.type for card in node.cards})),
-        held=sum(bool(card.used_slots) for card in node.cards),
-        sick=states.count(CardCondition.UNHEALTHY),
-        cordoned=states.count(CardCondition.CORDONED),
+        # The cards' own states: that their agent is silent is a column of its own.
+        sums=known.node_sums(node, silent=False),
         pods=len({one.pod_uid for card in node.cards for one in card.holders}),
-        memory_mib=memory_mib,
-        granted_mib=granted_mib,
-        used_mib=used_mib,
+        granted_mib=sum(card.used_memory_mib for card in node.cards),
+        used_mib=sum(memory) if memory else None,
         core_used_percent=sum(cores) / len(cores) if cores else None,
-        granted=share(granted_mib, memory_mib),
-        used=share(used_mib, memory_mib),
     )
 
 
@@ -121,7 +117,7 @@ def group_sums(lines: Iterable[ListedNode]) -> dict[str, dict[str, int]]:
     return {
         name: {
             "nodes": len(found),
-            "held": sum(line.held for line in found),
+            "held": sum(line.sums.held for line in found),
             "cards": sum(len(line.node.cards) for line in found),
             "sick": sum(line.sick for line in found),
         }
@@ -143,11 +139,6 @@ class ListedPod:
     state: str
     since: datetime
     use: MeasuredUse | None = None
-
-    @property
-    def used(self) -> int | None:
-        """Used percent of the grant; None is unknown."""
-        return share(None if self.use is None else self.use.memory_mib, self.memory_mib)
 
 
 _POD_ORDER: Mapping[str, Callable[[ListedPod], tuple[object, ...]]] = {

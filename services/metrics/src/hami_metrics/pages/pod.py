@@ -13,7 +13,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import NotFound
 from hamicommon.telemetry.waterfall import Waterfall
 
-from hami_metrics.pages.amounts import share
+from hami_metrics.pages.amounts import length
 from hami_metrics.pages.cluster import PageCluster, Row
 from hami_metrics.pages.nearest import (
     CardLack,
@@ -23,25 +23,22 @@ from hami_metrics.pages.nearest import (
     nearest_cards,
     nearest_text,
 )
-from hami_metrics.pages.pod_record import (
-    PodRecord,
-    TraceFiles,
-    find_pods,
-    read_last_hour,
-    read_pod,
-)
+from hami_metrics.pages.pod_record import PodRecord, TraceFiles, find_pods, read_last_hour, read_pod
 from hami_metrics.pages.site import Asked, Site
 from hami_metrics.pages.waterfall import (
+    DecisionStep,
     LastHour,
     StepPicture,
-    decision_waterfall,
-    grant_waterfall,
+    decision_steps,
+    rank,
     trace_waterfall,
 )
 
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 """W3C Trace Context, trace-id."""
 MAX_NEAR_CARDS = 5
+ENDS = frozenset({"released", "expired", "failed", "released_unconfirmed"})
+"""States of a grant in which it is over."""
 WAIT_ENDS = {"deleted": "deleted, never placed", "gone": "deleted, never placed"}
 """Status of a refused pod by how its wait ended; any other way is `waits no longer`."""
 CHECKED_FOR = timedelta(minutes=3)
@@ -56,8 +53,6 @@ class SliceLine:
     used_mib: float | None
     core_used_percent: float | None
     enforced: str
-    used: int | None
-    """Used percent of the grant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +74,8 @@ class PodPage:
     troubles: Sequence[str]
     """Troubles of the pod's cards, and what to do."""
     refusals: Sequence[tuple[str, int]]
-    decision_picture: StepPicture
-    grant_picture: StepPicture
+    steps: Sequence[DecisionStep]
+    """Phases of the last decision."""
     trace_picture: StepPicture | None
     """Spans of all services; None: no span of the pod is here."""
     trace_url: str
@@ -142,15 +137,14 @@ def pod_page(
         lines=[] if current is None else [_line(pod, one, now) for one in current["slices"]],
         troubles=texts_of(card.condition for card in pod.cards),
         refusals=sorted(counts.items(), key=lambda item: (-int(item[1]), item[0])),
-        decision_picture=decision_waterfall({} if decision is None else decision["phase_ms"], hour),
-        grant_picture=grant_waterfall(pod.events, now, hour),
+        steps=decision_steps({} if decision is None else decision["phase_ms"], hour),
         trace_picture=None if drawn is None else trace_waterfall(drawn),
         trace_url=trace_url.replace("{trace_id}", trace_id)
         if _TRACE_ID.fullmatch(trace_id)
         else "",
         nearest=nearest_node,
         near=near,
-        timeline=_timeline(pod.decisions, pod.events),
+        timeline=_timeline(pod, now, hour),
     )
 
 
@@ -213,13 +207,11 @@ def _near(state: PageCluster, asked: Sequence[Row]) -> tuple[str, Sequence[tuple
 def _line(pod: PodRecord, one: Row, now: datetime) -> SliceLine:
     place = (one["device_uuid"], one["container"])
     used = {(use["device_uuid"], use["container"]): use for use in pod.use}.get(place)
-    used_mib = None if used is None else used["memory_mib"]
     return SliceLine(
         slice=one,
-        used_mib=used_mib,
+        used_mib=None if used is None else used["memory_mib"],
         core_used_percent=None if used is None else used["core_percent"],
         enforced=_enforced(pod, place, now),
-        used=share(used_mib, one["memory_mib"]),
     )
 
 
@@ -237,20 +229,27 @@ def _enforced(pod: PodRecord, place: tuple[str, str], now: datetime) -> str:
     return "enforced" if checked is not None and now - checked <= CHECKED_FOR else "unknown"
 
 
-def _timeline(decisions: Sequence[Row], events: Sequence[Row]) -> list[tuple[datetime, str]]:
+def _timeline(pod: PodRecord, now: datetime, hour: LastHour) -> list[tuple[datetime, str]]:
     """Return the story in order; repeats of one refusal are one line.
 
-    `decisions` are the newest first, `events` in their sequence, which decides where times are one.
+    A state of a grant has the time up to the next one, and its percentile in the hour before.
     """
     story = []
-    for one in reversed(decisions):
+    for one in reversed(pod.decisions):
         times = f" x{one['repeat_count']}" if one["repeat_count"] > 1 else ""
         text = one["summary"] or one["message"]
         story.append((one["at"], f"{one['outcome']}{times}" + (f": {text}" if text else "")))
-    for event in events:
+    ends = [*(event["at"] for event in pod.events[1:]), now]
+    for event, end in zip(pod.events, ends, strict=False):
         by = f" by {event['actor']}" if event["actor"] else ""
         why = f": {event['reason']}" if event["reason"] else ""
-        story.append((event["at"], f"{event['state']} on {event['node']}{by}{why}"))
+        lasted = ""
+        if event["state"] not in ENDS:
+            ms = max(0.0, (end - event["at"]).total_seconds() * 1000)
+            among = rank(ms, hour.states_ms.get(event["state"], ()))
+            lasted = f", {length(ms)}" + ("" if among is None else f" · p{among}")
+        story.append((event["at"], f"{event['state']} on {event['node']}{by}{why}{lasted}"))
+    # Events of one time stay in their sequence.
     return sorted(story, key=lambda line: line[0])
 
 

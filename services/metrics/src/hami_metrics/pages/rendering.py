@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from hami_metrics.pages import amounts
 from hami_metrics.pages.amounts import PageMoment
+from hami_metrics.pages.cluster import GLYPHS
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -66,9 +67,11 @@ class Renderer:
             "moment": amounts.moment,
             "clock_time": amounts.clock_time,
             "machine": amounts.machine,
-            "span": amounts.span,
+            "milliseconds": amounts.milliseconds,
             "segment": segment,
             "reason_term": reason_term,
+            "share": amounts.share,
+            "glyph": GLYPHS.__getitem__,
         }
 
     def page(self, template: str, moment: PageMoment, **values: Any) -> str:

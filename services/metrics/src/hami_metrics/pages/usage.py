@@ -30,7 +30,7 @@ MAX_FINE_NODES = 100
 """A larger cluster's own chart takes one bucket in three, which bounds what is read."""
 FRESH = timedelta(minutes=2)
 """The feed reads samples of the last 90 s twice a minute; older use is no last point."""
-KINDS = ("node", "card", "pod", "namespace")
+KINDS = ("node", "pod", "namespace", "card")
 MIB_PER_GIB = 1024
 
 
@@ -42,6 +42,10 @@ class Subject:
     card: str = ""
     pod: str = ""
     namespace: str = ""
+
+    def values(self) -> list[str]:
+        """Return those that are given, in the order of `KINDS`."""
+        return [value for kind in KINDS if (value := getattr(self, kind))]
 
     @property
     def is_one(self) -> bool:
@@ -63,7 +67,8 @@ SELECT bucket_start AS at,
             THEN sum(core_percent_sum / sample_count) END AS core_percent
   FROM usage_rollups WHERE bucket_start = ANY($1::timestamptz[]) AND bucket_s = $2
 """
-_USED_COLUMNS = {"node": "node", "card": "device_uuid", "pod": "pod_uid", "namespace": "namespace"}
+_GRANT_COLUMNS = {"node": "node", "pod": "pod_uid", "namespace": "namespace"}
+_USED_COLUMNS = {**_GRANT_COLUMNS, "card": "device_uuid"}
 # A grant begins and ends once, so the changes of its span, summed up, are the amounts at each step.
 _GRANTED = """
 WITH grants AS (
@@ -119,10 +124,7 @@ def chart(
     moments = [*times, last[0]]
     known_from = last[0] if first_record is None else first_record
     series: dict[str, object] = {"at": [int(moment.timestamp()) for moment in moments]}
-    for name, newest, unit in (
-        ("memory_mib", last[1], MIB_PER_GIB),
-        ("core_percent", last[2], 1),
-    ):
+    for name, newest, unit in (("memory_mib", last[1], MIB_PER_GIB), ("core_percent", last[2], 1)):
         means = [by_time[at][name] if at in by_time else None for at in times]
         amounts, held, rest = [], 0.0, list(granted)
         for place, moment in enumerate(moments):
@@ -186,43 +188,35 @@ async def _read(site: Site, asked: Asked, subject: Subject, hours: int) -> dict[
     step_s = bucket_s * (3 if thinned else 1)
     times = chart_times(at, hours, step_s)
     async with site.ledger.look() as connection:
-        used = await _read_used(connection, subject, times, bucket_s)
-        granted = await _read_granted(connection, subject, (times[0], at), float(step_s))
+        used = await connection.fetch(
+            _used_statement(subject), times, bucket_s, subject.is_one, *subject.values()
+        )
+        granted = await connection.fetch(
+            _granted_statement(subject), times[0], at, float(step_s), *subject.values()
+        )
         first_record = await connection.fetchval(_FIRST_RECORD)
         last = await _newest(connection, state, subject, at)
     return chart(times, used, granted, (at, *last), first_record)
 
 
-def _chosen(subject: Subject, columns: Mapping[str, str], first: int) -> tuple[str, list[str]]:
-    """Return conditions on these columns, with parameters from number `first` on."""
-    given = [(columns[kind], getattr(subject, kind)) for kind in columns if getattr(subject, kind)]
-    numbered = enumerate(given, first)
-    conditions = "".join(f" AND {column} = ${number}" for number, (column, _) in numbered)
-    return conditions, [value for _, value in given]
+def _conditions(subject: Subject, columns: Mapping[str, str], first: int) -> str:
+    """Write conditions on these columns, with parameters from number `first` on."""
+    given = [column for kind, column in columns.items() if getattr(subject, kind)]
+    return "".join(f" AND {column} = ${number}" for number, column in enumerate(given, first))
 
 
-async def _read_used(
-    connection: Connection, subject: Subject, times: Sequence[datetime], bucket_s: int
-) -> Sequence[Row]:
-    conditions, values = _chosen(subject, _USED_COLUMNS, 4)
+def _used_statement(subject: Subject) -> str:
+    conditions = _conditions(subject, _USED_COLUMNS, 4)
     if not subject.pod:
         conditions += " AND pod_uid <> ''" if subject.namespace else " AND pod_uid = ''"
-    statement = f"{_USED} {conditions} GROUP BY bucket_start"
-    rows: Sequence[Row] = await connection.fetch(
-        statement, times, bucket_s, subject.is_one, *values
-    )
-    return rows
+    return f"{_USED} {conditions} GROUP BY bucket_start"
 
 
-async def _read_granted(
-    connection: Connection, subject: Subject, span: tuple[datetime, datetime], step_s: float
-) -> Sequence[Row]:
-    by_grant = {"node": "node", "pod": "pod_uid", "namespace": "namespace"}
-    grants, values = _chosen(subject, by_grant, 4)
-    cards, uuid = _chosen(subject, {"card": "x.device_uuid"}, 4 + len(values))
-    statement = _GRANTED.format(grants=grants, cards=cards)
-    rows: Sequence[Row] = await connection.fetch(statement, *span, step_s, *values, *uuid)
-    return rows
+def _granted_statement(subject: Subject) -> str:
+    grants = _conditions(subject, _GRANT_COLUMNS, 4)
+    # Parameters are numbered in the order of `KINDS`, which has the card last.
+    cards = _conditions(subject, {"card": "x.device_uuid"}, 4 + grants.count("$"))
+    return _GRANTED.format(grants=grants, cards=cards)
 
 
 async def _newest(

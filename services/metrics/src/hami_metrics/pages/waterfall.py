@@ -1,37 +1,30 @@
-"""Pictures of a pod's steps: bars to scale, long waits folded. Pure.
+"""Steps of a pod beside those of others, and the picture of its spans. Pure.
 
-A wait that is longer than `FOLD` times all work is drawn as a gap of fixed width with its length.
+A wait that outlasts all work by far is drawn as a gap of fixed width with its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import NamedTuple
 
 from hamicommon.telemetry.waterfall import FEWEST_COMPARED, FoldedWait, Waterfall, WaterfallSpan
 
-from hami_metrics.pages.amounts import span
-from hami_metrics.pages.cluster import Row
+from hami_metrics.pages.amounts import length, milliseconds, span
 
 WIDTH = 1000
 ROW = 20
-LABEL = 150
-"""Width of the names of steps."""
-TEXT = 140
-"""Width of the longest length and rank, right of a bar."""
-TRACE_LABEL = 190
-TRACE_TEXT = 230
-FOLDED_TEXT = 180
-"""Width of the length of a wait, right of its gap."""
+LABEL = 190
+"""Width of the names of spans."""
+TEXT = 230
+"""Width of the longest text right of a bar."""
 MIN_BAR = 1.5
 GAP = 40
-FOLD = 20
 SHORTEST_MS = 0.001
 """Phases are stored to the microsecond; less is nothing that was measured."""
 FAILED = frozenset({"refused", "error", "denied"})
 """Outcomes of spans that are marked."""
-ENDS = frozenset({"released", "expired", "failed", "released_unconfirmed"})
 ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
 """Phases of a decision in their order; others come after them."""
 
@@ -55,6 +48,32 @@ def rank(length: float, others: Sequence[float]) -> int | None:
     if len(others) < FEWEST_COMPARED:
         return None
     return round(100 * sum(each <= length for each in others) / len(others))
+
+
+class DecisionStep(NamedTuple):
+    """One phase of a decision."""
+
+    name: str
+    ms: float
+    critical: bool
+    """The longest, which decides how long all takes."""
+    rank: int | None
+    """Percentile among decisions of the hour before; None: too few of them."""
+
+
+def decision_steps(phase_ms: Mapping[str, float], hour: LastHour) -> list[DecisionStep]:
+    """Return the phases of one decision in their order, under their total; empty: not measured."""
+    phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
+    total = max(phase_ms.get("total", 0.0), sum(phases.values()))
+    if total < SHORTEST_MS:
+        return []
+    longest = max(phases, key=lambda name: phases[name], default="")
+    order = [*(name for name in ORDER if name in phases), *sorted(phases.keys() - set(ORDER))]
+    steps = [DecisionStep("filter", total, critical=False, rank=rank(total, hour.phase("total")))]
+    for name in order:
+        among = rank(phases[name], hour.phase(name))
+        steps.append(DecisionStep(name, phases[name], critical=name == longest, rank=among))
+    return steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,86 +117,16 @@ class StepPicture:
         return any(step.rank is not None for step in self.steps)
 
 
-def decision_waterfall(phase_ms: Mapping[str, float], hour: LastHour) -> StepPicture:
-    """Draw the phases of one decision, one after another, under their total."""
-    phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
-    total = max(phase_ms.get("total", 0.0), sum(phases.values()))
-    if total < SHORTEST_MS:
-        return StepPicture()
-    scale = (WIDTH - LABEL - TEXT) / total
-    longest = max(phases, key=lambda name: phases[name], default="")
-    ordered = sorted(
-        phases, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)
-    )
-    begins, at = {"filter": 0.0}, 0.0
-    for name in ordered:
-        begins[name] = at
-        at += phases[name]
-    rows = [("filter", 0.0, total, "total"), *((n, begins[n], phases[n], n) for n in ordered)]
-    return StepPicture(
-        steps=[
-            PictureStep(
-                name=name,
-                x=round(LABEL + begin * scale, 1),
-                width=round(max(MIN_BAR, ms * scale), 1),
-                y=place * ROW,
-                text=_milliseconds(ms),
-                critical=place > 0 and name == longest,
-                rank=rank(ms, hour.phase(kind)),
-            )
-            for place, (name, begin, ms, kind) in enumerate(rows)
-        ],
-        title=f"decision: {_milliseconds(total)} in all",
-    )
-
-
-def grant_waterfall(events: Sequence[Row], until: datetime, hour: LastHour) -> StepPicture:
-    """Draw how long each state of a pod's grants lasted; the last one up to its end or `until`.
-
-    States that outlast the shortest work by far (the pod runs) are folded.
-    """
-    if not events:
-        return StepPicture()
-    times = [*(event["at"] for event in events), until]
-    lengths = [
-        max(0.0, (times[n + 1] - at).total_seconds() * 1000) for n, at in enumerate(times[:-1])
-    ]
-    if events[-1]["state"] in ENDS:
-        lengths[-1] = 0.0
-    median = sorted(lengths)[len(lengths) // 2]
-    work = sum(ms for ms in lengths if ms <= FOLD * max(1.0, median))
-    folded = [ms > FOLD * max(1.0, work) for ms in lengths]
-    drawn = sum(ms for ms, fold in zip(lengths, folded, strict=True) if not fold)
-    room = WIDTH - LABEL - (FOLDED_TEXT if any(folded) else TEXT) - GAP * sum(folded)
-    scale = room / drawn if drawn else 0.0
-    steps, x = [], float(LABEL)
-    for place, (event, ms, fold) in enumerate(zip(events, lengths, folded, strict=True)):
-        width = float(GAP) if fold else max(MIN_BAR, ms * scale)
-        steps.append(
-            PictureStep(
-                name=event["state"],
-                x=round(x, 1),
-                width=round(width, 1),
-                y=place * ROW,
-                text=f"⋯ {span(ms / 1000)}, not to scale" if fold else _milliseconds(ms),
-                gap=fold,
-                rank=rank(ms, hour.states_ms.get(event["state"], ())),
-            )
-        )
-        x += width
-    return StepPicture(steps=steps, title="states of its grants")
-
-
 def trace_waterfall(drawn: Waterfall) -> StepPicture:
     """Draw spans of all services on one scale; waits that outlast the work are folded."""
-    scale = (WIDTH - TRACE_LABEL - TRACE_TEXT) / drawn.scale_us
-    steps, x = [], float(TRACE_LABEL)
+    scale = (WIDTH - LABEL - TEXT) / drawn.scale_us
+    steps, x = [], float(LABEL)
     for place, row in enumerate(drawn.rows):
         if isinstance(row, FoldedWait):
             text = f"⋯ {span(row.lasted_us / 1_000_000)} waiting, not to scale"
             steps.append(PictureStep(name="⋯", x=x, width=GAP, y=place * ROW, text=text, gap=True))
             continue
-        x = round(TRACE_LABEL + row.offset_us * scale, 1)
+        x = round(LABEL + row.offset_us * scale, 1)
         width = round(max(MIN_BAR, row.span.lasted_us * scale), 1)
         steps.append(
             PictureStep(
@@ -186,14 +135,14 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
                 width=width,
                 behind=round(min(width, row.behind_us * scale), 1),
                 y=place * ROW,
-                text=f"{_milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
+                text=f"{milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
                 critical=row.span is drawn.longest,
                 failed=row.span.failed or row.span.outcome in FAILED,
                 service=row.span.service,
                 rank=row.percentile,
             )
         )
-    work, total = _milliseconds(drawn.work_us / 1000), _length(drawn.total_us)
+    work, total = milliseconds(drawn.work_us / 1000), length(drawn.total_us / 1000)
     more = f", {drawn.left_out} short spans left out" if drawn.left_out else ""
     title = f"{work} of work in {total}{more}"
     return StepPicture(steps=steps, title=title, notes=list(_notes(drawn)))
@@ -201,22 +150,14 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
 
 def _notes(drawn: Waterfall) -> Iterator[str]:
     if drawn.between_us > 0:
-        yield f"{_length(drawn.between_us)} between steps, in which none of our services worked"
+        between = length(drawn.between_us / 1000)
+        yield f"{between} between steps, in which none of our services worked"
     for row in drawn.rows:
         if isinstance(row, WaterfallSpan) and row.behind_us:
             yield (
-                f"{row.span.name}: {_length(row.behind_us)} of it, drawn pale, "
+                f"{row.span.name}: {length(row.behind_us / 1000)} of it, drawn pale, "
                 "went on behind an answer that was given"
             )
     for row in drawn.releases:
-        later = _length(max(0, row.span.start_us - drawn.ended_us))
-        yield f"{row.span.name}: {later} later, in {_length(row.span.lasted_us)}"
-
-
-def _milliseconds(ms: float) -> str:
-    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
-
-
-def _length(us: int) -> str:
-    """Write a wait as exactly as it is worth: `573.2 ms`, `41 min`."""
-    return _milliseconds(us / 1000) if us < 60_000_000 else span(us / 1_000_000)
+        later = length(max(0, row.span.start_us - drawn.ended_us) / 1000)
+        yield f"{row.span.name}: {later} later, in {length(row.span.lasted_us / 1000)}"

@@ -39,12 +39,13 @@
     details.append(element("summary", "table of the same numbers"));
     details.addEventListener("toggle", () => { if (details.children.length < 2) details.append(table(data)); });
     details.open = open;
-    for (const [kind, unit] of Object.entries(UNITS)) {
-      const box = element("div", ""), series = Object.entries(LINES).map(([name, { color, dash }]) => {
+    // All boxes stand before the first is measured: one alone would be as wide as the section.
+    const boxes = Object.keys(UNITS).map(() => pictures.appendChild(element("div", "")));
+    Object.entries(UNITS).forEach(([kind, unit], place) => {
+      const box = boxes[place], series = Object.entries(LINES).map(([name, { color, dash }]) => {
         const values = data[kind][name].filter((value) => value !== null);
         return { label: `${kind} ${name}, ${unit}`, stroke: color, dash, width: 2, points: { show: values.length < POINTS_UP_TO }, value: (_, v) => v ?? "?" };
       });
-      pictures.append(box);
       drawn.push(new uPlot({
         width: Math.max(280, box.clientWidth - 8), height: HEIGHT, cursor: { sync: { key: sync.key } },
         tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"),
@@ -52,7 +53,7 @@
         axes: [{ ...axis, values: ticks }, { ...axis, size: 60 }],
         series: [{ value: (_, t) => t === null ? "–" : minute(t) }, ...series],
       }, [data.at, ...Object.keys(LINES).map((name) => data[kind][name])], box));
-    }
+    });
   };
   const load = async () => {
     for (const one of drawn) one.destroy();
