@@ -85,8 +85,10 @@ async def world(
         reconcile_s=1.0,
         reap_s=0.1,
         bind_timeout_s=8.0,
-        postgres=PostgresSettings(dsn=postgres_dsn),
-        # A Redis that answers late is one that is away; only cases about that shall meet it.
+        # A store that answers late is unavailable; only cases about that shall meet it.
+        postgres=PostgresSettings(
+            dsn=postgres_dsn, connect_timeout_s=PATIENCE_S, command_timeout_s=PATIENCE_S
+        ),
         redis=RedisSettings(url=redis_url, timeout_s=10.0),
         nats=NatsSettings(url=nats_url),
         kubernetes=KubernetesSettings(kubeconfig=kubeconfig_file),

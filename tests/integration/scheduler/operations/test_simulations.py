@@ -6,9 +6,11 @@ import asyncio
 
 import orjson
 import pytest
+from hami_scheduler.bootstrap import simulating
 
 from tests.integration.scheduler.world import World
 from tests.unit.hamicommon.simulation.objects import asking, gpus, node
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +40,10 @@ async def test_a_mistake_is_answered_with_what_is_wrong(world: World) -> None:
     assert answer.json()["error"] == "count: a number from 1 to 100000 is wanted"
 
 
-async def test_a_decision_waits_for_no_simulation(world: World) -> None:
+async def test_a_decision_waits_for_no_simulation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulating, "DEADLINE_S", PATIENCE_S)
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("slice")
@@ -47,11 +52,11 @@ async def test_a_decision_waits_for_no_simulation(world: World) -> None:
         nodes.append(node(f"node-{len(nodes)}", {}))
         length += len(orjson.dumps(nodes[-1]))
     body = orjson.dumps({"pod": asking(gpus(1, 500)), "nodes": nodes})
-    simulating = asyncio.create_task(replica.http.post("/v1/simulate", content=body))
+    answer = asyncio.create_task(replica.http.post("/v1/simulate", content=body))
     await asyncio.sleep(0)
 
     for _ in range(5):
         assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
 
-    assert not simulating.done()
-    assert len((await simulating).json()["nodes"]) == len(nodes)
+    assert not answer.done()
+    assert len((await answer).json()["nodes"]) == len(nodes)
