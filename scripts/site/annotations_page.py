@@ -28,8 +28,8 @@ def annotations_page() -> str:
     """Every annotation of pods, with who writes and reads it."""
     head = ("Annotation", "Value", "Meaning", "Read by", "A value that is not right")
     own = [_user_row(row) for row in USER_ANNOTATIONS]
-    vendors = _each_once(_user_row(row) for row in user_annotations(VENDORS))
-    written = _each_once(
+    rows = [_user_row(row) for row in user_annotations(VENDORS)]
+    written = _merged(
         (f"`{row.name}`", row.writer, row.reader, text_of(row.holds))
         for row in written_annotations(VENDORS)
     )
@@ -47,7 +47,7 @@ def annotations_page() -> str:
             "Types are parts of a card's type, in any case. `<name>` is the name of a chip of "
             "Ascend or Iluvatar, such as `Ascend910B3`. What each vendor makes of them: "
             "[Vendors](vendors.md).",
-            table(head, [row for row in vendors if row not in own]),
+            table(head, _merged(row for row in rows if row not in own)),
             "## What the services write",
             "From a pod that is created with one of these it is dropped "
             "([Admission](admission.md)).",
@@ -56,17 +56,17 @@ def annotations_page() -> str:
     )
 
 
-def _each_once(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Write rows of chips that differ by the chip's name alone as one."""
+def _merged(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Write rows that differ by the annotation's name alone as one, and chips by `<name>`."""
     kinds = Counter(type(vendor) for vendor in VENDORS)
     chips = [vendor.name for vendor in VENDORS if kinds[type(vendor)] > 1]
     # `Ascend910B4` is a part of `Ascend910B4-1`.
     chips.sort(key=len, reverse=True)
-    found: dict[tuple[str, ...], None] = {}
-    for row in rows:
-        name = next((chip for chip in chips if chip in row[0]), None)
-        found[row if name is None else tuple(c.replace(name, "<name>") for c in row)] = None
-    return list(found)
+    found: dict[tuple[str, ...], dict[str, None]] = {}
+    for name, *rest in rows:
+        chip = next((chip for chip in chips if chip in name), "")
+        found.setdefault(tuple(rest), {})[name.replace(chip, "<name>") if chip else name] = None
+    return [(", ".join(names), *rest) for rest, names in found.items()]
 
 
 def _user_row(row: UserAnnotation[Any]) -> tuple[str, ...]:

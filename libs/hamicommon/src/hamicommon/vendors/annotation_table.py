@@ -12,7 +12,7 @@ from hamicommon.k8s.pod_annotations import (
     UserAnnotation,
     card_list,
 )
-from hamicommon.vendors.interface.vendor import AnnotationKeys, Vendor
+from hamicommon.vendors.interface.vendor import AnnotationKeys
 from hamicommon.vendors.registry import Vendors
 
 
@@ -28,7 +28,7 @@ def user_annotations(vendors: Vendors) -> tuple[UserAnnotation[Any], ...]:
 
 def written_annotations(vendors: Vendors) -> tuple[PodAnnotation, ...]:
     """Return the annotations that only the services write."""
-    rows = [*WRITTEN_ANNOTATIONS, *(row for each in vendors for row in _written(each))]
+    rows = [*WRITTEN_ANNOTATIONS, *(row for each in vendors for row in _written(each.keys))]
     return tuple({row.name: row for row in rows}.values())
 
 
@@ -53,11 +53,10 @@ def _chosen(names: AnnotationKeys) -> Iterator[UserAnnotation[Any]]:
     yield from names.choices
 
 
-def _written(vendor: Vendor) -> Iterator[PodAnnotation]:
-    names = vendor.keys
+def _written(names: AnnotationKeys) -> Iterator[PodAnnotation]:
     for name, holds in (
-        (names.to_allocate, f"slices of {vendor.name} that the node has to hand out"),
-        (names.allocated, f"slices of {vendor.name}"),
+        (names.to_allocate, "slices that the node has to hand out"),
+        (names.allocated, "slices of the pod"),
         *((name, "what the plugin reads besides") for name in names.extra),
     ):
         if name:

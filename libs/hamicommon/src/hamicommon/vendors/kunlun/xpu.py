@@ -29,11 +29,11 @@ INDEX = "BAIDU_COM_DEVICE_IDX"
 
 USE_UUIDS = (
     card_list("hami.io/use-xpu-uuid", "uuids that a card must have one of"),
-    card_list("baidu.com/use-gpuuuid", "the same; both lists hold"),
+    card_list("baidu.com/use-gpuuuid", "uuids that a card must have one of"),
 )
 AVOID_UUIDS = (
     card_list("hami.io/no-use-xpu-uuid", "uuids that no card may have"),
-    card_list("baidu.com/nouse-gpuuuid", "the same; both lists hold"),
+    card_list("baidu.com/nouse-gpuuuid", "uuids that no card may have"),
 )
 CHOICES = (*USE_UUIDS, *AVOID_UUIDS)
 
