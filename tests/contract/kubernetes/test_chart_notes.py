@@ -58,7 +58,7 @@ def test_a_namespace_under_restricted_gets_the_line_that_lets_the_agent_in(
     assert f"kubectl label --overwrite namespace gpu-restricted-0 {LABEL}=privileged" in text
 
 
-def test_a_namespace_without_a_level_is_pointed_to_the_default_of_the_cluster(
+def test_a_namespace_without_a_level_gets_that_line_for_the_clusters_default(
     cluster: Cluster, chart: Path
 ) -> None:
     text = notes(cluster, chart, "")
