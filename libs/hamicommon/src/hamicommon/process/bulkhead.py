@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from threading import Lock
 from types import TracebackType
 
 from cachetools import TTLCache
@@ -39,6 +40,7 @@ class Bulkhead:
         self._logged: TTLCache[tuple[str, str, str], None] = TTLCache(
             _MAX_LOGGED, LOG_INTERVAL_S, timer=clock
         )
+        self._logging = Lock()  # some loops do an item's work in a thread
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -57,9 +59,10 @@ class Bulkhead:
 
     def _log(self, loop: str, name: str, exc: Exception) -> None:
         key = (loop, clip(name), type(exc).__name__)
-        if key in self._logged:
-            return
-        self._logged[key] = None
+        with self._logging:
+            if key in self._logged:
+                return
+            self._logged[key] = None
         logger.error(
             "item failed, the others go on",
             exc_info=exc,
