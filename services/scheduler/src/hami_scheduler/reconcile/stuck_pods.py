@@ -91,9 +91,7 @@ class StuckPodReporter:
             actor=ACTOR,
             token=allocation.token,
         )
-        # Of many replicas that found it, the one whose row was still the same reports it.
-        latest = await self.ledger.get(allocation.id)
-        if latest != allocation or await self.ledger.advance(step) is None:
+        if await self.ledger.advance(step) is None:
             return False
         logger.warning(
             "bound and late",
