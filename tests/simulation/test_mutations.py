@@ -28,9 +28,9 @@ from hami_scheduler.pod_ending import PodEnder
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants.grant import Grant
 from hamicommon.ledger.model import StateStep
-from hamicommon.testing.ledger import FakeLedger
 
 from tests import measured
+from tests.fakes.ledger import FakeLedger
 from tests.simulation.model import Broken
 from tests.simulation.runner import run
 from tests.simulation.scripts import scenario

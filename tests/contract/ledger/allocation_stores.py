@@ -29,8 +29,8 @@ from hamicommon.ledger.outbox.announcements import EVENTS
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
-from hamicommon.testing.ledger import FakeLedger
 
+from tests.fakes.ledger import FakeLedger
 from tests.simulation.stores.ledger import SimLedger
 
 S = AllocationState

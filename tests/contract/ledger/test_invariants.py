@@ -14,11 +14,11 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.database import open_database
 from hamicommon.settings import PostgresSettings
-from hamicommon.testing.ledger import FakeLedger
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.ledger.allocation_stores import Harness, card, container, draft, quota_of
+from tests.fakes.ledger import FakeLedger
 
 CARDS = ("0", "1", "2")
 share = st.tuples(st.sampled_from(CARDS), st.integers(0, 1000), st.sampled_from((0, 30, 50, 100)))

@@ -11,9 +11,9 @@ from hami_scheduler.ports.cluster import NodeLock
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
 from hamicommon.settings import RedisSettings
-from hamicommon.testing.locks import FakeNodeLock
 
 from tests.contract.ledger.node_locks import LOCK_S, NODE, holder
+from tests.fakes.locks import FakeNodeLock
 from tests.waiting import PATIENCE_S
 
 

@@ -21,8 +21,8 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
-from hamicommon.testing.ledger import FakeLedger
 
+from tests.fakes.ledger import FakeLedger
 from tests.simulation.fake_time import wall_clock
 from tests.simulation.stores.outbox import Outbox
 

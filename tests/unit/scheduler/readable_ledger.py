@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from hami_scheduler.ports.ledger import LedgerCard, PairScores
 from hamicommon.domain.ids import NodeName
 from hamicommon.ledger.model import QuotaUse
-from hamicommon.testing.ledger import FakeLedger
+
+from tests.fakes.ledger import FakeLedger
 
 
 class ReadableLedger(FakeLedger):

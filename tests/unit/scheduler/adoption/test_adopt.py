@@ -16,10 +16,10 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.k8s.types import Json
-from hamicommon.testing.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests.fakes.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
 from tests.unit.scheduler.readable_ledger import ReadableLedger
 from tests.unit.scheduler.states import state_of
 

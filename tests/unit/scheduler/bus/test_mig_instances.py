@@ -27,7 +27,8 @@ from hamicommon.k8s.mig import (
     reservations_of,
 )
 from hamicommon.ledger.model import Draft, StateStep
-from hamicommon.testing.ledger import FakeLedger
+
+from tests.fakes.ledger import FakeLedger
 
 NODE = NodeName("n")
 CARD = GpuDevice(

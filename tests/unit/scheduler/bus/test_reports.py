@@ -25,7 +25,8 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict, Forbidden, Unavailable
 from hamicommon.events import Allocated, StartRefused, reports_subject
 from hamicommon.ledger.model import Change, Draft, StateStep
-from hamicommon.testing.ledger import FakeLedger
+
+from tests.fakes.ledger import FakeLedger
 
 NODE = NodeName("n")
 CARD = GpuDevice(

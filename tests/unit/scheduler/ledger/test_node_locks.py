@@ -8,8 +8,8 @@ from hami_scheduler.ledger.node_locks import NodeLocks
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import Conflict, Unavailable
-from hamicommon.testing.locks import FakeNodeLock
 
+from tests.fakes.locks import FakeNodeLock
 from tests.unit.scheduler.allocations import an_allocation
 
 NODE = NodeName("n1")

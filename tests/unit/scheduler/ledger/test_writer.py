@@ -13,9 +13,9 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict, Conflict, Unavailable
 from hamicommon.ledger.model import Change, Command, Entry
-from hamicommon.testing.ledger import FakeLedger
 
 from tests.contract.ledger.allocation_stores import NODE, container, draft
+from tests.fakes.ledger import FakeLedger
 
 
 class Ledger(FakeLedger):

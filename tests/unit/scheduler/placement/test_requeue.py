@@ -16,10 +16,10 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
 from hamicommon.placement.cluster.view import CardState
-from hamicommon.testing.pods import FakePodApi
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests.fakes.pods import FakePodApi
 from tests.unit.scheduler.states import state_of
 
 VENDORS = Vendors.from_config(device_config.load(None))

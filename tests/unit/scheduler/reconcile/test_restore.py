@@ -30,7 +30,8 @@ from hamicommon.grants.grant import Grant, grant_of, read_signed
 from hamicommon.grants.signing import public_key, sign
 from hamicommon.k8s.annotations import GRANT
 from hamicommon.ledger.model import Draft, StateStep
-from hamicommon.testing.ledger import FakeLedger
+
+from tests.fakes.ledger import FakeLedger
 
 S = AllocationState
 NODE = NodeName("node-a")

@@ -1,7 +1,7 @@
 """Values that go into the ledger and come out of it, apart from any driver.
 
-The scheduler's `AllocationStore` port uses these; its Postgres adapter and the verified fake in
-`hamicommon.testing` both implement it.
+The scheduler's `AllocationStore` port uses these; its Postgres adapter implements it, and a fake
+in the tests that the same suite verifies.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ from hamicommon.ledger.model import (
     Rules,
     StateStep,
 )
-from hamicommon.testing.capacity import LedgerCapacity
-from hamicommon.testing.ledger_rows import Clock, LedgerRows
+
+from tests.fakes.capacity import LedgerCapacity
+from tests.fakes.ledger_rows import Clock, LedgerRows
 
 
 def _no_quota(containers: Sequence[ContainerGrant]) -> dict[str, int]:
