@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from hamictl.commands.replay.options import seeds_of
+from hamictl.commands.replay.command import seeds_of
 from hamireplay import runs
 from hamireplay.openb import read_trace
 from hamireplay.picture import picture

@@ -26,7 +26,7 @@ DRIVERS = {
         "libs/hamicommon/src/hamicommon/ledger/connection.py",
         "libs/hamicommon/src/hamicommon/ledger/pool.py",
         # A client's: it speaks to a server that may be another version's.
-        "libs/hamictl/src/hamictl/commands/past/query.py",
+        "libs/hamictl/src/hamictl/commands/query.py",
     },
 }
 """By the drivers' functions: the modules that may call them."""

@@ -57,7 +57,7 @@ ELSEWHERE = {
     "explain": "tests/unit/hamictl/view/test_explanation.py",
     "fits": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
-    "simulate": "tests/unit/hamictl/replay/test_simulate.py",
+    "simulate": "tests/unit/hamictl/commands/test_simulate.py",
     "adopt": "tests/e2e/placement/test_adoption.py",
     "replay": "tests/unit/hamictl/replay/test_replay.py",
     "dump": "tests/integration/hamictl/test_replay_from_ledger.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.commands.past import query as asked
+from hamictl.commands import query as asked
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from hamicommon.errors import Unavailable
 from hamictl import scheduler_client
-from hamictl.scheduler_address import SchedulerAddress
-from hamictl.scheduler_client import SchedulerClient
+from hamictl.scheduler_client import SchedulerAddress, SchedulerClient
 
 from tests.waiting import PATIENCE_S
 

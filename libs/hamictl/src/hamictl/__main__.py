@@ -13,69 +13,69 @@ from hamictl.verbs.lazy import LazyCommand, lazy_app
 
 COMMANDS = {
     "up": LazyCommand(
-        "hamictl.commands.local.system:up",
+        "hamictl.commands.local:up",
         "Start everything on this machine and show it; Ctrl-C stops it again.",
     ),
     "down": LazyCommand(
-        "hamictl.commands.local.system:down", "Stop the local system; its data stays in its folder."
+        "hamictl.commands.local:down", "Stop the local system; its data stays in its folder."
     ),
     "apply": LazyCommand(
         "hamictl.commands.objects:apply",
         "Create pods (of workload kinds: the pods of their template), or update existing ones.",
     ),
     "get": LazyCommand(
-        "hamictl.commands.look.get:get",
+        "hamictl.commands.get:get",
         "Show nodes, cards, pods, who holds which slice, decisions, or quotas.",
     ),
     "describe": LazyCommand(
-        "hamictl.commands.look.describe:describe",
+        "hamictl.commands.describe:describe",
         "Show all that is known of a pod, a node or a card.",
     ),
     "open": LazyCommand(
-        "hamictl.commands.look.describe:open_page",
+        "hamictl.commands.describe:open_page",
         "Print the address of a page, and open it where there is a browser.",
     ),
     "doctor": LazyCommand(
-        "hamictl.commands.look.doctor:doctor",
+        "hamictl.commands.doctor:doctor",
         "Show what is missing of the installation, part by part.",
     ),
     "top": LazyCommand(
-        "hamictl.commands.look.top:top",
+        "hamictl.commands.top:top",
         "Show what is granted and used of each card, live; or of each node or pod, once.",
     ),
     "who": LazyCommand(
-        "hamictl.commands.past.named:who",
+        "hamictl.commands.named:who",
         "Show who holds which card, or who held it then: of all cards, a node, or one card.",
     ),
     "pending": LazyCommand(
-        "hamictl.commands.past.named:pending",
+        "hamictl.commands.named:pending",
         "Show which pods wait, for what, since when, and who is before them.",
     ),
     "fits": LazyCommand(
-        "hamictl.commands.look.fits:fits", "Count how many more pods of a size fit now."
+        "hamictl.commands.fits:fits", "Count how many more pods of a size fit now."
     ),
     "delete": LazyCommand("hamictl.commands.objects:delete", "Delete pods."),
     "explain": LazyCommand(
         "hamictl.commands.answers:explain", "Explain why a pod is where it is, or why it waits."
     ),
     "history": LazyCommand(
-        "hamictl.commands.past.history:history",
+        "hamictl.commands.history:history",
         "Show every state that the slices of a pod, a node or a card went through.",
     ),
     "trace": LazyCommand(
-        "hamictl.commands.past.trace:trace",
+        "hamictl.commands.trace:trace",
         "Draw the steps of a pod, from admission to its first kernel.",
     ),
     "usage": LazyCommand(
-        "hamictl.commands.past.usage:usage",
+        "hamictl.commands.usage:usage",
         "Show what was used of what was granted: of namespaces, a pod, a node or a card.",
     ),
     "showback": LazyCommand(
-        "hamictl.commands.past.showback:showback",
+        "hamictl.commands.showback:showback",
         "Show what each namespace held of the cards' time, what became of the rest, and the cost.",
     ),
     "sql": LazyCommand(
-        "hamictl.commands.past.query:sql",
+        "hamictl.commands.query:sql",
         "Ask a named question (without a name: which there are), or the ledger itself in SQL.",
     ),
     "drift": LazyCommand(
@@ -95,7 +95,7 @@ COMMANDS = {
         "Show how much of the cards a trace would get under each policy; nothing is changed.",
     ),
     "dump": LazyCommand(
-        "hamictl.commands.replay.dump:dump",
+        "hamictl.commands.replay.ledger:dump",
         "Write the ledger's pods and cards as JSON lines, for hamictl replay --from.",
     ),
     "lint": LazyCommand(
@@ -111,20 +111,18 @@ COMMANDS = {
     ),
     "db": LazyCommand("hamictl.commands.database:app", "The ledger's schema."),
     "completion": LazyCommand(
-        "hamictl.commands.about.completion:completion",
+        "hamictl.commands.about:completion",
         "Print the script that completes verbs, options and names in a shell.",
     ),
     "config": LazyCommand(
-        "hamictl.commands.about.config:config",
+        "hamictl.commands.config:config",
         "Show the settings in force and where each comes from: environment, hamictl.toml, default.",
     ),
     "help": LazyCommand(
-        "hamictl.commands.about.topics:topics",
+        "hamictl.commands.about:topics",
         "Show what is true of all verbs: exit-codes, times, output.",
     ),
-    "version": LazyCommand(
-        "hamictl.commands.about.version:version", "Show the version of this command."
-    ),
+    "version": LazyCommand("hamictl.commands.about:version", "Show the version of this command."),
 }
 
 app = lazy_app(

@@ -1,6 +1,6 @@
 """What `hamictl` reads from its environment when it does not talk to a local system.
 
-What the environment does not set is taken from `~/.config/hamictl.toml` (`configuration/file.py`).
+What the environment does not set is taken from `~/.config/hamictl.toml` (`hamictl.config_file`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from hamictl.configuration.file import FILE_NAME, ConfigFile, read_config
+from hamictl.config_file import FILE_NAME, ConfigFile, read_config
 
 FILES = frozenset({"folder", "kubeconfig", "migrations"})
 """Fields that are paths, beside those that end with `_file`: `~` is the home in them."""

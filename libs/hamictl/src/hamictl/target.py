@@ -16,7 +16,7 @@ from hamicommon.settings import PostgresSettings, describe
 from hamilocal.supervisor.state_file import read_state, running_supervisor
 from pydantic import SecretStr, ValidationError
 
-from hamictl.scheduler_address import PAGE, SchedulerAddress, metrics_address
+from hamictl.scheduler_client import PAGE, SchedulerAddress, metrics_address
 from hamictl.settings import Settings
 
 

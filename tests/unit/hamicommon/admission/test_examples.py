@@ -16,7 +16,7 @@ from hamicommon.admission.lint import Linter
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.vendors.registry import Vendors
-from hamictl.pods.manifests import read_manifest
+from hamictl.manifests import read_manifest
 from jsonpatch import apply_patch
 
 HERE = Path(__file__)

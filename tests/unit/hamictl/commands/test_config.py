@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.configuration.file import OPTIONS, parsed
+from hamictl.config_file import OPTIONS, parsed
 from hamictl.settings import NOT_IN_THE_FILE, Settings
 from typer.testing import CliRunner
 

@@ -12,7 +12,7 @@ import pytest
 from hami_node_agent.bootstrap.late_binding import binding_way
 from hami_node_agent.config.settings import Settings as AgentSettings
 from hamictl.__main__ import app
-from hamictl.commands.look.doctor import (
+from hamictl.commands.doctor import (
     SET_TO_LOCK,
     _backend,
     _silent,
@@ -21,9 +21,8 @@ from hamictl.commands.look.doctor import (
     examined,
     settings_finding,
 )
-from hamictl.commands.look.installed_parts import not_ready
-from hamictl.commands.look.part_finding import PartState, missing, well
-from hamictl.scheduler_address import SchedulerAddress, metrics_address
+from hamictl.commands.installed_parts import PartState, missing, not_ready, well
+from hamictl.scheduler_client import SchedulerAddress, metrics_address
 from hamictl.target import Installation
 from typer.testing import CliRunner
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamictl.commands.look.installed_parts import Installed, findings
-from hamictl.commands.look.part_finding import PartState
+from hamictl.commands.installed_parts import Installed, PartState, findings
 
 from tests import installation_state as states
 from tests.installation_state import APPS, CASES, JOBS, NAMESPACE, ORDER, PLACE, State

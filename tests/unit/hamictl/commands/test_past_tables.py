@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hamictl.commands.past import bill_rows
-from hamictl.commands.past.named import HELD, WAITING
-from hamictl.commands.past.usage import COLUMNS
+from hamictl.commands import showback as bill_rows
+from hamictl.commands.named import HELD, WAITING
+from hamictl.commands.usage import COLUMNS
 from hamictl.output import render
-from hamictl.output.presentation import Presentation, present
 from hamictl.output.records import Records
+from hamictl.output.terminal import Presentation, present
 from hamictl.questions import Answered
 from hamictl.view.named import records_of
 from hypothesis import given, settings

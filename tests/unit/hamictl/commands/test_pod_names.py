@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hamictl.commands.about import pod_names as completion
+from hamictl.commands import pod_names as completion
 
 PODS = (("default", "shown"), ("default", "shy"), ("team-a", "train"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamictl.commands.look.top_rows import (
+from hamictl.commands.top_rows import (
     BAR,
     SORTS,
     TopCard,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hamicommon.errors import Unavailable
-from hamictl.commands.look.top_rows import TopLook
+from hamictl.commands.top_rows import TopLook
 
 from tests.unit.hamictl.commands.test_top_rows import LOOK
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def screen() -> Any:
-    from hamictl.commands.look.top_screen import TopScreen
+    from hamictl.commands.top_screen import TopScreen
 
     return TopScreen(LOOK, filter_text="", problems=False, sort="node")
 
@@ -58,7 +58,7 @@ async def test_keys_filter_order_and_mark(size: tuple[int, int]) -> None:
 async def test_while_the_service_is_away_the_last_figures_stay_and_are_dated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hamictl.commands.look import top_screen
+    from hamictl.commands import top_screen
 
     async def away(_client: object) -> TopLook:
         raise Unavailable("metrics is away")

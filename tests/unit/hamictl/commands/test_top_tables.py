@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hamictl.commands.look.top_tables import (
-    SORTS,
+from hamictl.commands.top import (
+    TABLE_SORTS,
     node_records,
     node_rows,
     pod_records,
     rows_shown,
 )
-from hamictl.output.formats import Form, OutputFormat
-from hamictl.output.presentation import Presentation
-from hamictl.output.records import Row
+from hamictl.output.records import Form, OutputFormat, Row
 from hamictl.output.render import for_programs
+from hamictl.output.terminal import Presentation
 
 GIB = 1024**3
 EVIL = "\x1b[31m<script>{{7*7}}"
@@ -77,7 +76,7 @@ def test_what_is_not_measured_of_one_card_is_not_known_of_the_node() -> None:
     assert (cells["TROUBLE"], cells["MEASURED"]) == ("1 sick", "1 of 2")
 
 
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sort", TABLE_SORTS)
 def test_every_order_has_all_rows_and_the_unknown_last(sort: str) -> None:
     pods = [pod("a", used_memory_bytes=None, memory_bytes=GIB, core_ratio=0), pod("b"), pod("c")]
     nodes = node_rows([card("n1", used_memory_bytes=None, held_memory_bytes=0), card("n2")])

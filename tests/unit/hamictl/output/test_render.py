@@ -10,10 +10,15 @@ import pytest
 import typer
 import yaml
 from hamictl.output import render
-from hamictl.output.formats import OutputFormat, output_format
-from hamictl.output.presentation import Colour, Presentation, in_ascii, present, shown_time
-from hamictl.output.records import Records, Row, TableColumn, base_units
-from hamictl.output.terminal import console
+from hamictl.output.records import (
+    OutputFormat,
+    Records,
+    Row,
+    TableColumn,
+    base_units,
+    output_format,
+)
+from hamictl.output.terminal import Colour, Presentation, console, in_ascii, present, shown_time
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.input_file import MOST_BYTES
+from hamictl.manifests import MOST_BYTES
 from hamireplay import runs
 from hamireplay.openb import read_trace
 from typer.testing import CliRunner, Result

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import COMMANDS, app
-from hamictl.configuration.file import OPTIONS
+from hamictl.config_file import OPTIONS
 from hamictl.settings import Settings
-from hamictl.verbs.defaults import OF_ONE_NAMESPACE, OWN_OUTPUT, PARAMETERS
-from hamictl.verbs.lazy import load
+from hamictl.verbs.lazy import OF_ONE_NAMESPACE, OWN_OUTPUT, PARAMETERS, load
 from typer.testing import CliRunner
 
 

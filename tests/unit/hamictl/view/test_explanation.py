@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hamictl.view.explanation import explanation
-from hamictl.view.tables import cores, health, memory
+from hamictl.view.lists import cores, health, memory
 from rich.console import Console
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamictl.output.presentation import Presentation, present
+from hamictl.output.terminal import Presentation, present
 from hamictl.view.history import (
     changes,
     earlier_line,

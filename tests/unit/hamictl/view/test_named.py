@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hamictl.output import render
-from hamictl.output.presentation import Presentation, present
+from hamictl.output.terminal import Presentation, present
 from hamictl.questions import Answered
 from hamictl.view.named import amount, cell, header_of, records_of
 from rich.console import Console

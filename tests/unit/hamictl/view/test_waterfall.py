@@ -7,7 +7,7 @@ import re
 
 import pytest
 from hamicommon.telemetry.waterfall import TraceSpan, waterfall
-from hamictl.output.presentation import Presentation, present
+from hamictl.output.terminal import Presentation, present
 from hamictl.view.waterfall import RANK, closing, heading, length, waterfall_table
 from rich.console import Console
 

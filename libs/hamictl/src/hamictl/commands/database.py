@@ -20,7 +20,7 @@ from hamilocal.system.layout import project
 from pydantic import SecretStr
 
 from hamictl.commands.runner import console, spoken_errors
-from hamictl.connection_errors import closed_forward
+from hamictl.scheduler_client import closed_forward
 from hamictl.settings import Settings
 from hamictl.target import find_target
 

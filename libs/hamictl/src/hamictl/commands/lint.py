@@ -44,7 +44,7 @@ from hamictl.commands import simulate
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.exit_codes import ExitCode
-from hamictl.input_file import read_text
+from hamictl.manifests import read_text
 from hamictl.output.terminal import note
 from hamictl.settings import Settings
 from hamictl.target import find_target

@@ -12,10 +12,8 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 
 from hamictl.commands.runner import console, fail, run
-from hamictl.input_file import read_text
+from hamictl.manifests import Manifest, apply_pod, read_manifest, read_text
 from hamictl.output.terminal import complain
-from hamictl.pods.apply import apply_pod
-from hamictl.pods.manifests import Manifest, read_manifest
 from hamictl.settings import Settings
 from hamictl.target import find_target
 

@@ -1,16 +1,101 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and moments as people write them.
+
+A moment is RFC 3339, `14:05`, `yesterday 14:05`, `2026-11-20 14:05` or `-15m`. Without a zone it is
+in the reader's own zone, with `--utc` in UTC. A time of day that is still to come is that of today
+all the same: a question about the future is answered as such.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated
 
 import typer
 from hamicommon.errors import InvalidRequest
 
-from hamictl.output.formats import OutputFormat, output_format
-from hamictl.output.presentation import presentation
-from hamictl.verbs import moments
+from hamictl.output.records import OutputFormat, output_format
+from hamictl.output.terminal import presentation
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART = re.compile(r"(\d{1,9})([smhdw])")
+_SPAN = re.compile(r"(?:\d{1,9}[smhdw])+")
+_TIME_OF_DAY = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_DAYS_BACK = {None: 0, "today": 0, "yesterday": 1}
+WANTED = "2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now, 15m (ago) or -15m is wanted"
+
+
+def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
+    """The moment that `text` means, in UTC; `now` has a zone.
+
+    Raises: InvalidRequest, with the forms that are understood.
+    """
+    given = text.strip()
+    if given == "now":
+        return now.astimezone(UTC)
+    if given.startswith("-"):
+        return _moved_back(now, span(given[1:], text)).astimezone(UTC)
+    zone = UTC if utc else None
+    if match := _TIME_OF_DAY.fullmatch(given.lower()):
+        return _of_day(now.astimezone(zone), match, text)
+    try:
+        found = datetime.fromisoformat(given)
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no time: {WANTED}") from None
+    return _in_utc(found, zone, text)
+
+
+def span(text: str, shown: str | None = None) -> timedelta:
+    """A length of time such as `15m`, `2h30m` or `7d`.
+
+    Raises: InvalidRequest when it is none.
+    """
+    if not _SPAN.fullmatch(text):
+        raise InvalidRequest(f"{shown or text!r} is no length of time: 90s, 15m, 2h30m or 7d is")
+    parts = {_UNITS[unit]: 0 for unit in _UNITS}
+    for count, unit in _PART.findall(text):
+        parts[_UNITS[unit]] += int(count)
+    try:
+        return timedelta(**parts)
+    except OverflowError:
+        raise InvalidRequest(f"{shown or text!r} is longer than time is counted") from None
+
+
+def since(text: str, *, now: datetime, utc: bool = False) -> datetime:
+    """As `moment`; a length of time alone (`2h`) is so long ago, as every option takes it."""
+    if _SPAN.fullmatch(text.strip()):
+        return _moved_back(now, span(text.strip())).astimezone(UTC)
+    return moment(text, now=now, utc=utc)
+
+
+def _moved_back(now: datetime, length: timedelta) -> datetime:
+    try:
+        return now - length
+    except OverflowError:
+        raise InvalidRequest("that is before time is counted") from None
+
+
+def _of_day(now: datetime, match: re.Match[str], text: str) -> datetime:
+    day, hour, minute, second = match.groups()
+    try:
+        found = now.replace(
+            hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0
+        )
+    except ValueError:
+        raise InvalidRequest(f"{text!r} is no time of day: 00:00 to 23:59 is wanted") from None
+    naive = found.replace(tzinfo=None) - timedelta(days=_DAYS_BACK[day])
+    return _in_utc(naive, now.tzinfo if now.tzinfo is UTC else None, text)
+
+
+def _in_utc(found: datetime, zone: tzinfo | None, text: str) -> datetime:
+    """A naive moment is of `zone`, or where that is None of this machine's."""
+    try:
+        if found.tzinfo is None and zone is not None:
+            found = found.replace(tzinfo=zone)
+        return found.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):
+        raise InvalidRequest(f"{text!r} is out of range: {WANTED}") from None
+
 
 Answered = Annotated[
     OutputFormat,
@@ -52,7 +137,7 @@ def moment_of(text: str, option: str) -> datetime | None:
         return None
     now = datetime.now(UTC)
     try:
-        found = moments.since(text, now=now, utc=presentation().utc)
+        found = since(text, now=now, utc=presentation().utc)
     except InvalidRequest as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from None
     if option == "--at" and found > now + _AHEAD:
@@ -67,6 +152,6 @@ def since_of(text: str) -> datetime | None:
     if not text:
         return None
     try:
-        return moments.since(text, now=datetime.now(UTC), utc=presentation().utc)
+        return since(text, now=datetime.now(UTC), utc=presentation().utc)
     except InvalidRequest as exc:
         raise typer.BadParameter(str(exc), param_hint="--since") from None

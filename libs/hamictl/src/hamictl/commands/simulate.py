@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ import orjson
 import typer
 import yaml
 from hamicommon import device_config as deviceconfig
+from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.pod_annotations import (
@@ -30,15 +32,52 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
-from hamicommon.simulation.planner import plan
+from hamicommon.simulation.planner import Planned, plan
 from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
+from rich.table import Table
 
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
-from hamictl.input_file import read_text
-from hamictl.pods.manifests import Manifest, read_manifest
-from hamictl.view import simulation
+from hamictl.manifests import Manifest, read_manifest, read_text
+from hamictl.view.lists import cores, table
+
+
+def verdict_table(answer: Planned, cluster: Cluster) -> Table:
+    """One row per node: fits with which cards, or refused with HAMi's reason."""
+    verdict = answer.verdict
+    rows = []
+    for name in cluster.nodes:
+        node = verdict.nodes[name]
+        mark = "chosen" if name == verdict.chosen else "fits" if node.fits else "refused"
+        text = _cards(node.containers) if node.fits else node.reason
+        rows.append((str(name), mark, text or "-"))
+    return table(f"{answer.namespace}/{answer.name}", ("NODE", "ANSWER", "CARDS OR REASON"), rows)
+
+
+def _cards(containers: Sequence[ContainerGrant]) -> str:
+    lines = [
+        f"{container.name}: {share.uuid} {share.memory_mib} MiB {cores(share.core_percent)}"
+        for container in containers
+        for share in container.shares
+    ]
+    return "\n".join(lines)
+
+
+def as_text(answer: Planned) -> Iterator[str]:
+    """What the table means, for somebody who has never seen one."""
+    verdict, name = answer.verdict, f"{answer.namespace}/{answer.name}"
+    yield from (f"warning: {warning}" for warning in answer.warnings)
+    if verdict.error:
+        yield f"{name} can't be placed anywhere: {verdict.error}."
+    elif verdict.unfiltered or verdict.chosen is not None:
+        where = f" would go to {verdict.chosen}" if verdict.chosen else ""
+        yield f"{name}{where}: {answer.summary}."
+    else:
+        yield f"{name} fits nowhere: {answer.summary}."
+        yield from (f"  {change}" for change in answer.changes)
+    yield ""
+
 
 ClusterFile = Annotated[
     str, typer.Option("--cluster", help="what kubectl get nodes,pods -A -o json prints; - is stdin")
@@ -205,6 +244,6 @@ def _answer(
         console.print(f"left out: {problem}", style="yellow", highlight=False)
     for answer in answers:
         if not answer.verdict.error and not answer.verdict.unfiltered:
-            console.print(simulation.verdict_table(answer, cluster))
-        for line in simulation.as_text(answer):
+            console.print(verdict_table(answer, cluster))
+        for line in as_text(answer):
             console.print(line, highlight=False, markup=False)

@@ -11,13 +11,12 @@ from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
-from hamictl.output.formats import TABLE, OutputFormat
-from hamictl.output.presentation import shown_time
-from hamictl.output.records import Records, TableColumn
+from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn
+from hamictl.output.terminal import shown_time
 from hamictl.scheduler_client import Row, SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
-from hamictl.view.tables import of
+from hamictl.view.lists import of
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="the latest so many")]
 

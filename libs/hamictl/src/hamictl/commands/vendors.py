@@ -26,7 +26,7 @@ from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import managed_resources
 
 from hamictl.commands.runner import console, spoken_errors
-from hamictl.view.tables import table
+from hamictl.view.lists import table
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")

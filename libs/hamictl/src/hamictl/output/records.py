@@ -1,4 +1,4 @@
-"""Rows that a verb answers with, and how each form shows them. Pure.
+"""Rows that a verb answers with, and the forms of `-o`. Pure.
 
 Base units go out: what a service names `..._mib` leaves as bytes, `..._percent` as a ratio of 0 to
 1, `..._ms` as seconds. What is unknown is null.
@@ -8,7 +8,59 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
+
+import typer
+
+JSONPATH = "jsonpath="
+
+
+class Form(StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+    JSONPATH = "jsonpath"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """A form; `template` for JSONPath."""
+
+    form: Form
+    template: str = ""
+
+    @property
+    def for_people(self) -> bool:
+        """Whether a person reads it, not a program."""
+        return self.form in (Form.TABLE, Form.WIDE)
+
+    def __str__(self) -> str:
+        return f"{JSONPATH}{self.template}" if self.form is Form.JSONPATH else self.form.value
+
+
+TABLE = OutputFormat(Form.TABLE)
+WANTED = "table, wide, json, yaml, csv, name or jsonpath=TEMPLATE is wanted"
+
+
+def output_format(given: object) -> OutputFormat:
+    """Of `-o TEXT`; Typer hands defaults in, too. Raises: typer.BadParameter."""
+    text = str(given)
+    if text.startswith(JSONPATH):
+        return OutputFormat(Form.JSONPATH, text.removeprefix(JSONPATH))
+    try:
+        form = Form(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: {WANTED}") from None
+    if form is Form.JSONPATH:
+        raise typer.BadParameter(f"-o {JSONPATH}'{{.items[*].name}}' is wanted")
+    return OutputFormat(form)
+
 
 API_VERSION = "hamictl.hami.io/v1"
 MIB = 1024 * 1024

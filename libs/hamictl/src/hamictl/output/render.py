@@ -16,10 +16,25 @@ from rich.table import Table
 from rich.text import Text
 
 from hamictl.output import jsonpath
-from hamictl.output.formats import Form, OutputFormat
-from hamictl.output.presentation import Presentation, in_ascii, presentation, printable, shown_time
-from hamictl.output.records import Records, Row, TableColumn, base_units, document
-from hamictl.output.terminal import console, emit, note
+from hamictl.output.records import (
+    Form,
+    OutputFormat,
+    Records,
+    Row,
+    TableColumn,
+    base_units,
+    document,
+)
+from hamictl.output.terminal import (
+    Presentation,
+    console,
+    emit,
+    in_ascii,
+    note,
+    presentation,
+    printable,
+    shown_time,
+)
 
 
 def write(records: Records, output: OutputFormat) -> None:

@@ -2,7 +2,9 @@
 
 The list of verbs knows each one's module and summary, so `hamictl --help` imports none of them and
 a verb only its own. The summaries are the first lines of the functions' docstrings; a test compares
-them. Help begins with the verb's examples (`examples.py`).
+them. Help begins with the verb's examples (`examples.py`). Values of the configuration file stand
+in for options that are given neither typed nor by variable; a wrong verb, option or value is one
+sentence on one line.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 import sys
+from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +25,113 @@ import typer
 from hamicommon.errors import InvalidRequest
 from typer.core import TyperCommand, TyperGroup
 
+from hamictl.config_file import ConfigFile
 from hamictl.exit_codes import ExitCode
-from hamictl.output.presentation import Colour, Presentation, present
-from hamictl.verbs.defaults import VerbDefaults, configured
+from hamictl.output.terminal import Colour, Presentation, present
 from hamictl.verbs.examples import EXAMPLES
-from hamictl.verbs.mistakes import sentence
+
+PARAMETERS = {
+    "output": ("output", "answered"),
+    "color": ("color",),
+    "ascii": ("ascii_only",),
+    "utc": ("utc",),
+    "namespace": ("namespace",),
+}
+"""Keys of the file -> the parameters of verbs that take them."""
+OF_ONE_NAMESPACE = frozenset(
+    {"apply", "delete", "describe", "explain", "fits", "history", "lint", "open", "simulate"}
+    | {"trace"}
+)
+"""Verbs for which a pod without a namespace is of `default`; elsewhere no -n means all."""
+OWN_OUTPUT = frozenset({"adopt", "lint", "replay", "simulate", "vendors"})
+"""Verbs whose -o has values of its own."""
+
+OPTION_OF_ALL = "help"
+"""Asked for as an option of hamictl itself, too, which no verb's values are for."""
+
+
+def configured() -> ConfigFile:
+    """The file. Raises: InvalidRequest."""
+    # Here: the list of verbs is written without settings.
+    from hamictl.settings import config_file
+
+    return config_file()
+
+
+class VerbDefaults(UserDict[str, Any]):
+    """Verb -> parameter -> value. A file that is wrong has none: the verb reports it."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The values for one verb."""
+        if key == OPTION_OF_ALL:
+            return default
+        try:
+            options = configured().options
+        except InvalidRequest:
+            return default
+        return {
+            parameter: value
+            for name, value in options.items()
+            if (name != "namespace" or key in OF_ONE_NAMESPACE)
+            and (name != "output" or key not in OWN_OUTPUT)
+            for parameter in PARAMETERS[name]
+        }
+
+
+MOST_CHARACTERS = 500
+"""Of the sentence: a value that was typed is repeated in it."""
+_OF_THE_LIBRARY = "Value error, "
+"""Before what is wrong with a choice."""
+_ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
+
+
+def sentence(error: Any) -> str:
+    """What is wrong with which option, and whose help has the right values.
+
+    `error` is an exception of the command-line library, as it was raised while a verb was parsed
+    or by the verb itself.
+    """
+    text = " ".join(_text(error).split()).removesuffix(".")
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[:MOST_CHARACTERS]}…"
+    context = getattr(error, "ctx", None)
+    return text if context is None else f"{text} ({context.command_path} --help)"
+
+
+def _text(error: Any) -> str:
+    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+        return f"there is no option {error.option_name}{_close(error)}"
+    # A parameter that is missing has no text of its own.
+    if not error.message or hasattr(error, "param_type"):
+        return f"{_where(error) or 'an argument'} is missing"
+    where = _where(error)
+    message = str(error.message).removeprefix(_OF_THE_LIBRARY)
+    return f"{where}: {message}" if where else message
+
+
+def _close(error: Any) -> str:
+    """The verb's options whose names are close to the one that was typed."""
+    context = error.ctx
+    known: list[str] = list(error.possibilities or ())
+    if not known and context is not None:
+        every = [name for param in context.command.params for name in getattr(param, "opts", ())]
+        known = get_close_matches(str(error.option_name), every)
+    return f"; did you mean {' or '.join(sorted(known))}?" if known else ""
+
+
+def _where(error: Any) -> str:
+    """`--at`, `--output` or `KIND`: the option by its long name."""
+    hint, param = getattr(error, "param_hint", None), getattr(error, "param", None)
+    if hint is None and param is not None:
+        hint = param.get_error_hint()
+        if param.param_type_name == "argument":
+            hint = hint.upper()
+    if hint is None:
+        return ""
+    names = hint if isinstance(hint, Sequence) and not isinstance(hint, str) else hint.split(" / ")
+    plain = [_ENVIRONMENT.sub("", name).strip("'\"[]") for name in names]
+    return next((name for name in plain if name.startswith("--")), plain[0] if plain else "")
+
 
 PANEL = "Every verb"
 HELP_SHOWN = "NoArgsIsHelpError"

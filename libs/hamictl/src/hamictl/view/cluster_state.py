@@ -1,4 +1,7 @@
-"""One look at a cluster: nodes, cards, slices and pods, as rows for people. Pure but for `look`."""
+"""One look at a cluster: nodes, cards, slices and pods, as rows and as the board of `hamictl up`.
+
+Pure but for `look`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from hamicommon.errors import Unavailable
 from hamicommon.k8s.annotations import BINDING
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import JsonMapping
+from rich.console import Group
+from rich.text import Text
 
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.view.tables import cores, memory
+from hamictl.view.lists import cores, devices_table, memory, nodes_table, pods_table
 
 MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
@@ -177,3 +182,29 @@ def _ready(node: JsonMapping) -> str | None:
         if condition.get("type") == "Ready":
             return str(condition.get("status"))
     return None
+
+
+def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
+    """One screen."""
+    parts: list[Any] = [
+        nodes_table(node_rows(state)),
+        devices_table(state.devices or (), short=True),
+        pods_table(pod_rows(state)),
+    ]
+    parts += [Text(f"not asked: {missing}", style="yellow") for missing in state.missing]
+    parts.append(Text(look_next(described), style="dim"))
+    return Group(*parts)
+
+
+def look_next(described: Mapping[str, Any]) -> str:
+    """What to type now."""
+    return "\n".join(
+        (
+            f"pages   {described['pages_url']}   (this machine alone)",
+            f"kubectl --kubeconfig {described['kubeconfig']} get pods -w",
+            "hamictl explain too-much        why a pod waits",
+            "hamictl history one-slice       what happened to its slices",
+            "hamictl sql 'select * from allocations_at(now())'",
+            f"metrics {described['metrics_url']}   traces {described['traces']}",
+        )
+    )

@@ -12,7 +12,7 @@ from typing import Any
 from hamicommon.k8s.types import JsonMapping
 from rich.table import Table
 
-from hamictl.view.tables import memory, of, slice_lines, table
+from hamictl.view.lists import memory, of, slice_lines, table
 
 # One screen: more nodes than this are counted instead of named.
 _NODES_NAMED = 10

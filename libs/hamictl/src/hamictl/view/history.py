@@ -1,14 +1,19 @@
-"""What `hamictl history` shows: the changes of each pod of a name, with the cards. Pure."""
+"""Changes that `hamictl history` shows: of each pod of a name with its cards, of a node or a card.
+
+Pure. Of a node or a card they are the steps of its grants, and its health.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
+from hamictl.output.terminal import shown_time
 from hamictl.view.explanation import score_text
-from hamictl.view.tables import claims_of, of, plain_column
+from hamictl.view.lists import claims_of, of, plain_column
 
 SHORT_UUID = 12
 """Characters of a card's uuid in a table; `-o wide` has all of it."""
@@ -106,3 +111,128 @@ def _score(row: Row) -> str:
     policy = (row.get("policy") or {}).get("node")
     chosen = row["previous_state"] is None and policy
     return score_text(str(policy), row["score"]) if chosen else ""
+
+
+def place_changes(
+    steps: Iterable[Row],
+    slices: Sequence[Row],
+    incidents: Iterable[Row],
+    since: datetime,
+    until: datetime,
+) -> Records:
+    """The steps of those grants whose `slices` are on it, and what its cards' health did, by time.
+
+    `steps`, `slices` and `incidents` are the answers to `changes`, `who-held-card` and
+    `card-incidents`. An incident that began before `since` is shown by its end alone.
+    """
+    cards: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in slices:
+        cards[str(row["allocation_id"])][str(row["device_uuid"])] = _card(row)
+    rows = [
+        _step(row, list(cards[str(row["allocation_id"])].values()))
+        for row in steps
+        if str(row["allocation_id"]) in cards
+    ]
+    rows += [
+        change
+        for incident in incidents
+        for change in _of_incident(incident)
+        if since <= datetime.fromisoformat(change["at"]) < until
+    ]
+    return Records(
+        kind="Change",
+        plural="changes",
+        columns=_PLACE_COLUMNS,
+        rows=sorted(rows, key=_when),
+        name=_place_name,
+    )
+
+
+def _when(row: Row) -> tuple[datetime, int]:
+    return datetime.fromisoformat(row["at"]), row["change"] or 0
+
+
+def _card(row: Row) -> dict[str, Any]:
+    return {"node": row["node"], "index": row["card_index"], "uuid": row["device_uuid"]}
+
+
+def _step(row: Row, cards: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "at": str(row["changed_at"]),
+        "change": row["change"],
+        "state": row["state"],
+        "previous_state": row["previous_state"],
+        "reason": row["reason"],
+        "actor": row["actor"],
+        "namespace": row["namespace"],
+        "pod_name": row["pod_name"],
+        "pod_uid": row["pod_uid"],
+        "node": row["node"],
+        "cards": cards,
+    }
+
+
+def _of_incident(row: Row) -> list[dict[str, Any]]:
+    """That the card fell sick, and that it is well again."""
+    plain: dict[str, Any] = {
+        "change": None,
+        "actor": None,
+        "namespace": None,
+        "pod_name": None,
+        "pod_uid": None,
+        "node": row["node"],
+        "cards": [_card(row)],
+    }
+    sick, well = (
+        {"state": "unhealthy", "previous_state": "healthy"},
+        {
+            "state": "healthy",
+            "previous_state": "unhealthy",
+        },
+    )
+    found = [{"at": str(row["sick_at"]), "reason": row["health_reason"], **sick, **plain}]
+    if row["well_at"] is not None:
+        found.append({"at": str(row["well_at"]), "reason": None, **well, **plain})
+    return found
+
+
+def _place_name(row: Row) -> str:
+    if row["pod_name"] is None:
+        return f"device/{row['cards'][0]['uuid']}"
+    return f"pod/{row['namespace']}/{row['pod_name']}"
+
+
+def _place_pod(row: Row) -> str:
+    return "-" if row["pod_name"] is None else f"{row['namespace']}/{row['pod_name']}"
+
+
+def _place_state(row: Row) -> str:
+    sign = {"unhealthy": "✖ ", "healthy": "● "}.get(str(row["state"]), "")
+    return f"{sign}{row['state']}"
+
+
+def _place_cards(row: Row) -> str:
+    return ", ".join(f"{card['node']}/{card['index']}" for card in row["cards"])
+
+
+def _place_uuids(row: Row) -> str:
+    return ", ".join(str(card["uuid"]) for card in row["cards"])
+
+
+def _text_or_dash(key: str) -> Any:
+    def shown(row: Mapping[str, Any]) -> str:
+        return of(row[key]) or "-"
+
+    return shown
+
+
+_PLACE_COLUMNS = (
+    TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
+    TableColumn("STATE", _place_state, "state"),
+    TableColumn("POD", _place_pod, "pod_name"),
+    TableColumn("CARD", _place_cards),
+    TableColumn("REASON", _text_or_dash("reason"), "reason"),
+    TableColumn("BY", lambda row: of(row["actor"]) if row["actor"] else "-", "actor"),
+    TableColumn("CARD-UUID", _place_uuids, wide=True),
+    TableColumn("UID", lambda row: of(row["pod_uid"]) if row["pod_uid"] else "-", "pod_uid", True),
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
+from hamictl.output.terminal import shown_time
 from hamictl.questions import Answered
 from hamictl.view.waterfall import length
 

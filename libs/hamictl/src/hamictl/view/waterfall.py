@@ -8,7 +8,7 @@ from hamicommon.telemetry.waterfall import FoldedWait, Waterfall, WaterfallSpan
 from rich.table import Table
 from rich.text import Text
 
-from hamictl.output.presentation import in_ascii, presentation, printable
+from hamictl.output.terminal import in_ascii, presentation, printable
 
 LEAST_BAR, MOST_BAR = 12, 80
 _GAP = 2

@@ -1,17 +1,19 @@
 """`hamictl replay`: how much of a cluster's cards a policy would have in use.
 
-Nothing is changed anywhere. The pods arrive by `hamireplay`; here files are read, and the answer is
-written as a table, JSON or a picture.
+Nothing is changed anywhere. The pods arrive by `hamireplay`; here options and files are read, and
+the answer is written as a table, JSON or a picture.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamireplay import results, runs
 from hamireplay.openb import read_trace
@@ -20,11 +22,54 @@ from hamireplay.policies import HostChoice, check_published, checked
 from hamireplay.schedule import as_it_was
 
 from hamictl.commands.objects import Output
-from hamictl.commands.replay.dump import history_of, nodes_of
-from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
+from hamictl.commands.replay.ledger import history_of, nodes_of, seconds_of
 from hamictl.commands.runner import console, spoken_errors
-from hamictl.input_file import STDIN, read_text
-from hamictl.view.tables import table
+from hamictl.manifests import STDIN, read_text
+from hamictl.view.lists import table
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_SEEDS = 1000
+
+
+def seeds_of(text: str) -> list[int]:
+    """`42-51`, `7`, or a comma list of such.
+
+    Raises: InvalidRequest with the text and what would be right.
+    """
+    found: dict[int, None] = {}
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece.strip())
+        first = int(match[1]) if match else 1
+        last = int(match[2] or first) if match else 0
+        if not 0 <= last - first < _MOST_SEEDS:
+            raise InvalidRequest(
+                f"--seeds is {clip(text)!r}: numbers or ranges are wanted, such as 42-51 or 7,9"
+            )
+        found.update(dict.fromkeys(range(first, last + 1)))
+    return list(found)
+
+
+def percent_of(text: str, option: str, *, least: int, most: int) -> float:
+    """`130` or `130%`, as a part of 1.
+
+    Raises: InvalidRequest with the option, the text and what would be right.
+    """
+    number = text.strip().removesuffix("%")
+    if not number.isascii() or not number.isdigit() or not least <= int(number) <= most:
+        raise InvalidRequest(
+            f"{option} is {clip(text)!r}: a percentage from {least} to {most} is wanted"
+        )
+    return int(number) / 100
+
+
+def percents_of(text: str, option: str, *, least: int, most: int) -> list[float]:
+    """A comma list of percentages, each once, as parts of 1.
+
+    Raises: InvalidRequest with the option, the text and what would be right.
+    """
+    pieces = [piece for piece in text.split(",") if piece.strip()] or [text]
+    return list(dict.fromkeys(percent_of(p, option, least=least, most=most) for p in pieces))
+
 
 _ARRIVING, _CHURNING, _SEED = "130", "300", "42"
 _OWN = "binpack,fragmentation"

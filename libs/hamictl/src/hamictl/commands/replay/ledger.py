@@ -1,18 +1,23 @@
-"""The ledger's history of pods and cards, read for a replay; hosts' CPU comes from the cluster.
+"""`hamictl dump`: the ledger's history of pods and cards, for a replay, as JSON lines.
 
-Read-only, as `hami_reader`, at one moment. A pod's arrival is its first decision or grant, its end
-the end of its last grant. What it asked for is in its decisions; where those are gone already
-(`HAMI_SCHEDULER_DECISION_DAYS`), what it got is taken for it.
+Read-only, as `hami_reader`, at one moment; hosts' CPU comes from the cluster. A pod's arrival is
+its first decision or grant, its end the end of its last grant. What it asked for is in its
+decisions; where those are gone already (`HAMI_SCHEDULER_DECISION_DAYS`), what it got is taken for
+it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import asyncpg
 import orjson
+import typer
+from hamicommon import device_config as deviceconfig
+from hamicommon.clipping import clip
 from hamicommon.domain.devices import GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import (
@@ -26,14 +31,29 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.explain.record import request_of
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
-from hamireplay.history import NodeLine, Period, PodLine
+from hamicommon.vendors.registry import Vendors
+from hamireplay.history import (
+    NodeLine,
+    Period,
+    PodHistory,
+    PodLine,
+    nodes_with_cards,
+    read_history,
+    written,
+)
+from hamireplay.openb import read_nodes
+from hamireplay.trace import TraceNode
 
-from hamictl.commands.past.query import SQL_TIMEOUT_S, ledger_reader
+from hamictl.commands.query import SQL_TIMEOUT_S, ledger_reader
+from hamictl.commands.runner import run, spoken_errors
+from hamictl.manifests import read_text
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
 MAX_PODS = 1_000_000
+_DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _GONE_AFTER = timedelta(minutes=10)
 """A pod that has not been asked for so long does not wait any more."""
 _MIB = 2**20
@@ -214,3 +234,54 @@ def _granted(shares: list[tuple[str, int, int]]) -> Iterator[DeviceRequest]:
 
 def _seconds(at: datetime, since: datetime) -> float:
     return max(round((at - since).total_seconds(), 3), 0.0)
+
+
+LEDGER, LIVE = "ledger", "live"
+"""In place of a file: the ledger itself, and the cards that it has now."""
+
+Since = Annotated[str, typer.Option("--since", help="how far back, such as 30d")]
+
+
+def dump(since: Since = "30d") -> None:
+    """Write the ledger's pods and cards as JSON lines, for hamictl replay --from."""
+    with spoken_errors():
+        length_s = seconds_of(since, "--since")
+    for line in written(run(history_lines(length_s))):
+        print(line)  # noqa: T201 (this is the user's file)
+
+
+def seconds_of(text: str, option: str) -> float:
+    """`90s`, `30m`, `6h` or `30d`.
+
+    Raises: InvalidRequest with the option, the text and what would be right.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise InvalidRequest(
+            f"{option} is {clip(text)!r}: a number above 0 with s, m, h or d is wanted, such as 6h"
+        )
+    return float(int(match[1]) * _SECONDS[match[2]])
+
+
+def history_of(source: str, since: str) -> PodHistory:
+    """Read the history of a dump, or of the ledger.
+
+    Raises: InvalidRequest, Unavailable.
+    """
+    vendors = Vendors.from_config(deviceconfig.load(None), enable_ascend=True, enable_iluvatar=True)
+    if source == LEDGER:
+        lines = run(history_lines(seconds_of(since or "30d", "--since")))
+        return read_history("\n".join(written(lines)), LEDGER, vendors.rules)
+    if since:
+        raise InvalidRequest("--since is of use only with --from ledger: a dump has its own period")
+    return read_history(read_text(source), source, vendors.rules)
+
+
+def nodes_of(source: str) -> list[TraceNode]:
+    """Read the nodes of a CSV, or those of the ledger.
+
+    Raises: InvalidRequest, Unavailable.
+    """
+    if source != LIVE:
+        return read_nodes(read_text(source), nodes_file=source)
+    return nodes_with_cards(run(history_lines(1.0)), LEDGER)

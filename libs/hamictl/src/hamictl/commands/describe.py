@@ -1,0 +1,212 @@
+"""`hamictl describe`: all that is known of one pod, node or card; `open` shows its page."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated
+from urllib.parse import quote
+
+import httpx
+import typer
+from hamicommon.errors import HamiError, InvalidRequest, NotFound
+
+from hamictl.commands import answers
+from hamictl.commands.named import HELD, ask, uuid_of, uuid_or_name
+from hamictl.commands.objects import Namespace
+from hamictl.commands.options import Answered, At, moment_of
+from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
+from hamictl.commands.runner import console, run, spoken_errors
+from hamictl.output import render
+from hamictl.output.records import TABLE, OutputFormat, base_units
+from hamictl.output.terminal import note, shown_time
+from hamictl.questions import Answered as Answer
+from hamictl.questions import QuestionClient
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.named import records_of
+
+KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "pod"),
+    **dict.fromkeys(("node", "nodes", "no"), "node"),
+    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
+}
+PAGE_TIMEOUT_S = 3.0
+STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_count")
+INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
+
+Kind = Annotated[
+    str, typer.Argument(help="pod, node or card; or KIND/NAME", autocompletion=kinds_and_pods)
+]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="its name; of a card the uuid, its beginning, or NODE/INDEX",
+        autocompletion=names_after_kind,
+    ),
+]
+
+
+def describe(
+    kind: Kind,
+    name: Name = "",
+    namespace: Namespace = "default",
+    at: At = "",
+    output: Answered = TABLE,
+) -> None:
+    """Show all that is known of a pod, a node or a card."""
+    wanted, name = _named(kind, name)
+    if wanted == "pod":
+        if at:
+            raise typer.BadParameter("a pod is described as it is now", param_hint="--at")
+        _pod(name, namespace, output)
+        return
+    moment = moment_of(at, "--at")
+    if wanted == "card":
+        name = run(uuid_or_name(name))
+    where = {wanted: name}
+    about = ask("nodes" if wanted == "node" else "cards", {**where, "at": moment})
+    if not about.rows:
+        then = "" if moment is None else f" at {shown_time(moment)}"
+        with spoken_errors():
+            raise NotFound(
+                f"{wanted} {name} was not there{then}: `hamictl who {name} --since 30d` has "
+                f"who was on it"
+            )
+    parts = {"": about}
+    if wanted == "node":
+        parts["Cards"] = ask("cards", {**where, "at": moment})
+    parts["Held by"] = ask("what-runs-where", {**where, "at": moment})
+    until = datetime.now(UTC) if moment is None else moment
+    span = {"since": until - timedelta(days=30), "until": until}
+    parts["Incidents of 30 days"] = ask("card-incidents", {**where, **span})
+    _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
+
+
+def _named(kind: str, name: str) -> tuple[str, str]:
+    if not name:
+        kind, _, name = kind.partition("/")
+    if kind not in KINDS or not name:
+        raise typer.BadParameter("pod NAME, node NAME or card UUID is wanted", param_hint="KIND")
+    return KINDS[kind], name
+
+
+def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
+    namespace, name = answers.pod_name(pod, namespace)
+    asked, more = {"namespace": namespace, "pod": name}, dict[str, object]()
+    if output.for_people:
+        answers.explain(name, namespace=namespace)
+        steps = run(_steps_or_none(asked))
+        parts = {} if steps is None else {"Steps": steps}
+    else:
+        parts = {"Steps": ask("pod-steps", asked), "Decisions": ask("why-waiting", asked)}
+        more = {"cards": run(_troubled_cards(namespace, name))}
+    _write(parts, output, columns={"Steps": STEPS}, more=more)
+
+
+async def _troubled_cards(namespace: str, name: str) -> object:
+    """Cards of the pod that are not as granted, as explain has them; None: unknown."""
+    target = find_target(Settings())
+    try:
+        uid = await answers.pod_uid(target, namespace, name)
+        scheduler = SchedulerClient(target.need_scheduler())
+        found = await scheduler.get(f"/v1/pods/{quote(uid, safe='')}/explain")
+    except HamiError as exc:
+        note(f"whether its cards are as granted is unknown: {exc}")
+        return None
+    return found.get("cards")
+
+
+async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
+    """None: the cluster knows the pod, and the ledger does not yet."""
+    try:
+        return await QuestionClient(find_target(Settings())).ask("pod-steps", asked)
+    except NotFound:
+        return None
+
+
+def _write(
+    parts: dict[str, Answer],
+    output: OutputFormat,
+    *,
+    columns: dict[str, tuple[str, ...]],
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """`more`: of the document that programs read."""
+    if not output.for_people:
+        found = {_key(title): base_units(list(answer.rows)) for title, answer in parts.items()}
+        render.write_document({**found, **(more or {})}, output)
+        return
+    for title, answer in parts.items():
+        if not answer.rows:
+            continue
+        if title:
+            console.print(f"\n{title}", style="bold", highlight=False)
+        render.write(records_of(answer, columns=columns.get(title, ())), output)
+
+
+def _key(title: str) -> str:
+    head, *rest = (title or "About").split()
+    return head.lower() + "".join(part.capitalize() for part in rest)
+
+
+def open_page(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="pod, node or card, or a pod's name; without it the overview",
+            autocompletion=kinds_and_pods,
+        ),
+    ] = "",
+    name: Name = "",
+    namespace: Namespace = "default",
+) -> None:
+    """Print the address of a page, and open it where there is a browser."""
+    with spoken_errors():
+        url = find_target(Settings()).pages_url
+        if not url:
+            raise InvalidRequest(
+                "where are the pages? start a local system with `hamictl up`, "
+                "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
+            )
+    if kind and not name and kind.partition("/")[0] not in KINDS:
+        # What is no kind is a pod, as everywhere.
+        kind, name = "pod", kind
+    path = ""
+    if kind:
+        kind, name = _named(kind, name)
+        path = _path(kind, run(uuid_of(name)) if kind == "card" else name, namespace)
+    address = f"{url.rstrip('/')}/{path}"
+    if run(_is_missing(address)):
+        with spoken_errors():
+            raise NotFound(f"there is no page of {kind} {name}: {_known_by(kind)}")
+    sys.stdout.write(f"{address}\n")
+    if console.is_terminal:
+        webbrowser.open(address)
+
+
+async def _is_missing(address: str) -> bool:
+    """Whether the pages have none of this address; pages that can't be asked are no reason."""
+    try:
+        async with httpx.AsyncClient(timeout=PAGE_TIMEOUT_S) as client:
+            return (await client.get(address)).status_code == HTTPStatus.NOT_FOUND
+    except httpx.HTTPError as exc:
+        note(f"{address} does not answer: {exc or type(exc).__name__}")
+        return False
+
+
+def _known_by(kind: str) -> str:
+    if kind == "pod":
+        return "`hamictl get pods` has those known, and the ledger those that asked for a card"
+    return f"`hamictl get {kind}s` has those known"
+
+
+def _path(kind: str, name: str, namespace: str) -> str:
+    if kind == "pod":
+        space, pod = answers.pod_name(name, namespace)
+        return f"pods/{quote(space, safe='')}/{quote(pod, safe='')}"
+    return f"{kind}s/{quote(name, safe='')}"

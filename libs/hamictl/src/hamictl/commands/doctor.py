@@ -1,0 +1,359 @@
+"""`hamictl doctor`: what is missing of an installation, in the order in which the parts need it.
+
+Every part is asked itself where it can be, or looked for in the cluster. What can't be found out is
+unknown, and is neither well nor missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+from hamicommon.admission.registration import ca_bundle_problem
+from hamicommon.errors import Forbidden, HamiError, Unavailable
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
+
+from hamictl.commands import installed_parts
+from hamictl.commands.installed_parts import (
+    NAMESPACE,
+    PartFinding,
+    PartState,
+    missing,
+    read,
+    unknown,
+    well,
+    wrong,
+)
+from hamictl.commands.options import Answered
+from hamictl.commands.runner import run
+from hamictl.exit_codes import ExitCode
+from hamictl.output import render
+from hamictl.output.records import TABLE, Records, TableColumn
+from hamictl.output.terminal import shown_time
+from hamictl.questions import QuestionClient
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import Installation, find_target
+from hamictl.view.cluster_state import binding_row
+from hamictl.view.lists import vain_setting
+
+CONNECT_S = 3.0
+STALE = timedelta(minutes=2)
+"""An agent reports its cards at least so often."""
+PAGE = "docs/hamictl-on-a-cluster.md"
+
+
+_NEEDS = {
+    "scheduler": ("Postgres",),
+    "agents": ("Postgres", "NATS", "scheduler"),
+    "metrics": ("Postgres", "NATS"),
+}
+"""Without which a part can't answer, though its pods are ready."""
+_GLYPHS = {
+    PartState.WELL: "●",
+    PartState.MISSING: "✖",
+    PartState.UNKNOWN: "?",
+    PartState.WRONG: "!",
+}
+SETTINGS_SHOWN = 3
+SET_TO_LOCK = "binding is set to lock"
+"""The reason that a node-agent gives for its setting."""
+
+
+def doctor(output: Answered = TABLE) -> None:
+    """Show what is missing of the installation, part by part.
+
+    Ends with status 6 when a part is missing. A quota or a cordon without effect is shown, too.
+    """
+    found = run(examined(find_target(Settings())))
+    rows = [
+        {"part": f.part, "state": f.state.value, "detail": f.detail, "next": f.next_step or None}
+        for f in found
+    ]
+    columns = (
+        TableColumn("PART", lambda row: str(row["part"]), "part"),
+        TableColumn("STATE", lambda row: f"{_GLYPHS[PartState(row['state'])]} {row['state']}"),
+        TableColumn("WHAT", lambda row: str(row["detail"]), "detail"),
+        TableColumn("NEXT", lambda row: str(row["next"] or ""), "next"),
+    )
+    shown = Records(
+        kind="Part",
+        plural="parts",
+        columns=columns,
+        rows=rows,
+        name=lambda row: f"part/{row['part']}",
+        as_of=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    render.write(shown, output)
+    if any(each.state is PartState.MISSING for each in found):
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
+
+
+async def examined(target: Installation) -> list[PartFinding]:
+    """All parts, in the order in which one needs the other."""
+    if target.kubeconfig is None or target.local:
+        return await _local(target)
+    try:
+        async with open_kube_api(target.kubeconfig) as api:
+            seen = await read(api)
+            found = [await _api_server(api), *installed_parts.findings(seen)]
+            binding = await _part("binding", lambda: _binding(api), "")
+    except HamiError as exc:
+        return [missing("API server", str(exc), "kubectl cluster-info")]
+    if seen.elsewhere:
+        return await _local(target)
+    answered = await asyncio.gather(*(_asked(target, each) for each in found))
+    settings = await _settings(target, answered)
+    return [*behind(list(zip(found, answered, strict=True))), binding, *settings]
+
+
+def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
+    """(as installed, as it answered): what only lacks an earlier part names that one alone.
+
+    Agents, and what they report, are asked of the scheduler.
+    """
+    found: list[PartFinding] = []
+    for installed, answered in pairs:
+        lacking = [
+            each.part
+            for each in found
+            if each.part in _NEEDS.get(answered.part, ()) and each.state is PartState.MISSING
+        ]
+        if installed.state is PartState.WELL and answered.state is PartState.MISSING and lacking:
+            first = f"first {' and '.join(lacking)}, above"
+            detail = "; ".join(filter(None, (installed.detail, answered.detail)))
+            answered = unknown(answered.part, detail, first)
+        found.append(answered)
+    return found
+
+
+async def _asked(target: Installation, found: PartFinding) -> PartFinding:
+    """What the part answers, where its pods are ready and its address is known."""
+    ask = {"scheduler": _scheduler, "agents": _agents, "metrics": _metrics}.get(found.part)
+    address = target.metrics.url if found.part == "metrics" else target.scheduler.url
+    if ask is None or found.state is not PartState.WELL:
+        return found
+    if not address:
+        variable = "HAMI_METRICS_URL" if found.part == "metrics" else "HAMI_SCHEDULER_URL"
+        return well(found.part, f"{found.detail}; {variable} is not set, so it was not asked")
+    return await _part(found.part, lambda: ask(target), PAGE)
+
+
+async def _local(target: Installation) -> list[PartFinding]:
+    """Services on this machine, or in containers beside this one: all are asked at once."""
+    backends = {"postgres": target.postgres_dsn, **target.backends}
+    step = "hamictl down, then hamictl up" if target.local else "its log"
+    asked = await asyncio.gather(
+        *(
+            _backend(part, backends.get(part.lower()), step)
+            for part in ("Postgres", "Redis", "NATS")
+        ),
+        _part("scheduler", lambda: _scheduler(target), target.scheduler.log or "its log"),
+        _part("agents", lambda: _agents(target), ""),
+        _part("metrics", lambda: _metrics(target), target.metrics.log or "its log"),
+    )
+    parts = behind([(well(each.part, ""), each) for each in asked])
+    control_plane, binding = await _control_plane(target)
+    return [*control_plane, *parts, *binding, *await _settings(target, asked)]
+
+
+async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[PartFinding]]:
+    """Lines on the API server, the webhook, and how nodes bind."""
+    found: list[PartFinding] = []
+    binding: list[PartFinding] = []
+    if target.kubeconfig is None:
+        found.append(
+            missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
+        )
+    else:
+        try:
+            async with open_kube_api(target.kubeconfig) as api:
+                found.append(await _api_server(api))
+                found.append(await _part("webhook", lambda: _webhook(api), ""))
+                binding.append(await _part("binding", lambda: _binding(api), ""))
+        except HamiError as exc:
+            found.append(missing("API server", str(exc), "kubectl cluster-info"))
+    return found, binding
+
+
+async def _part(
+    part: str, examine: Callable[[], Awaitable[PartFinding]], next_step: str
+) -> PartFinding:
+    try:
+        return await examine()
+    except HamiError as exc:
+        return missing(part, str(exc), next_step)
+
+
+async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
+    """List the rules that the ledger breaks, and quotas and cordons without effect.
+
+    No line where the scheduler can't be asked.
+    """
+    if not target.scheduler.url or not any(
+        each.part == "scheduler" and each.state is PartState.WELL for each in found
+    ):
+        return []
+    try:
+        rows = await SchedulerClient(target.scheduler).rows_if_known("/v1/vain-settings")
+        broken = await SchedulerClient(target.scheduler).rows_if_known("/v1/broken-promises")
+    except HamiError:
+        return []
+    ledger = [] if broken is None else [ledger_finding([str(row["sentence"]) for row in broken])]
+    return ledger if rows is None else [*ledger, settings_finding(rows)]
+
+
+def ledger_finding(broken: Sequence[str]) -> PartFinding:
+    """The line about what the ledger promises, as `hamictl db check` asks it."""
+    if not broken:
+        return well("ledger", "its counters, grants and history agree with each other")
+    more = len(broken) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    return wrong("ledger", f"{'; '.join(broken[:SETTINGS_SHOWN])}{rest}", "hamictl db check")
+
+
+def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
+    """The line about what people set and nothing follows from."""
+    if not rows:
+        return well("settings", "every quota and every cordon of a card has an effect")
+    shown = "; ".join(vain_setting(row) for row in rows[:SETTINGS_SHOWN])
+    more = len(rows) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    pages = {"ResourceQuota": "docs/tasks.md (Quotas)", "Node": "docs/operations.md (One card)"}
+    next_step = ", ".join(dict.fromkeys(pages[str(row["kind"])] for row in rows))
+    return wrong("settings", f"{shown}{rest}", next_step)
+
+
+async def _api_server(api: KubeApi) -> PartFinding:
+    version = await api.get("/version")
+    return well("API server", f"{api.server_url}, {version.get('gitVersion', 'version unknown')}")
+
+
+async def _binding(api: KubeApi) -> PartFinding:
+    try:
+        nodes = (await api.get("/api/v1/nodes")).get("items", [])
+    except Forbidden:
+        return unknown("binding", "nodes may not be listed")
+    return binding_finding(nodes)
+
+
+def binding_finding(nodes: Sequence[Json]) -> PartFinding:
+    """The line about nodes that take one pod at a time, because late binding is not proven there.
+
+    A node that an operator has set so is as it should be.
+    """
+    shown = {str(node["metadata"]["name"]): binding_row(node) for node in nodes}
+    known = {name: row for name, row in shown.items() if row["binding"]}
+    if not known:
+        return unknown("binding", "no node-agent has written how its node binds")
+    held_up = [
+        f"{name}: {row['binding_reason']}"
+        for name, row in known.items()
+        if row["binding"] == "lock" and row["binding_reason"] != SET_TO_LOCK
+    ]
+    late = sum(row["binding"] == "late" for row in known.values())
+    if not held_up:
+        locked = len(known) - late
+        by_setting = f", {locked} take the node lock by their setting" if locked else ""
+        return well("binding", f"{late} nodes bind late{by_setting}")
+    more = len(held_up) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    detail = f"{len(held_up)} of {len(known)} nodes can't bind late and take one pod at a time: "
+    step = "docs/node-agent.md (Late binding)"
+    return wrong("binding", f"{detail}{'; '.join(held_up[:SETTINGS_SHOWN])}{rest}", step)
+
+
+async def _webhook(api: KubeApi) -> PartFinding:
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    registered = [
+        item
+        for item in (await api.get(path)).get("items", [])
+        if "hami" in item["metadata"]["name"]
+    ]
+    if not registered:
+        return missing(
+            "webhook", "no MutatingWebhookConfiguration of ours", "kubectl apply -k k8s/base"
+        )
+    names = ", ".join(item["metadata"]["name"] for item in registered)
+    for item in registered:
+        if problem := ca_bundle_problem(item):
+            step = "the Job of its certificate, or cert-manager, writes it again"
+            return missing("webhook", f"the API server does not trust it: {problem}", step)
+    return well("webhook", f"{names} is registered")
+
+
+async def _scheduler(target: Installation) -> PartFinding:
+    address = target.need_scheduler()
+    nodes = await SchedulerClient(address).rows("/v1/nodes")
+    return well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
+
+
+async def _backend(part: str, url: str | None, step: str) -> PartFinding:
+    return await _connected(part, url, step) if url else unknown(part, "its address is not known")
+
+
+async def _connected(part: str, url: str, step: str) -> PartFinding:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 0
+    except ValueError:
+        # Such as a DSN of several servers.
+        return unknown(part, "its address is not that of one server")
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as exc:
+        why = str(exc) or "nothing answered in time"
+        return missing(part, f"{host}:{port}: {why}", step)
+    writer.close()
+    return well(part, f"{host}:{port} takes connections")
+
+
+async def _agents(target: Installation) -> PartFinding:
+    rows = [
+        row
+        for row in await SchedulerClient(target.need_scheduler()).rows("/v1/nodes")
+        if row["gone_at"] is None
+    ]
+    if not rows:
+        return missing(
+            "agents",
+            "no GPU node has registered",
+            f"kubectl --namespace {NAMESPACE} get daemonset hami-node-agent",
+        )
+    silent = _silent(rows, datetime.now(UTC))
+    if silent:
+        named = ", ".join(f"{name} (since {shown_time(at)})" for name, at in silent[:5])
+        return missing("agents", f"{len(silent)} of {len(rows)} are silent: {named}", "its log")
+    cards = sum(row["cards"] for row in rows)
+    sick = sum(row["cards"] - row["healthy_cards"] for row in rows)
+    trouble = f", {sick} of them not healthy" if sick else ""
+    return well("agents", f"{len(rows)} nodes with {cards} cards report{trouble}")
+
+
+def _silent(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, str | None]]:
+    """Nodes of our agents that have not reported for long; HAMi's plugin reports otherwise."""
+    return [
+        (str(row["name"]), row["inventory_at"])
+        for row in rows
+        if row["source"] == "agent"
+        and (
+            row["inventory_at"] is None
+            or now - datetime.fromisoformat(str(row["inventory_at"])) > STALE
+        )
+    ]
+
+
+async def _metrics(target: Installation) -> PartFinding:
+    client = QuestionClient(target)
+    questions = await client.questions()
+    if not questions:
+        raise Unavailable("it answers, and knows no question")
+    name = await client.cluster_name()
+    of = f" about {name}" if name else ""
+    return well("metrics", f"{target.metrics.url} answers {len(questions)} questions{of}")

@@ -1,0 +1,131 @@
+"""`hamictl fits`: how many more pods of a size fit now, by the scheduler's own engine."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from hamicommon.k8s.types import Json
+
+from hamictl.commands.objects import Namespace
+from hamictl.commands.options import Answered
+from hamictl.commands.runner import console, run, spoken_errors
+from hamictl.commands.simulate import pods_of
+from hamictl.exit_codes import ExitCode
+from hamictl.output import render
+from hamictl.output.records import API_VERSION, TABLE
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.lists import WHOLE_PERCENT
+
+MOST = 10_000
+TIMEOUT_S = 60.0
+NODES_NAMED = 5
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(Mi|Gi|Ti|)")
+_MIB = {"": 1, "Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
+
+
+def fits(
+    gpumem: Annotated[
+        str, typer.Option(help="memory of a card, as in 8Gi; MiB without a unit")
+    ] = "",
+    cores: Annotated[int, typer.Option(help="percent of a card's cores, 0 to 100")] = 0,
+    gpus: Annotated[int, typer.Option(min=1, max=64, help="cards")] = 1,
+    file: Annotated[str, typer.Option("--file", "-f", help="a pod in place of the sizes")] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=100_000, help="so many are wanted: status 6 if fewer fit")
+    ] = 1,
+    namespace: Namespace = "default",
+    output: Answered = TABLE,
+) -> None:
+    """Count how many more pods of a size fit now.
+
+    Ends with status 6 when fewer than --replicas fit. Quotas, CPU, selectors and taints are not
+    looked at: `explain` and `lint --live` do.
+    """
+    if not 0 <= cores <= WHOLE_PERCENT:
+        raise typer.BadParameter(
+            f"{cores}: a card has {WHOLE_PERCENT} % of cores; 0 to {WHOLE_PERCENT} is wanted",
+            param_hint="--cores",
+        )
+    if file and (gpumem or cores or gpus != 1):
+        raise typer.BadParameter("a file, or sizes", param_hint="--file")
+    with spoken_errors():
+        if file:
+            pods = pods_of(file, namespace)
+            if len({repr(each.get("spec")) for each in pods}) != 1:
+                raise typer.BadParameter(f"{file}: one kind of pod is wanted", param_hint="--file")
+            pod, asks = pods[0], _name(pods[0])
+        else:
+            pod, asks = _pod(gpumem, cores, gpus)
+    answer = run(_ask(pod, max(MOST, replicas)))
+    if output.for_people:
+        console.print(sentence(answer, asks), highlight=False, markup=False, soft_wrap=True)
+    else:
+        render.write_document(enveloped(answer), output)
+    if answer["count"] < replicas:
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
+
+
+async def _ask(pod: Json, most: int) -> Any:
+    scheduler = SchedulerClient(find_target(Settings()).need_scheduler())
+    body = {"pod": pod, "count": most}
+    return await scheduler.post("/v1/simulate", body, timeout_s=TIMEOUT_S)
+
+
+def enveloped(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with the keys that every list has: a row for each node."""
+    rows = [{"node": node, "count": count} for node, count in sorted(answer["nodes"].items())]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now, "items": rows}
+    return {**head, **answer}
+
+
+def sentence(answer: dict[str, Any], asks: str) -> str:
+    """`30 more pods of 1 x 8 GiB fit now (n2 12, n1 9, ...)`."""
+    nodes = sorted(answer["nodes"].items(), key=lambda item: (-item[1], item[0]))
+    if not nodes:
+        return f"No more pod of {asks} fits now."
+    named = ", ".join(f"{name} {count}" for name, count in nodes[:NODES_NAMED])
+    rest = f", … on {len(nodes)} nodes" if len(nodes) > NODES_NAMED else ""
+    least = "At least " if answer["more"] else ""
+    one = answer["count"] == 1
+    return (
+        f"{least}{answer['count']} more {'pod' if one else 'pods'} of {asks} "
+        f"{'fits' if one else 'fit'} now ({named}{rest})"
+    )
+
+
+def _pod(gpumem: str, cores: int, gpus: int) -> tuple[Json, str]:
+    limits: dict[str, object] = {"nvidia.com/gpu": gpus}
+    asks = f"{gpus} x "
+    if gpumem:
+        found = _AMOUNT.fullmatch(gpumem)
+        if found is None:
+            raise typer.BadParameter(
+                f"{gpumem!r}: 8Gi, 500Mi, or MiB is wanted", param_hint="--gpumem"
+            )
+        memory_mib = int(float(found[1]) * _MIB[found[2]])
+        limits["nvidia.com/gpumem"] = memory_mib
+        asks += f"{memory_mib / 1024:.4g} GiB" if memory_mib >= 1024 else f"{memory_mib} MiB"
+    else:
+        asks += "a whole card's memory"
+    if cores:
+        limits["nvidia.com/gpucores"] = cores
+        asks += f", {cores} %"
+    container = {"name": "c", "image": "none", "resources": {"limits": limits}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "fits", "namespace": "default"},
+        "spec": {"containers": [container]},
+    }
+    return pod, asks
+
+
+def _name(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return str(metadata.get("name") or metadata.get("generateName"))

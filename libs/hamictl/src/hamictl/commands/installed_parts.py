@@ -1,0 +1,329 @@
+"""Parts of the manifests (`k8s/`, the chart) in a cluster, in the order of their needs.
+
+The workloads' status and the reasons of their pods are read; nothing is asked of the parts
+themselves. Where the user may not look, a part is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
+from hamicommon.errors import Forbidden, NotFound
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
+
+
+class PartState(StrEnum):
+    """Of one part."""
+
+    WELL = "ok"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFinding:
+    """One line of the answer."""
+
+    part: str
+    state: PartState
+    detail: str
+    next_step: str = ""
+
+
+def missing(part: str, detail: str, next_step: str = "") -> PartFinding:
+    """It is not there, or does not work."""
+    return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
+
+
+def well(part: str, detail: str) -> PartFinding:
+    """It is there and works."""
+    return PartFinding(part=part, state=PartState.WELL, detail=detail)
+
+
+def unknown(part: str, detail: str, next_step: str = "") -> PartFinding:
+    """Nobody knows: this user may not look."""
+    return PartFinding(part=part, state=PartState.UNKNOWN, detail=detail, next_step=next_step)
+
+
+def wrong(part: str, detail: str, next_step: str = "") -> PartFinding:
+    """The part is there, and something was set in it that has no effect."""
+    return PartFinding(part=part, state=PartState.WRONG, detail=detail, next_step=next_step)
+
+
+NAMESPACE = "hami-system"
+"""Where no webhook registration names another one."""
+APPLY = "kubectl apply --kustomize k8s/base, or helm upgrade"
+_KINDS = ("deployments", "statefulsets", "daemonsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """As it was read; None of a list: this user may not read it."""
+
+    namespace: str
+    present: bool
+    registration: Json | None
+    """{}: it may not be read."""
+    workloads: Mapping[str, Json] | None
+    pods: Sequence[Json] | None
+    jobs: Sequence[Json] | None
+    refusals: Mapping[str, str]
+    """Why the API server refused pods, by the object that makes them."""
+    services: frozenset[str] | None
+    trusted: bool | None
+    """Whether the authority's certificate is there; None: it may not be read."""
+
+    @property
+    def elsewhere(self) -> bool:
+        """Our services run outside the cluster: the API server asks the webhook by an address."""
+        hooks = (self.registration or {}).get("webhooks") or ()
+        return not self.present and any("url" in hook["clientConfig"] for hook in hooks)
+
+
+async def read(api: KubeApi) -> Installed:
+    """Raises: Unavailable, Unauthorized (the API server does not know the user)."""
+    hidden: Json = {}
+    registration = await _object(api, CONFIGURATION_PATH, hidden)
+    namespace = _namespace_of(registration)
+    place = f"/api/v1/namespaces/{namespace}"
+    apps, batch = f"/apis/apps/v1/namespaces/{namespace}", f"/apis/batch/v1/namespaces/{namespace}"
+    lists = [await _items(api, f"{apps}/{kind}") for kind in _KINDS]
+    workloads = {item["metadata"]["name"]: item for items in lists for item in items or ()}
+    services = await _items(api, f"{place}/services")
+    authority = await _object(api, f"{place}/configmaps/hami-ca", hidden)
+    return Installed(
+        namespace=namespace,
+        present=await _object(api, place, hidden) is not None,
+        registration=registration,
+        workloads=None if None in lists else workloads,
+        pods=await _items(api, f"{place}/pods"),
+        jobs=await _items(api, f"{batch}/jobs"),
+        refusals={
+            event["involvedObject"]["name"]: event.get("message", "")
+            for event in await _items(api, f"{place}/events") or ()
+            if event.get("reason") == "FailedCreate"
+        },
+        services=None if services is None else frozenset(s["metadata"]["name"] for s in services),
+        trusted=None if authority is hidden else authority is not None,
+    )
+
+
+def findings(seen: Installed) -> list[PartFinding]:
+    """A line for each part, in the order in which one needs the other."""
+    if not seen.present:
+        return [missing("installation", f"there is no namespace {seen.namespace}", APPLY)]
+    return [
+        _credentials(seen),
+        _store(seen, "Postgres", "hami-postgres"),
+        _store(seen, "Redis", "hami-redis"),
+        _store(seen, "NATS", "hami-nats"),
+        *_migrations(seen),
+        workload(seen, "scheduler", "hami-scheduler"),
+        _webhook(seen),
+        _agents(seen),
+        workload(seen, "metrics", "hami-metrics"),
+    ]
+
+
+def _credentials(seen: Installed) -> PartFinding:
+    if seen.trusted is None:
+        return unknown("credentials", "the ConfigMap hami-ca may not be read")
+    if seen.trusted:
+        return well("credentials", f"hami-bootstrap has made them in {seen.namespace}")
+    job = next(iter(_unfinished(seen, "hami-bootstrap")), None)
+    if job is None:
+        return missing("credentials", "no ConfigMap hami-ca, and no Job hami-bootstrap", APPLY)
+    return missing(
+        "credentials",
+        f"Job {job} has not made them{_reason(seen, 'hami-bootstrap')}",
+        _way_out(seen, "hami-bootstrap") or f"kubectl --namespace {seen.namespace} logs job/{job}",
+    )
+
+
+def _store(seen: Installed, part: str, name: str) -> PartFinding:
+    own = seen.services is not None and name not in seen.services
+    if own and seen.workloads is not None and name not in seen.workloads:
+        return unknown(part, f"neither Service nor StatefulSet {name}: one of your own?")
+    return workload(seen, part, name)
+
+
+def _migrations(seen: Installed) -> list[PartFinding]:
+    """Nothing where they are done: their Jobs may be deleted at any time."""
+    return [
+        missing(
+            "migrations",
+            f"Job {job} is not done{_reason(seen, 'hami-migrations')}",
+            f"kubectl --namespace {seen.namespace} logs job/{job}",
+        )
+        for job in _unfinished(seen, "hami-migrations")
+        if "-post-" not in job
+    ][:1]
+
+
+def workload(seen: Installed, part: str, name: str) -> PartFinding:
+    """Whether all its pods are ready, and if not, why."""
+    if seen.workloads is None:
+        return unknown(part, f"the workloads of {seen.namespace} may not be read")
+    found = seen.workloads.get(name)
+    if found is None:
+        return missing(part, f"no {name} in {seen.namespace}", APPLY)
+    lacking = not_ready(found)
+    if lacking:
+        return missing(part, f"{name}: {lacking}{_reason(seen, name)}", _step(seen, name))
+    return well(part, f"{name} is ready in {seen.namespace}")
+
+
+def not_ready(found: Json) -> str:
+    """What a workload lacks; empty: nothing."""
+    status, spec = found.get("status") or {}, found.get("spec") or {}
+    wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
+    ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
+    if "desiredNumberScheduled" not in status and wanted == 0:
+        return "it is scaled to 0"
+    return "" if ready >= wanted else f"{ready} of {wanted} pods are ready"
+
+
+def _webhook(seen: Installed) -> PartFinding:
+    if seen.registration is None:
+        return missing("webhook", "no MutatingWebhookConfiguration hami-webhook", APPLY)
+    if not seen.registration:
+        return unknown("webhook", "the MutatingWebhookConfiguration may not be read")
+    if problem := ca_bundle_problem(seen.registration):
+        return missing(
+            "webhook",
+            f"the API server does not trust it: {problem}",
+            f"kubectl --namespace {seen.namespace} get jobs",
+        )
+    return workload(seen, "webhook", "hami-webhook")
+
+
+def _agents(seen: Installed) -> PartFinding:
+    found = (seen.workloads or {}).get("hami-node-agent")
+    status = (found or {}).get("status") or {}
+    if found is not None and not status.get("desiredNumberScheduled"):
+        wanted = found["spec"]["template"]["spec"].get("nodeSelector") or {}
+        labels = " ".join(f"{key}={value}" for key, value in wanted.items())
+        return missing(
+            "agents", f"no node has the label {labels}", f"kubectl label node NODE {labels}"
+        )
+    return workload(seen, "agents", "hami-node-agent")
+
+
+def _unfinished(seen: Installed, prefix: str) -> list[str]:
+    """Names of its Jobs that have not succeeded, the newest first."""
+    jobs = sorted(
+        (job for job in seen.jobs or () if job["metadata"]["name"].startswith(prefix)),
+        key=lambda job: str(job["metadata"].get("creationTimestamp")),
+        reverse=True,
+    )
+    return [
+        job["metadata"]["name"] for job in jobs if not (job.get("status") or {}).get("succeeded")
+    ]
+
+
+def _pods(seen: Installed, name: str) -> list[Json]:
+    """Of the workload of that name."""
+    return [
+        pod
+        for pod in seen.pods or ()
+        if (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == name
+    ]
+
+
+def _waiting(pod: Json) -> Json:
+    """Why its first container that waits does; {}: none shows it."""
+    status = pod.get("status") or {}
+    for each in (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ):
+        waiting: Json = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason"):
+            return waiting
+    return {}
+
+
+def _step(seen: Installed, name: str) -> str:
+    """The command that helps or shows more: of a container that ended, its last lines."""
+    spec = ((seen.workloads or {}).get(name) or {}).get("spec") or {}
+    if spec.get("replicas") == 0:
+        kind = "statefulset" if "serviceName" in spec else "deployment"
+        return f"kubectl --namespace {seen.namespace} scale --replicas=1 {kind}/{name}"
+    if way_out := _way_out(seen, name):
+        return way_out
+    for pod in _pods(seen, name):
+        if _waiting(pod).get("reason") == "CrashLoopBackOff":
+            own = pod["metadata"]["name"]
+            return f"kubectl --namespace {seen.namespace} logs --previous {own}"
+    return f"kubectl --namespace {seen.namespace} describe pods -l app.kubernetes.io/name={name}"
+
+
+def _way_out(seen: Installed, name: str) -> str:
+    """Return what lets refused pods be created; empty: none was refused, or it is unknown."""
+    refusal = _refusal(seen, name)
+    if "PriorityClass" in refusal:
+        return (
+            "helm upgrade with --set global.priorityClassName=,devicePlugin.priorityClassName= "
+            f"or a ResourceQuota of system priorities in {seen.namespace}"
+        )
+    if "PodSecurity" in refusal:
+        label = "pod-security.kubernetes.io/enforce=privileged"
+        return f"kubectl label --overwrite namespace {seen.namespace} {label}"
+    return ""
+
+
+def _reason(seen: Installed, name: str) -> str:
+    """Why a pod of that name waits, in parentheses; empty: no pod shows it."""
+    for pod in _pods(seen, name):
+        waiting = _waiting(pod)
+        if waiting:
+            text = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+            return f" ({text})"
+        for condition in (pod.get("status") or {}).get("conditions") or ():
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                return f" (not scheduled: {condition.get('message')})"
+    refusal = _refusal(seen, name)
+    return f" (no pod may be created: {refusal})" if refusal else ""
+
+
+def _refusal(seen: Installed, name: str) -> str:
+    """Return why a workload without pods has none; empty: unknown."""
+    if _pods(seen, name):
+        return ""
+    # A Deployment's pods are made by its ReplicaSet, whose name begins with the Deployment's.
+    return next(
+        (text for maker, text in seen.refusals.items() if f"{maker}-".startswith(f"{name}-")), ""
+    )
+
+
+def _namespace_of(registration: Json | None) -> str:
+    for hook in (registration or {}).get("webhooks") or ():
+        service = hook["clientConfig"].get("service")
+        if service:
+            return str(service["namespace"])
+    return NAMESPACE
+
+
+async def _object(api: KubeApi, path: str, hidden: Json) -> Json | None:
+    """None: there is none; `hidden`: this user may not read it."""
+    try:
+        return await api.get(path)
+    except NotFound:
+        return None
+    except Forbidden:
+        return hidden
+
+
+async def _items(api: KubeApi, path: str) -> list[Json] | None:
+    """None: this user may not read them."""
+    try:
+        return list((await api.get(path)).get("items") or ())
+    except Forbidden:
+        return None
+    except NotFound:
+        return []

@@ -1,0 +1,321 @@
+"""`hamictl up` and `hamictl down`: the whole system on this machine, with a demo.
+
+The demo is the pods of `examples/`, applied in order, until each runs or shows why it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
+from hamilocal.supervisor.state_file import SupervisorError, read_state, stop_running
+from hamilocal.system import control
+from hamilocal.system.layout import Layout, project, require_driver
+from hamilocal.system.options import UpOptions
+from pydantic import ValidationError
+from rich.live import Live
+
+from hamictl.commands.runner import console, run_interruptible, spoken_errors
+from hamictl.commands.simulate import policy_of
+from hamictl.manifests import apply_pod, read_manifest
+from hamictl.scheduler_client import SchedulerAddress, SchedulerClient
+from hamictl.settings import Settings
+from hamictl.view import cluster_state
+from hamictl.view.cluster_state import board
+
+SETTLE_TIMEOUT_S = 60.0
+_DEMO_POLL_S = 0.2
+
+
+def demo_pods(examples: Path) -> list[Json]:
+    """The pods of the folder's manifests, in the order of their file names."""
+    return [
+        pod
+        for path in sorted(examples.glob("*.yaml"))
+        for pod in read_manifest(path.read_text(), source=str(path), namespace="default").pods
+    ]
+
+
+async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
+    """Creates those that do not exist yet."""
+    for pod in pods:
+        try:
+            await api.get(_path(pod))
+        except NotFound:
+            await apply_pod(api, pod)
+
+
+async def settled(api: KubeApi, pods: Sequence[Json]) -> bool:
+    """Waits until every pod runs, has ended, or waits with a reason; False when time is over."""
+    try:
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                live = [await api.get(_path(pod)) for pod in pods]
+                if all(_is_settled(pod) for pod in live):
+                    return True
+                await asyncio.sleep(_DEMO_POLL_S)
+    except TimeoutError:
+        return False
+
+
+def _path(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _is_settled(pod: Json) -> bool:
+    if not pod["spec"].get("nodeName"):
+        return bool(cluster_state.why_waiting(pod))
+    return cluster_state.phase(pod) not in ("Pending", "ContainerCreating", "Unknown")
+
+
+_NODES_TIMEOUT_S = 60.0
+_POLL_S = 0.1
+_REFRESH_S = 1.0
+
+
+def up(
+    nodes: Annotated[int, typer.Option(help="simulated nodes")] = 3,
+    gpus: Annotated[int, typer.Option(help="cards per node")] = 4,
+    model: Annotated[str, typer.Option(help="product name of the cards")] = "NVIDIA A100-SXM4-80GB",
+    memory_mib: Annotated[int, typer.Option(help="memory per card")] = 81920,
+    own_cards: Annotated[
+        bool,
+        typer.Option("--own-cards", help="one node with the NVIDIA cards of this machine instead"),
+    ] = False,
+    driver_folder: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="their driver's libraries, where the loader does not find them",
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="use this API server instead of the emulated one")
+    ] = None,
+    external_node: Annotated[
+        list[str] | None, typer.Option(help="admit this node's own agent (may be repeated)")
+    ] = None,
+    kubelet_flag: Annotated[
+        list[str] | None, typer.Option(help="for the simulated kubelets", hidden=True)
+    ] = None,
+    node_policy: Annotated[
+        Literal["binpack", "spread", "fragmentation"], typer.Option(help="of pods that name none")
+    ] = "binpack",
+    gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "",
+    score_pods_without_cards: Annotated[
+        bool,
+        typer.Option(
+            "--score-pods-without-cards", help="they leave the CPU beside idle cards alone"
+        ),
+    ] = False,
+    device_config: Annotated[
+        Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
+    ] = None,
+    enable_ascend: Annotated[
+        bool, typer.Option("--enable-ascend", help="serve the chips of the block vnpus")
+    ] = False,
+    enable_iluvatar: Annotated[
+        bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
+    ] = False,
+    binding: Annotated[
+        Literal["mixed", "lock", "late"],
+        typer.Option(
+            help="how containers get their slices: late, by CDI at their start; lock, one pod at a "
+            "time at Allocate; mixed, late but for each third node"
+        ),
+    ] = "mixed",
+    most_ends: Annotated[
+        int, typer.Option(help="give a process up that ended so often within ten minutes")
+    ] = 20,
+    fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="return when it is ready")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="start no workload")] = False,
+) -> None:
+    """Start everything on this machine and show it; Ctrl-C stops it again."""
+    # Who is asked to end by whatever started it leaves nothing behind either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    layout = Layout(folder=Settings().folder.absolute())
+    try:
+        options = UpOptions(
+            nodes=nodes,
+            gpus=gpus,
+            model=model,
+            memory_mib=memory_mib,
+            own_cards=own_cards,
+            driver_folder=driver_folder.absolute() if driver_folder else None,
+            external_nodes=tuple(external_node or ()),
+            kubeconfig=kubeconfig.absolute() if kubeconfig else None,
+            kubelet_flags=tuple(kubelet_flag or ()),
+            node_policy=node_policy,
+            gpu_policy=gpu_policy,
+            score_pods_without_cards=score_pods_without_cards,
+            device_config=device_config.absolute() if device_config else None,
+            enable_ascend=enable_ascend,
+            enable_iluvatar=enable_iluvatar,
+            binding=binding,
+            most_ends=most_ends,
+        )
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise typer.BadParameter(first["msg"], param_hint=f"--{option}") from None
+    if gpu_policy:
+        try:
+            policy_of(node_policy, gpu_policy)
+        except InvalidRequest as exc:
+            raise typer.BadParameter(str(exc)) from None
+    began_s = time.monotonic()
+    quiet = as_json
+    with spoken_errors():
+        if kubeconfig is not None and not kubeconfig.exists():
+            raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
+        # A mistake in it is reported here, not in the logs of three services.
+        options.vendors()
+        if own_cards:
+            require_driver(options.driver_folder)
+        if fresh:
+            control.erase(layout)
+        try:
+            state = _bring_up(layout, options, quiet=quiet)
+            described = control.description(state)
+            pods = [] if no_demo else demo_pods(project().examples)
+            run_interruptible(_until_useful(layout, options, described, pods, quiet=quiet))
+            if as_json:
+                console.print_json(data=described)
+            else:
+                console.print(f"up after {time.monotonic() - began_s:.1f} s, set-up not counted")
+            run_interruptible(_watch(layout, described, once=detach, silent=as_json))
+        except KeyboardInterrupt:
+            console.print("\nstopping", highlight=False)
+        except (SupervisorError, InvalidRequest, Unavailable):
+            stop_running(layout.state)
+            raise
+        if not detach:
+            stop_running(layout.state)
+
+
+def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, Any]:
+    """Starts the supervisor (or finds it running) and waits until every process serves."""
+    state = read_state(layout.state)
+    if control.is_running(layout) and state is not None:
+        _echo(quiet, _pages(state))
+        _echo(quiet, f"already running in {layout.folder}, with the options of its own start")
+        if state["phase"] == "ready":
+            return state
+        pid = state["supervisor"]["pid"]
+        starting = False
+    else:
+        starting = True
+        pid = control.start(layout, options)
+    announced: set[str] = set()
+    for seen in control.progress(layout, pid):
+        state = seen
+        # A run that was killed may have left its own state until the new one is written.
+        if starting and seen["supervisor"]["pid"] == pid:
+            starting = False
+            _echo(quiet, _pages(seen))
+            _echo(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
+        for name, entry in seen["services"].items():
+            if entry["phase"] == "ready" and name not in announced:
+                announced.add(name)
+                _echo(quiet, f"  {name} is ready")
+    assert state is not None
+    return state
+
+
+def _pages(state: dict[str, Any]) -> str:
+    return f"pages: {state['pages_url']} (for this machine alone)"
+
+
+async def _until_useful(
+    layout: Layout,
+    options: UpOptions,
+    described: dict[str, Any],
+    pods: list[dict[str, Any]],
+    *,
+    quiet: bool,
+) -> None:
+    """Waits for the nodes' cards, then runs the demo until every pod runs or shows why not."""
+    scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
+    async with open_kube_api(Path(described["kubeconfig"])) as api:
+        deadline_s = time.monotonic() + _NODES_TIMEOUT_S
+        while missing := (
+            await control.nodes_without_cards(api, options)
+            or await _unregistered(scheduler, options)
+        ):
+            if time.monotonic() > deadline_s:
+                raise SupervisorError(
+                    f"no cards on {', '.join(missing)} after {_NODES_TIMEOUT_S:g} s"
+                    f" (logs: {layout.logs})"
+                )
+            await asyncio.sleep(_POLL_S)
+        _echo(
+            quiet,
+            "  one node with this machine's cards"
+            if options.own_cards
+            else f"  {options.nodes} nodes with {options.gpus} cards each",
+        )
+        if pods:
+            _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
+            await apply_demo(api, pods)
+            if not await settled(api, pods):
+                _echo(quiet, f"not all pods settled within {SETTLE_TIMEOUT_S:g} s")
+
+
+async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
+    """Local nodes whose cards the scheduler does not know yet: their pods would be refused."""
+    nodes = [node.name for node in options.local_nodes() if node.gpus]
+    if not nodes:
+        return []
+    registered = {row["node"] for row in await scheduler.rows("/v1/devices") if row["present"]}
+    return [name for name in nodes if name not in registered]
+
+
+async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
+    """Shows the board, live on a terminal, once elsewhere, until the system ends or Ctrl-C.
+
+    Raises: SupervisorError when it ended unasked.
+    """
+    scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
+    async with open_kube_api(Path(described["kubeconfig"])) as api:
+        if not silent:
+            console.print(board(await cluster_state.look(api, scheduler), described))
+        if once:
+            return
+        live = not silent and sys.stdout.isatty()
+        with (
+            Live(console=console, auto_refresh=False, screen=True) if live else nullcontext() as it
+        ):
+            while control.is_running(layout):
+                if it is not None:
+                    it.update(board(await cluster_state.look(api, scheduler), described))
+                    it.refresh()
+                await asyncio.sleep(_REFRESH_S)
+    control.check_stopped(layout)
+    _echo(silent, "stopped by `hamictl down`")
+
+
+def down() -> None:
+    """Stop the local system; its data stays in its folder."""
+    layout = Layout(folder=Settings().folder.absolute())
+    with spoken_errors():
+        stopped = stop_running(layout.state)
+    console.print("stopped" if stopped else f"nothing runs in {layout.folder}")
+
+
+def _echo(quiet: bool, text: str) -> None:
+    if not quiet:
+        console.print(text, highlight=False)

@@ -1,1 +1,0 @@
-"""The local system on this machine, and its demo."""

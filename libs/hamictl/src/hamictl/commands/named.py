@@ -1,0 +1,282 @@
+"""Verbs that are named questions: who and pending; `hamictl sql NAME` asks any.
+
+Cards are named as people write them: a uuid, the beginning of one, or NODE/INDEX. Pods whose
+ResourceClaims are kube-scheduler's come from the scheduler: the ledger has no decision about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from hamicommon.errors import HamiError, InvalidRequest, NotFound
+
+from hamictl.commands.options import Answered as Form
+from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
+from hamictl.commands.runner import run
+from hamictl.output import render
+from hamictl.output.records import TABLE, OutputFormat, Records, Row, TableColumn
+from hamictl.output.terminal import note
+from hamictl.questions import Answered, QuestionClient
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.named import records_of
+
+SHORTEST = 4
+"""Characters of a uuid's beginning."""
+NAMED = 3
+"""Of several cards that begin alike, in the sentence."""
+
+
+async def uuid_of(name: str) -> str:
+    """The uuid of the card that is there and has this name.
+
+    Raises: NotFound, InvalidRequest where several begin so, Forbidden, Unavailable.
+    """
+    client = QuestionClient(find_target(Settings()))
+    node, slash, index = name.rpartition("/")
+    where = {"node": node} if slash else {}
+    return chosen((await client.ask("cards", where)).rows, name, index if slash else "")
+
+
+async def uuid_or_name(name: str) -> str:
+    """The same; a card that is gone is known by its whole uuid alone, which this then is.
+
+    Raises: InvalidRequest, Forbidden, Unavailable.
+    """
+    try:
+        return await uuid_of(name)
+    except NotFound:
+        return name
+
+
+def chosen(cards: Sequence[Row], name: str, index: str) -> str:
+    """Return the one of these cards with the index, of that uuid, or whose uuid begins so.
+
+    Raises: as `uuid_of`.
+    """
+    if index:
+        found = [str(row["device_uuid"]) for row in cards if str(row["card_index"]) == index]
+    elif any(str(row["device_uuid"]) == name for row in cards):
+        found = [name]
+    elif len(name) < SHORTEST:
+        found = []
+    else:
+        found = [str(row["device_uuid"]) for row in cards if _begins(row, name)]
+    if not found and index and cards:
+        node = name.rpartition("/")[0]
+        raise NotFound(f"there is no card {name}: {node} has {_indices(cards)}")
+    if not found:
+        raise NotFound(
+            f"there is no card {name}: `hamictl get devices` has the cards that are known"
+        )
+    if len(found) > 1:
+        some = ", ".join(sorted(found)[:NAMED])
+        raise InvalidRequest(f"{len(found)} cards begin with {name}, such as {some}")
+    return found[0]
+
+
+def _indices(cards: Sequence[Row]) -> str:
+    """`cards 0 to 3`, or each index where one is missing between them."""
+    known = sorted(int(row["card_index"]) for row in cards)
+    if len(known) == 1:
+        return f"card {known[0]} alone"
+    if known == list(range(known[0], known[-1] + 1)):
+        return f"cards {known[0]} to {known[-1]}"
+    return f"cards {', '.join(map(str, known))}"
+
+
+def _begins(row: Row, name: str) -> bool:
+    return str(row["device_uuid"]).lower().startswith(name.lower())
+
+
+REASON_CODE = "ResourceClaims"
+UNKNOWN = ("last_at", "attempt_count", "ahead_count", "trace_id")
+"""What kube-scheduler does not show of a pod that waits."""
+
+
+async def waiting_by_claims(
+    namespace: str, reason: str, known: Collection[str]
+) -> list[dict[str, Any]]:
+    """Rows like those of the question `waiting-pods`, without the pods of `known` uids.
+
+    Where the scheduler can't be asked, a note has the reason.
+    """
+    scheduler = find_target(Settings()).scheduler
+    if not scheduler.url or reason not in ("", REASON_CODE):
+        return []
+    query = {"namespace": namespace} if namespace else {}
+    try:
+        rows = await SchedulerClient(scheduler).rows_if_known("/v1/pods-by-claims", **query)
+    except HamiError as exc:
+        note(f"pods that wait for ResourceClaims are not listed: {exc}")
+        return []
+    return [dict.fromkeys(UNKNOWN) | row for row in rows or () if row["pod_uid"] not in known]
+
+
+ASKED_WITHIN = timedelta(minutes=10)
+"""kube-scheduler tries every pod again after five minutes."""
+HELD = (
+    *("reserved_at", "ended_at", "namespace", "pod_name", "container", "node", "card_index"),
+    *("memory_bytes", "core_ratio", "state", "reason", "pod_uid"),
+)
+WAITING = (
+    *("namespace", "pod_name", "card_count", "memory_bytes", "core_ratio", "since_at"),
+    *("last_at", "attempt_count", "ahead_count", "summary", "reason_code", "trace_id"),
+)
+
+
+def ask(name: str, parameters: Mapping[str, object]) -> Answered:
+    """The whole answer. Ends the verb with a sentence where it can't be had."""
+    answer = run(_ask(name, parameters))
+    if not answer.complete:
+        note(f"more than {len(answer.rows)} rows: narrow the question")
+    return answer
+
+
+async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
+    return await QuestionClient(find_target(Settings())).ask(name, parameters)
+
+
+def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ()) -> None:
+    """Writes it; for people these columns."""
+    render.write(records_of(answer, columns=columns), output)
+
+
+def who(
+    thing: Annotated[
+        str,
+        typer.Argument(
+            help="a card (uuid, its beginning, or NODE/INDEX), or a node; without it all of them"
+        ),
+    ] = "",
+    at: At = "",
+    since: Since = "",
+    until: Until = "",
+    output: Form = TABLE,
+) -> None:
+    """Show who holds which card, or who held it then: of all cards, a node, or one card."""
+    moment = moment_of(at, "--at")
+    if moment is not None and (since or until):
+        raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
+    if (since or until) and not thing:
+        raise typer.BadParameter("of which card or node?", param_hint="THING")
+    times = time_of(since, until)
+    where = run(card_or_node(thing)) if thing else {}
+    if since or until:
+        show(ask("who-held-card", {**where, **times}), output, columns=HELD)
+    else:
+        show(ask("what-runs-where", {**where, "at": moment}), output, columns=HELD)
+
+
+async def card_or_node(thing: str) -> dict[str, object]:
+    """Cards of every vendor are known by `get devices`; a node is what is no card's uuid.
+
+    Raises: NotFound where it is neither.
+    """
+    kind, _, name = thing.rpartition("/")
+    if kind in ("node", "nodes"):
+        return {"node": name}
+    if kind in ("device", "devices", "card", "cards"):
+        return {"card": name}
+    client = QuestionClient(find_target(Settings()))
+    for question, parameter in (("nodes", "node"), ("cards", "card")):
+        try:
+            # Without a row it is known all the same: of another time.
+            await client.ask(question, {parameter: thing}, most=1)
+        except NotFound:
+            continue
+        return {parameter: thing}
+    try:
+        return {"card": await uuid_of(thing)}
+    except NotFound as exc:
+        if " has card" in str(exc):
+            raise
+        raise NotFound(
+            f"there is no card and no node {thing}: "
+            "`hamictl get devices` has the cards that are known"
+        ) from None
+
+
+def pending(
+    namespace: InNamespace = "",
+    reason: Annotated[str, typer.Option(help="only pods with this reason code")] = "",
+    at: At = "",
+    output: Form = TABLE,
+) -> None:
+    """Show which pods wait, for what, since when, and who is before them."""
+    moment = moment_of(at, "--at")
+    where = {"namespace": namespace, "reason": reason, "at": moment}
+    answer = ask("waiting-pods", where)
+    # The past of what kube-scheduler decides is in no ledger.
+    uids = {str(row["pod_uid"]) for row in answer.rows}
+    by_claims = [] if moment else run(waiting_by_claims(namespace, reason, uids))
+    if output.for_people and (answer.rows or by_claims):
+        counts = ask("pending-reasons", {"at": moment})
+        by_reason = [f"{row['reason_code']} {row['pod_count']}" for row in counts.rows]
+        by_reason += [f"{REASON_CODE} {len(by_claims)}"] if by_claims else []
+        note(f"{len(answer.rows) + len(by_claims)} waiting: {' · '.join(by_reason)}")
+    if output.for_people and (unasked := _not_asked(answer.rows, moment)):
+        note(unasked)
+    show(replace(answer, rows=[*answer.rows, *by_claims]), output, columns=WAITING)
+
+
+def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) -> str:
+    """A sentence about pods that kube-scheduler should have tried again by then; empty: none."""
+    now = moment or datetime.now(UTC)
+    late = [
+        last_at
+        for row in rows
+        if now - (last_at := datetime.fromisoformat(str(row["last_at"]))) > ASKED_WITHIN
+    ]
+    if not late:
+        return ""
+    minutes = (now - max(late)) // timedelta(minutes=1)
+    return (
+        f"kube-scheduler has not asked about {len(late)} of them for {minutes} minutes or more: "
+        "does it run? (`hamictl doctor`)"
+    )
+
+
+def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
+    """`hamictl sql NAME key=value ...`. Raises: typer.BadParameter."""
+    parameters: dict[str, object] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r}: NAME=VALUE is wanted", param_hint="PARAMETERS")
+        parameters[key] = value
+    show(ask(name, parameters), output)
+
+
+def listed(output: OutputFormat) -> None:
+    """The questions that there are."""
+    rows = run(_questions())
+    columns = [
+        TableColumn("QUESTION", lambda row: str(row["name"]), "name"),
+        TableColumn("ASKS", lambda row: str(row["title"]), "title"),
+        TableColumn(
+            "PARAMETERS", lambda row: " ".join(f"{each['name']}=" for each in row["parameters"])
+        ),
+    ]
+    found = Records(
+        kind="Question",
+        plural="questions",
+        columns=columns,
+        rows=rows,
+        name=lambda row: f"question/{row['name']}",
+    )
+    render.write(found, output)
+
+
+async def _questions() -> list[dict[str, object]]:
+    return await QuestionClient(find_target(Settings())).questions()
+
+
+def time_of(since: str, until: str) -> dict[str, datetime | None]:
+    """Parameters of a question about a time."""
+    return {"since": since_of(since), "until": moment_of(until, "--until")}

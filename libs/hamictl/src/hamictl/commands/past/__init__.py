@@ -1,1 +1,0 @@
-"""Verbs about what was: traces, use, and named questions."""

@@ -1,0 +1,197 @@
+"""`hamictl sql`: a named question, or the ledger itself in SQL, which only reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import asyncpg
+import typer
+from hamicommon.errors import InvalidRequest, Unavailable
+
+from hamictl.commands import named as past
+from hamictl.commands.options import Answered
+from hamictl.commands.runner import console, run
+from hamictl.output import render
+from hamictl.output.records import TABLE
+from hamictl.output.terminal import emit
+from hamictl.scheduler_client import closed_forward
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.lists import of, table
+
+SQL_TIMEOUT_S = 60.0
+NAMED = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+"""A question's name: one lower-case term, which no query of SQL is."""
+READER = "hami_reader"
+"""The role that reads all and writes nothing (docs/sql.md)."""
+_NO_ROLE, _NO_MEMBER = "22023", "42501"
+_ASKS_ONLY = ("explain", "show")
+"""Statements that are no query, and that can't do anything else either."""
+_QUERIES = ("select", "with", "values", "table")
+_COMMENTS = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*", re.DOTALL)
+_TERM = re.compile(r"\w+")
+
+
+def sql(
+    query: Annotated[
+        str,
+        typer.Argument(
+            help="name of a question, or one SQL query, which is run as hami_reader; "
+            "without it: the questions that there are"
+        ),
+    ] = "",
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="of a question, as in memory=8Gi")
+    ] = None,
+    answered: Answered = TABLE,
+) -> None:
+    """Ask a named question (without a name: which there are), or the ledger itself in SQL."""
+    if not query:
+        past.listed(answered)
+        return
+    if NAMED.fullmatch(query):
+        past.named(query, parameters or [], answered)
+        return
+    if parameters:
+        raise typer.BadParameter("a query has none: they are for named questions")
+    output = answered.form.value
+    if output not in ("table", "wide", "json", "csv"):
+        raise typer.BadParameter("of a query: table, json or csv", param_hint="--output")
+    columns, rows = run(_query(query))
+    plain = [[_plain(value) for value in row] for row in rows]
+    if output == "json":
+        emit(render.escaped_json([dict(zip(columns, row, strict=True)) for row in plain]))
+    elif output == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(plain)
+        emit(text.getvalue())
+    else:
+        console.print_whole(table("", columns, ([of(value) for value in row] for row in plain)))
+
+
+async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    begins = first_term(query)
+    if begins not in (*_QUERIES, *_ASKS_ONLY):
+        raise InvalidRequest(refusal(query, begins))
+    async with ledger_reader() as connection:
+        # Not by its first term: who nests comments hides a statement behind them.
+        if not query.lstrip().lower().startswith(_ASKS_ONLY):
+            # A cursor takes a query and nothing else: COPY and DO would run programs on the
+            # server where the login may, read-only or not. Prepared: it is one statement.
+            declared = f"DECLARE hamictl NO SCROLL CURSOR FOR {query}"
+            await (await connection.prepare(declared)).fetch(timeout=SQL_TIMEOUT_S)
+            query = "FETCH ALL FROM hamictl"
+        statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
+        records = await statement.fetch(timeout=SQL_TIMEOUT_S)
+        return [attribute.name for attribute in statement.get_attributes()], [
+            tuple(record) for record in records
+        ]
+
+
+def first_term(query: str) -> str:
+    """In lower case, after comments and brackets; empty where there is none."""
+    begins = _COMMENTS.match(query)
+    found = _TERM.match(query, 0 if begins is None else begins.end())
+    return "" if found is None else found[0].lower()
+
+
+def refusal(query: str, begins: str) -> str:
+    """What is right in place of a statement that is no query."""
+    known = ", ".join(term.upper() for term in (*_QUERIES, *_ASKS_ONLY))
+    what = f"{begins.upper()[:40]} is refused" if begins else "that is no query"
+    return (
+        f"SQL: questions only read: {what}. A query begins with {known}; "
+        f"`hamictl sql` lists the questions that have a name"
+    )
+
+
+@asynccontextmanager
+async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
+    """One read-only transaction as `hami_reader`, which sees one moment of the ledger.
+
+    Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
+    """
+    target = find_target(Settings())
+    dsn = target.need_postgres()
+    try:
+        connection = await asyncpg.connect(
+            dsn, timeout=5, server_settings={"default_transaction_read_only": "on"}
+        )
+    except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
+        forward = "" if target.local else closed_forward(dsn, exc)
+        raise Unavailable(f"Postgres: {exc or type(exc).__name__}{forward}") from exc
+    except ValueError as exc:
+        raise InvalidRequest(f"HAMI_POSTGRES_DSN is not usable: {exc}") from exc
+    try:
+        await _become_reader(connection)
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            yield connection
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        raise InvalidRequest(f"SQL: {exc}") from exc
+    except TimeoutError as exc:
+        raise Unavailable(f"Postgres: no answer within {SQL_TIMEOUT_S:g} s") from exc
+    finally:
+        await connection.close(timeout=5)
+
+
+async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
+    """The query has the rights of `hami_reader`, with any login.
+
+    Raises: InvalidRequest with what an administrator does about it.
+    """
+    try:
+        await connection.execute(f"SET ROLE {READER}")
+    except asyncpg.PostgresError as exc:
+        login = await connection.fetchval("SELECT session_user")
+        if exc.sqlstate == _NO_ROLE:
+            raise InvalidRequest(
+                f"SQL: this database has no role {READER}, as which queries run: an administrator "
+                f"creates it (docs/sql.md)"
+            ) from exc
+        if exc.sqlstate == _NO_MEMBER:
+            raise InvalidRequest(
+                f"SQL: {login} may not query as {READER}: GRANT {READER} TO {login}"
+            ) from exc
+        raise
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    return _number_or_text(_ranges(value))
+
+
+def _ranges(value: Any) -> Any:
+    """A range of moments as Postgres writes it, its bounds in ISO 8601; else the value itself."""
+    if isinstance(value, asyncpg.Range):
+        return range_text(value)
+    if isinstance(value, list) and value and all(isinstance(one, asyncpg.Range) for one in value):
+        return f"{{{','.join(map(range_text, value))}}}"
+    return value
+
+
+def range_text(held: asyncpg.Range) -> str:
+    """`[2026-11-26T13:27:09Z,2026-11-26T13:29:42Z)`; a bound that is open has no text."""
+    if held.isempty:
+        return "empty"
+    begins = "[" if held.lower_inc else "("
+    ends = "]" if held.upper_inc else ")"
+    return f"{begins}{_bound(held.lower)},{_bound(held.upper)}{ends}"
+
+
+def _bound(value: Any) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return "" if value is None else str(value)
+
+
+def _number_or_text(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | bool | str) else str(value)

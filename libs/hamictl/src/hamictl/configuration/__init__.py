@@ -1,1 +1,0 @@
-"""What a person would otherwise set in every shell: `~/.config/hamictl.toml`."""

@@ -1,0 +1,231 @@
+"""Manifests of people: read from files down to the pods they mean, created at an API server.
+
+A Pod is itself; of a workload kind it is the pod template, once per replica; a List is its items.
+Other kinds are named, so that nothing is dropped silently. Each mistake is one sentence with the
+path once.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+from hamicommon.errors import Conflict, InvalidRequest
+from hamicommon.k8s.client import KubeApi, PatchType
+from hamicommon.k8s.quantities import canonical
+from hamicommon.k8s.types import Json, JsonMapping
+
+STDIN = "-"
+MOST_BYTES = 2**30
+"""Of one file: a million pods have a tenth of it."""
+
+
+def read_text(source: str) -> str:
+    """The file's text; `-` is standard input.
+
+    Raises: InvalidRequest naming the file and what is wrong with it.
+    """
+    try:
+        if source == STDIN:
+            return _bounded(sys.stdin, "standard input")
+        with Path(source).open(encoding="utf-8") as file:
+            return _bounded(file, source, os.fstat(file.fileno()).st_size)
+    except FileNotFoundError:
+        raise InvalidRequest(f"{source}: not readable: no such file") from None
+    except IsADirectoryError:
+        raise InvalidRequest(
+            f"{source}: not readable: it is a folder, and a file is wanted"
+        ) from None
+    except OSError as exc:
+        raise InvalidRequest(f"{source}: not readable: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"{source} is no text: byte {exc.start} is not UTF-8") from exc
+
+
+def _bounded(file: TextIO, source: str, size: int = 0) -> str:
+    """`size`: as far as it is known; a device or a pipe has none."""
+    text = "" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
+    if size > MOST_BYTES or len(text) > MOST_BYTES:
+        raise InvalidRequest(f"{source} is too large: at most {MOST_BYTES >> 20} MiB are read")
+    # Spreadsheets begin a file with it.
+    return text.removeprefix("\ufeff")
+
+
+# kind -> where its pod template lies.
+_TEMPLATES = {
+    "Deployment": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "Job": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
+# More of one workload than this is a slip of the finger on a simulated cluster.
+_MOST_REPLICAS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a file holds for us."""
+
+    pods: tuple[Json, ...]
+    left_out: tuple[str, ...]
+    """kind/name of objects that mean no pod."""
+    quotas: tuple[Json, ...] = ()
+    """The ResourceQuotas among those."""
+
+
+def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
+    """Reads YAML or JSON with one or more documents.
+
+    Raises: InvalidRequest when it can't be parsed or an object has no kind or name.
+    """
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as exc:
+        raise InvalidRequest(f"{source} is not YAML: {str(exc).replace(chr(10), ' ')}") from exc
+    pods: list[Json] = []
+    left_out: list[str] = []
+    quotas: list[Json] = []
+    for item in _items(documents, source):
+        kind, name = _identity(item, source)
+        if kind == "Pod":
+            pods.append(_placed(item, namespace))
+        elif kind in _TEMPLATES:
+            pods += _from_template(item, kind, name, source, namespace)
+        else:
+            left_out.append(f"{kind}/{name}")
+            if kind == "ResourceQuota":
+                quotas.append(_placed(item, namespace))
+    return Manifest(pods=tuple(pods), left_out=tuple(left_out), quotas=tuple(quotas))
+
+
+def _items(documents: list[object], source: str) -> Iterator[Json]:
+    for document in documents:
+        if not isinstance(document, dict):
+            raise InvalidRequest(f"{source}: a Kubernetes object is wanted, found {document!r:.60}")
+        if str(document.get("kind", "")).endswith("List") and "items" in document:
+            yield from _items(document["items"], source)
+        else:
+            yield document
+
+
+def _identity(item: Json, source: str) -> tuple[str, str]:
+    metadata = item.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise InvalidRequest(f"{source}: metadata is {metadata!r:.60}: an object is wanted")
+    name = metadata.get("name") or metadata.get("generateName")
+    if not item.get("kind") or not name:
+        raise InvalidRequest(f"{source}: every object needs kind and metadata.name")
+    return str(item["kind"]), str(name)
+
+
+def _placed(item: Json, namespace: str) -> Json:
+    made = copy.deepcopy(item)
+    made.setdefault("apiVersion", "v1")
+    made["metadata"].setdefault("namespace", namespace)
+    return made
+
+
+def _from_template(item: Json, kind: str, name: str, source: str, namespace: str) -> list[Json]:
+    template: Any = item
+    for part in _TEMPLATES[kind]:
+        template = (template or {}).get(part) if isinstance(template, dict) else None
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        where = ".".join(_TEMPLATES[kind])
+        raise InvalidRequest(f"{source}: {kind}/{name} has no {where}.spec")
+    spec = item.get("spec") or {}
+    count = spec.get("parallelism" if kind == "Job" else "replicas", 1)
+    if not isinstance(count, int) or not 0 <= count <= _MOST_REPLICAS:
+        raise InvalidRequest(
+            f"{source}: {kind}/{name}: replicas is {count!r}; 0 to {_MOST_REPLICAS} is possible"
+        )
+    metadata = template.get("metadata") or {}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                **copy.deepcopy(metadata),
+                "name": f"{name}-{number}",
+                "namespace": item["metadata"].get("namespace", namespace),
+            },
+            "spec": copy.deepcopy(template["spec"]),
+        }
+        for number in range(count)
+    ]
+
+
+async def apply_pod(api: KubeApi, pod: Json) -> str:
+    """Creates the pod; an existing one gets its labels and annotations; returns what was done.
+
+    Raises: Conflict where the existing one asks for something else, which only a new pod can.
+    """
+    metadata = pod["metadata"]
+    collection = f"/api/v1/namespaces/{metadata['namespace']}/pods"
+    try:
+        await api.create(collection, pod)
+    except Conflict:
+        changes = {
+            "metadata": {
+                "labels": metadata.get("labels") or {},
+                "annotations": metadata.get("annotations") or {},
+            }
+        }
+        path = f"{collection}/{metadata['name']}"
+        existing = await api.patch(path, changes, PatchType.MERGE)
+        if differing := differences(pod, existing):
+            raise Conflict(
+                f"exists with another spec ({', '.join(differing)}), which is not changed: "
+                "delete it first; labels and annotations are updated"
+            ) from None
+        return "exists (labels and annotations updated)"
+    return "created"
+
+
+def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
+    """Where containers of an existing pod are not as the manifest wants them.
+
+    Only what the manifest states is compared, and of that what neither the API server nor
+    admission rewrites: images, commands, arguments and limits, whose amounts may be written again.
+    """
+    there = {each["name"]: each for each in _containers(existing)}
+    found = []
+    for wanted in _containers(pod):
+        name = wanted["name"]
+        if name not in there:
+            found.append(f"container {name}")
+            continue
+        found += [
+            f"{key} of {name}"
+            for key in ("image", "command", "args")
+            if key in wanted and wanted[key] != there[name].get(key)
+        ]
+        held = (there[name].get("resources") or {}).get("limits") or {}
+        limits = (wanted.get("resources") or {}).get("limits") or {}
+        found += [
+            f"{key} of {name}"
+            for key, amount in limits.items()
+            if key in held and _written(amount) != _written(held[key])
+        ]
+    return found
+
+
+def _containers(pod: JsonMapping) -> list[Json]:
+    spec = pod.get("spec") or {}
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _written(amount: object) -> str:
+    """As the API server writes it; what is no amount stays as it is."""
+    try:
+        return canonical(str(amount))
+    except InvalidRequest:
+        return str(amount)

@@ -1,1 +1,0 @@
-"""Pods of people: read from manifests, created at an API server."""
