@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hamictl.scheduler_client import Row, SchedulerClient
+from hamictl.scheduler_client import Row
 from hamictl.target import Installation
 
 PATH = "/api/v1/questions"
@@ -36,7 +36,7 @@ class QuestionClient:
 
     def __init__(self, target: Installation) -> None:
         """Raises: InvalidRequest where no metrics service is known."""
-        self._client = SchedulerClient(target.need_metrics())
+        self._client = target.metrics_client()
 
     async def questions(self) -> list[Row]:
         """Each with its name, title, parameters and columns. Raises: Unavailable, Forbidden."""

@@ -16,7 +16,7 @@ from hamicommon.settings import PostgresSettings, describe
 from hamilocal.supervisor.state_file import read_state, running_supervisor
 from pydantic import SecretStr, ValidationError
 
-from hamictl.scheduler_client import PAGE, SchedulerAddress, metrics_address
+from hamictl.scheduler_client import PAGE, SchedulerAddress, SchedulerClient, metrics_address
 from hamictl.settings import Settings
 
 
@@ -54,6 +54,14 @@ class Installation:
             )
         return self.scheduler
 
+    def scheduler_client(self) -> SchedulerClient:
+        """Raises InvalidRequest when the scheduler's address is unknown."""
+        return SchedulerClient(self.need_scheduler())
+
+    def metrics_client(self) -> SchedulerClient:
+        """Raises InvalidRequest when the metrics service's address is unknown."""
+        return SchedulerClient(self.need_metrics())
+
     def need_kubeconfig(self) -> Path:
         """Raises InvalidRequest when no cluster is known."""
         if self.kubeconfig is None:
@@ -75,8 +83,9 @@ class Installation:
             raise describe(exc, PostgresSettings) from None
 
 
-def find_target(settings: Settings) -> Installation:
-    """The local system in `settings.folder` if it runs, else the environment's addresses."""
+def find_target(settings: Settings | None = None) -> Installation:
+    """Return the local system in `settings.folder` if it runs, otherwise the addresses."""
+    settings = settings or Settings()
     path = settings.folder.absolute() / "state.json"
     state = read_state(path) if running_supervisor(path) else None
     if state is not None and "kubeconfig" in state:

@@ -11,8 +11,6 @@ from rich.table import Table
 
 from hamictl.commands.objects import Output
 from hamictl.commands.runner import console, run
-from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.lists import cores, memory, of, table
 
@@ -125,6 +123,6 @@ def adopt(
 
 
 async def _adopt(body: dict[str, Any]) -> Any:
-    target = find_target(Settings())
-    scheduler = SchedulerClient(target.need_scheduler())
+    target = find_target()
+    scheduler = target.scheduler_client()
     return await scheduler.post("/v1/adopt", body, timeout_s=TIMEOUT_S)

@@ -23,7 +23,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, Row
 from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
 from hamictl.view.explanation import (
@@ -63,7 +62,7 @@ async def pods_of_owner(target: Installation, kind: str, name: str, namespace: s
 
     Raises: NotFound where there is no such workload, or it has no pod; HamiError.
     """
-    scheduler = SchedulerClient(target.need_scheduler())
+    scheduler = target.scheduler_client()
     async with open_kube_api(target.need_kubeconfig()) as api:
         selectors = await _selectors(api, kind, name, namespace)
         states = await asyncio.gather(
@@ -152,7 +151,7 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
     existing = await existing_uid(target, namespace, name)
     if existing is not None:
         return existing
-    rows = await pods_named(SchedulerClient(target.need_scheduler()), namespace, name)
+    rows = await pods_named(target.scheduler_client(), namespace, name)
     if not rows:
         raise NotFound(await why_unknown(target, namespace, name))
     return str(rows[0]["pod_uid"])
@@ -184,9 +183,7 @@ async def existing_uid(target: Installation, namespace: str, name: str) -> str |
 async def why_unknown(target: Installation, namespace: str, name: str) -> str:
     """A pod that admission refused is an event of the controller that tried to create it."""
     unknown = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
-    held = await SchedulerClient(target.need_scheduler()).rows(
-        "/v1/allocations", namespace=namespace
-    )
+    held = await target.scheduler_client().rows("/v1/allocations", namespace=namespace)
     known = [str(row["pod_name"]) for row in held]
     if target.kubeconfig is None:
         return unknown + did_you_mean(name, known)
@@ -236,7 +233,7 @@ def explain(
     """Explain why a pod is where it is, or why it waits."""
     owner = owner_of(pod)
     if owner is not None:
-        pods = run(pods_of_owner(find_target(Settings()), *owner, namespace))
+        pods = run(pods_of_owner(find_target(), *owner, namespace))
         render.write(pods, output)
         waiting = [str(row["pod_name"]) for row in pods.rows if not row["node"]]
         if waiting:
@@ -252,10 +249,10 @@ def explain(
 
 
 async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
-    target = find_target(Settings())
+    target = find_target()
     namespace, name = pod_name(pod, namespace)
     uid = await pod_uid(target, namespace, name)
-    answer = await SchedulerClient(target.need_scheduler()).get(
+    answer = await target.scheduler_client().get(
         f"/v1/pods/{quote(uid, safe='')}/explain", namespace=namespace, name=name
     )
     if not output.for_people:

@@ -77,7 +77,7 @@ def config(
         return
     with spoken_errors():
         file = config_file()
-        settings, local = Settings(), find_target(Settings()).local
+        settings, local = Settings(), find_target().local
     rows = [*_options(file), *_addresses(file, settings)]
     columns = [
         TableColumn("SETTING", lambda row: str(row["setting"]), "setting"),

@@ -17,7 +17,7 @@ from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamictl.commands import answers
 from hamictl.commands.named import HELD, ask, uuid_of, uuid_or_name
 from hamictl.commands.objects import Namespace
-from hamictl.commands.options import Answered, At, moment_of
+from hamictl.commands.options import KINDS, Answered, At, moment_of
 from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
@@ -25,16 +25,9 @@ from hamictl.output.records import TABLE, OutputFormat, base_units
 from hamictl.output.terminal import note, shown_time
 from hamictl.questions import Answered as Answer
 from hamictl.questions import QuestionClient
-from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import records_of
 
-KINDS = {
-    **dict.fromkeys(("pod", "pods", "po"), "pod"),
-    **dict.fromkeys(("node", "nodes", "no"), "node"),
-    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
-}
 PAGE_TIMEOUT_S = 3.0
 STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_count")
 INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
@@ -110,10 +103,10 @@ def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
 
 async def _troubled_cards(namespace: str, name: str) -> object:
     """Cards of the pod that are not as granted, as explain has them; None: unknown."""
-    target = find_target(Settings())
+    target = find_target()
     try:
         uid = await answers.pod_uid(target, namespace, name)
-        scheduler = SchedulerClient(target.need_scheduler())
+        scheduler = target.scheduler_client()
         found = await scheduler.get(f"/v1/pods/{quote(uid, safe='')}/explain")
     except HamiError as exc:
         note(f"whether its cards are as granted is unknown: {exc}")
@@ -124,7 +117,7 @@ async def _troubled_cards(namespace: str, name: str) -> object:
 async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
     """None: the cluster knows the pod, and the ledger does not yet."""
     try:
-        return await QuestionClient(find_target(Settings())).ask("pod-steps", asked)
+        return await QuestionClient(find_target()).ask("pod-steps", asked)
     except NotFound:
         return None
 
@@ -167,7 +160,7 @@ def open_page(
 ) -> None:
     """Print the address of a page, and open it where there is a browser."""
     with spoken_errors():
-        url = find_target(Settings()).pages_url
+        url = find_target().pages_url
         if not url:
             raise InvalidRequest(
                 "where are the pages? start a local system with `hamictl up`, "

@@ -37,7 +37,6 @@ from hamictl.output.records import TABLE, Records, TableColumn
 from hamictl.output.terminal import shown_time
 from hamictl.questions import QuestionClient
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view.cluster_state import binding_row
 from hamictl.view.lists import vain_setting
@@ -70,7 +69,7 @@ def doctor(output: Answered = TABLE) -> None:
 
     Ends with status 6 when a part is missing. A quota or a cordon without effect is shown, too.
     """
-    found = run(examined(find_target(Settings())))
+    found = run(examined(find_target()))
     rows = [
         {"part": f.part, "state": f.state.value, "detail": f.detail, "next": f.next_step or None}
         for f in found
@@ -316,9 +315,7 @@ async def _connected(part: str, url: str, step: str) -> PartFinding:
 
 async def _agents(target: Installation) -> PartFinding:
     rows = [
-        row
-        for row in await SchedulerClient(target.need_scheduler()).rows("/v1/nodes")
-        if row["gone_at"] is None
+        row for row in await target.scheduler_client().rows("/v1/nodes") if row["gone_at"] is None
     ]
     if not rows:
         return missing(

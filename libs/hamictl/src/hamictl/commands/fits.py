@@ -16,8 +16,6 @@ from hamictl.commands.simulate import pods_of
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.records import API_VERSION, TABLE
-from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.lists import WHOLE_PERCENT
 
@@ -71,7 +69,7 @@ def fits(
 
 
 async def _ask(pod: Json, most: int) -> Any:
-    scheduler = SchedulerClient(find_target(Settings()).need_scheduler())
+    scheduler = find_target().scheduler_client()
     body = {"pod": pod, "count": most}
     return await scheduler.post("/v1/simulate", body, timeout_s=TIMEOUT_S)
 

@@ -29,7 +29,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, Records, Row
 from hamictl.output.terminal import console, note
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
 from hamictl.view.named import records_of
@@ -153,7 +152,7 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
 
 async def listed(kind: str, *, namespace: str, selector: str) -> Records:
     """The rows of a kind, as they are now. Raises: HamiError."""
-    target = find_target(Settings())
+    target = find_target()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     if kind == "devices":
         return lists.devices(await _scheduler(target).rows("/v1/devices"), now)
@@ -186,7 +185,7 @@ async def _need_namespace(api: KubeApi, namespace: str) -> None:
 
 async def _note_vain_quotas(namespace: str) -> None:
     """Names, on standard error, the ResourceQuotas that limit nothing."""
-    scheduler = find_target(Settings()).scheduler
+    scheduler = find_target().scheduler
     if not scheduler.url:
         return
     try:
@@ -200,4 +199,4 @@ async def _note_vain_quotas(namespace: str) -> None:
 
 
 def _scheduler(target: Installation) -> SchedulerClient:
-    return SchedulerClient(target.need_scheduler())
+    return target.scheduler_client()

@@ -26,7 +26,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Row
 from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view.history import changes, earlier_line, place_changes, uids_newest_first, with_cards
 
@@ -90,10 +89,10 @@ async def _pod_or_place(
     kind, _, rest = thing.partition("/")
     if kind in PLACES and rest:
         return {"node": rest} if PLACES[kind] == "node" else {"card": await uuid_or_name(rest)}
-    target = find_target(Settings())
+    target = find_target()
     space, name = pod_name(thing, namespace)
     existing = await existing_uid(target, space, name)
-    scheduler = SchedulerClient(target.need_scheduler())
+    scheduler = target.scheduler_client()
     granted = await allocations_named(scheduler, space, name)
     if not granted and existing is None:
         # A pod that was refused until it was deleted.
@@ -123,7 +122,7 @@ async def _of_pod(
     span: tuple[datetime | None, datetime | None],
     output: OutputFormat,
 ) -> None:
-    scheduler = SchedulerClient(target.need_scheduler())
+    scheduler = target.scheduler_client()
     if granted:
         pod = str(granted[0]["namespace"]), str(granted[0]["pod_name"])
     newest, *earlier = uids_newest_first(granted, existing)

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import orjson
 import typer
-from hamicommon import device_config as deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import QUOTA, Linter, as_json, is_quota
 from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
@@ -41,12 +40,12 @@ from hamicommon.simulation.cluster import read_cluster
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands import simulate
+from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.exit_codes import ExitCode
 from hamictl.manifests import read_text
 from hamictl.output.terminal import note
-from hamictl.settings import Settings
 from hamictl.target import find_target
 
 SCHEDULER_NAME = "hami-scheduler"
@@ -62,9 +61,9 @@ def lint(
         typer.Option("--jsonl", help='lines {"name", "pod"} on stdin, one answer each on stdout'),
     ] = False,
     cluster: simulate.ClusterFile = "",
-    device_config: simulate.ConfigFile = None,
-    enable_ascend: simulate.Ascend = False,
-    enable_iluvatar: simulate.Iluvatar = False,
+    device_config: ConfigFile = None,
+    enable_ascend: Ascend = False,
+    enable_iluvatar: Iluvatar = False,
     node_policy: simulate.NodePolicy = "binpack",
     gpu_policy: simulate.GpuPolicy = "spread",
     scheduler_name: Annotated[
@@ -103,11 +102,7 @@ def lint(
     Ends with status 6 when a pod would be refused.
     """
     with spoken_errors():
-        vendors = Vendors.from_config(
-            deviceconfig.load(device_config),
-            enable_ascend=enable_ascend,
-            enable_iluvatar=enable_iluvatar,
-        )
+        vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)
         # Admission asks no policy of the installation; a mistyped one is reported all the same.
         simulate.policy_of(node_policy, gpu_policy)
         rules = AdmissionRules(
@@ -196,7 +191,7 @@ def _batch(linter: Linter, live: bool) -> None:
 
 async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
     """The running system's answers; the patch is what this command would make of the pod."""
-    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+    async with open_kube_api(find_target().need_kubeconfig()) as api:
         with suppress(NotFound, Forbidden):
             if problem := ca_bundle_problem(await api.get(CONFIGURATION_PATH)):
                 raise Unavailable(

@@ -22,7 +22,6 @@ from hamictl.output.records import TABLE, OutputFormat, Records, Row, TableColum
 from hamictl.output.terminal import note
 from hamictl.questions import Answered, QuestionClient
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import records_of
 
@@ -37,7 +36,7 @@ async def uuid_of(name: str) -> str:
 
     Raises: NotFound, InvalidRequest where several begin so, Forbidden, Unavailable.
     """
-    client = QuestionClient(find_target(Settings()))
+    client = QuestionClient(find_target())
     node, slash, index = name.rpartition("/")
     where = {"node": node} if slash else {}
     return chosen((await client.ask("cards", where)).rows, name, index if slash else "")
@@ -106,7 +105,7 @@ async def waiting_by_claims(
 
     Where the scheduler can't be asked, a note has the reason.
     """
-    scheduler = find_target(Settings()).scheduler
+    scheduler = find_target().scheduler
     if not scheduler.url or reason not in ("", REASON_CODE):
         return []
     query = {"namespace": namespace} if namespace else {}
@@ -139,7 +138,7 @@ def ask(name: str, parameters: Mapping[str, object]) -> Answered:
 
 
 async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
-    return await QuestionClient(find_target(Settings())).ask(name, parameters)
+    return await QuestionClient(find_target()).ask(name, parameters)
 
 
 def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ()) -> None:
@@ -183,7 +182,7 @@ async def card_or_node(thing: str) -> dict[str, object]:
         return {"node": name}
     if kind in ("device", "devices", "card", "cards"):
         return {"card": name}
-    client = QuestionClient(find_target(Settings()))
+    client = QuestionClient(find_target())
     for question, parameter in (("nodes", "node"), ("cards", "card")):
         try:
             # Without a row it is known all the same: of another time.
@@ -274,7 +273,7 @@ def listed(output: OutputFormat) -> None:
 
 
 async def _questions() -> list[dict[str, object]]:
-    return await QuestionClient(find_target(Settings())).questions()
+    return await QuestionClient(find_target()).questions()
 
 
 def time_of(since: str, until: str) -> dict[str, datetime | None]:

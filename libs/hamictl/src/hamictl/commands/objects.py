@@ -14,7 +14,6 @@ from hamicommon.k8s.types import Json
 from hamictl.commands.runner import console, fail, run
 from hamictl.manifests import Manifest, apply_pod, read_manifest, read_text
 from hamictl.output.terminal import complain
-from hamictl.settings import Settings
 from hamictl.target import find_target
 
 Namespace = Annotated[
@@ -45,7 +44,7 @@ def apply(
 async def _apply(files: list[str], namespace: str) -> None:
     manifests = [_read(text, source, namespace) for source, text in _sources(files)]
     refused = 0
-    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+    async with open_kube_api(find_target().need_kubeconfig()) as api:
         api.on_warning = _warn
         for manifest in manifests:
             for pod in manifest.pods:
@@ -103,7 +102,7 @@ def delete(
 
 
 async def _delete(names: list[str], namespace: str, now: bool) -> None:
-    async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+    async with open_kube_api(find_target().need_kubeconfig()) as api:
         for given in names:
             name = given.removeprefix("pod/").removeprefix("pods/")
             options: Json = {"gracePeriodSeconds": 1} if now else {}

@@ -97,6 +97,13 @@ def _in_utc(found: datetime, zone: tzinfo | None, text: str) -> datetime:
         raise InvalidRequest(f"{text!r} is out of range: {WANTED}") from None
 
 
+KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "pod"),
+    **dict.fromkeys(("node", "nodes", "no"), "node"),
+    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
+}
+"""Names of what a verb may be about -> its kind."""
+
 Answered = Annotated[
     OutputFormat,
     typer.Option(

@@ -18,7 +18,6 @@ import typer
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import open_kube_api
 
-from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 
@@ -59,7 +58,7 @@ def _known() -> list[str]:
 async def _asked(target: Installation) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         if target.kubeconfig is None:
-            client = SchedulerClient(target.need_scheduler())
+            client = target.scheduler_client()
             rows = await client.rows("/v1/allocations", live="true")
             found = {(str(row["namespace"]), str(row["pod_name"])) for row in rows}
         else:

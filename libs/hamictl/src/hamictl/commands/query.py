@@ -21,7 +21,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE
 from hamictl.output.terminal import emit
 from hamictl.scheduler_client import closed_forward
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.lists import of, table
 
@@ -119,7 +118,7 @@ async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
 
     Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
     """
-    target = find_target(Settings())
+    target = find_target()
     dsn = target.need_postgres()
     try:
         connection = await asyncpg.connect(

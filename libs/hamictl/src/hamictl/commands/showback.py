@@ -38,8 +38,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, Records, Row, TableColumn
 from hamictl.output.records import Form as OutputForm
 from hamictl.output.terminal import note
-from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 
 KINDS = ("held", "idle", "stranded", "cordoned", "unhealthy", "unknown")
@@ -329,10 +327,10 @@ def _query(asked: Mapping[str, object]) -> dict[str, str]:
 
 
 async def _bill(asked: Mapping[str, object]) -> Any:
-    client = SchedulerClient(find_target(Settings()).need_metrics())
+    client = find_target().metrics_client()
     return await client.get(PATH, **_query(asked))
 
 
 async def _text(asked: Mapping[str, object]) -> str:
-    client = SchedulerClient(find_target(Settings()).need_metrics())
+    client = find_target().metrics_client()
     return await client.text(PATH, format="focus", **_query(asked))

@@ -11,13 +11,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 import yaml
-from hamicommon import device_config as deviceconfig
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
@@ -37,6 +35,7 @@ from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
 from rich.table import Table
 
+from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.manifests import Manifest, read_manifest, read_text
@@ -88,13 +87,6 @@ Manifests = Annotated[
 Batch = Annotated[
     bool, typer.Option("--jsonl", help="one case per line on stdin, one answer per line on stdout")
 ]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")
-]
-Ascend = Annotated[bool, typer.Option("--enable-ascend", help="also Ascend cards, as in HAMi")]
-Iluvatar = Annotated[
-    bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
-]
 NodePolicy = Annotated[
     str,
     typer.Option("--node-policy", help="of pods that name none: binpack, spread, fragmentation"),
@@ -128,10 +120,7 @@ def simulate(
     are left out.
     """
     with spoken_errors():
-        config = deviceconfig.load(device_config)
-        vendors = Vendors.from_config(
-            config, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar
-        )
+        vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)
         policy = policy_of(node_policy, gpu_policy)
         if jsonl:
             _batch(Simulator(vendors=vendors, defaults=policy))

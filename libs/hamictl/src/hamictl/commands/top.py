@@ -20,7 +20,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, Row, TableColumn
 from hamictl.output.terminal import console, note
 from hamictl.questions import QuestionClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import ANY, cell
 
@@ -219,13 +218,13 @@ def top(
         _table(wanted, space, text=text, problems=problems, sort=sort, output=output)
         return
     if once or not console.is_terminal or not output.for_people:
-        found = run(look_at(QuestionClient(find_target(Settings()))))
+        found = run(look_at(QuestionClient(find_target())))
         if output.for_people:
             note(heading(found))
         cards = chosen(found, filter_text=text, problems=problems, sort=sort)
         render.write(top_records(found, cards), output)
         return
-    first = run(look_at(QuestionClient(find_target(Settings()))))
+    first = run(look_at(QuestionClient(find_target())))
     # Here: all other verbs, and rows, are shown without it.
     from hamictl.commands.top_screen import TopScreen
 

@@ -29,7 +29,6 @@ from hamictl.commands.top_rows import (
 from hamictl.output.records import Form, OutputFormat
 from hamictl.output.terminal import in_ascii, presentation, printable
 from hamictl.questions import QuestionClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 
 REFRESH_S = 2.0
@@ -87,7 +86,7 @@ class TopScreen(App[None]):
 
     async def _look_again(self) -> None:
         try:
-            self._look = await look_at(QuestionClient(find_target(Settings())))
+            self._look = await look_at(QuestionClient(find_target()))
             self._trouble = ""
         except HamiError as exc:
             # The last figures stay, and are dated.

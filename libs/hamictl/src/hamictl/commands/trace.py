@@ -31,8 +31,6 @@ from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn
 from hamictl.output.terminal import console, note
-from hamictl.scheduler_client import SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view.waterfall import closing, heading, length, waterfall_table
 
@@ -66,7 +64,7 @@ def trace(
 
 def _spans(pod: str, files: list[Path] | None) -> tuple[list[TraceSpan], list[TraceSpan]]:
     """(the pod's, all). Raises: InvalidRequest, where a file that was named can't be read."""
-    target = find_target(Settings())
+    target = find_target()
     folders = files or ([] if target.traces is None else [target.traces])
     every = read_spans(line for path in folders for line in _lines(path))
     uid = latest_uid(every, pod)
@@ -87,9 +85,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 async def _steps(namespace: str, name: str) -> list[TraceSpan]:
     """The pod's states in the ledger, each from when it was entered to the next."""
-    target = find_target(Settings())
+    target = find_target()
     uid = await pod_uid(target, namespace, name)
-    rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/pods/{uid}/history")
+    rows = await target.scheduler_client().rows(f"/v1/pods/{uid}/history")
     if not rows:
         raise NotFound(f"pod {namespace}/{name}: no spans of it, and no steps in the ledger")
     created = await _created(target, namespace, name)

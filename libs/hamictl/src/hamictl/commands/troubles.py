@@ -14,7 +14,6 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn
 from hamictl.output.terminal import shown_time
 from hamictl.scheduler_client import Row, SchedulerClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.lists import of
 
@@ -64,7 +63,7 @@ async def _send_again(number: int) -> Any:
 
 def _client() -> SchedulerClient:
     """Raises InvalidRequest where no scheduler is known; `run` makes a sentence of it."""
-    return SchedulerClient(find_target(Settings()).need_scheduler())
+    return find_target().scheduler_client()
 
 
 def _show(

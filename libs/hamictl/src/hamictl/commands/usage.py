@@ -10,18 +10,13 @@ from hamicommon.errors import NotFound
 
 from hamictl.commands.answers import pod_name
 from hamictl.commands.named import ask, show
+from hamictl.commands.options import KINDS, At, Since, Until, moment_of, since_of
 from hamictl.commands.options import Answered as Form
-from hamictl.commands.options import At, Since, Until, moment_of, since_of
 from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.runner import spoken_errors
 from hamictl.output.records import TABLE
 from hamictl.output.terminal import note
 
-KINDS = {
-    **dict.fromkeys(("pod", "pods", "po"), "pod"),
-    **dict.fromkeys(("node", "nodes", "no"), "node"),
-    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
-}
 SPANS = {
     "namespace": timedelta(days=30),
     "pod": timedelta(minutes=15),

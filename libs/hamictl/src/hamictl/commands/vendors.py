@@ -7,12 +7,10 @@ default: the extender's `managedResources` and the webhook's match condition.
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
-from hamicommon import device_config as deviceconfig
 from hamicommon.admission.registration import (
     ServiceReference,
     match_expression,
@@ -25,16 +23,9 @@ from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import managed_resources
 
+from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.view.lists import table
-
-ConfigFile = Annotated[
-    Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")
-]
-Ascend = Annotated[bool, typer.Option("--enable-ascend", help="also Ascend cards, as in HAMi")]
-Iluvatar = Annotated[
-    bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
-]
 
 
 class OutputForm(StrEnum):
@@ -64,11 +55,7 @@ def vendors(
 ) -> None:
     """Show which resources of which vendors are served."""
     with spoken_errors():
-        served = Vendors.from_config(
-            deviceconfig.load(device_config),
-            enable_ascend=enable_ascend,
-            enable_iluvatar=enable_iluvatar,
-        )
+        served = served_vendors(device_config, enable_ascend, enable_iluvatar)
     match output:
         case OutputForm.TABLE:
             _show(served)

@@ -18,7 +18,7 @@ from rich.console import Group
 from rich.text import Text
 
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.view.lists import cores, devices_table, memory, nodes_table, pods_table
+from hamictl.view.lists import cores, devices, memory, nodes, pods, records_table
 
 MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
@@ -125,7 +125,7 @@ def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, Any]:
 
 
 def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
-    """Rows for view.tables.pods_table, in the order of creation."""
+    """Rows for `lists.pods`, in the order of creation."""
     held = {row["pod_uid"]: row for row in state.allocations}
     cards = {row["uuid"]: row["index"] for row in state.devices or ()}
     ordered = sorted(
@@ -187,9 +187,9 @@ def _ready(node: JsonMapping) -> str | None:
 def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
     """One screen."""
     parts: list[Any] = [
-        nodes_table(node_rows(state)),
-        devices_table(state.devices or (), short=True),
-        pods_table(pod_rows(state)),
+        records_table("Nodes", nodes(node_rows(state), None)),
+        records_table("Cards", devices(state.devices or (), None)),
+        records_table("Pods", pods(pod_rows(state), None)),
     ]
     parts += [Text(f"not asked: {missing}", style="yellow") for missing in state.missing]
     parts.append(Text(look_next(described), style="dim"))

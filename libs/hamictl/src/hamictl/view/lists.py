@@ -33,6 +33,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return made
 
 
+def records_table(title: str, records: Records) -> Table:
+    """The columns of a list that are not only for `-o wide`, as a plain table."""
+    columns = [column for column in records.columns if not column.wide]
+    rows = ([column.show(row) for column in columns] for row in records.rows)
+    return table(title, [column.header for column in columns], rows)
+
+
 def of(value: object) -> str:
     """A cell; what is not known is shown as such, never as 0."""
     return UNKNOWN if value is None else str(value)
@@ -48,27 +55,6 @@ def memory(mib: int | None) -> str:
     if mib is None:
         return UNKNOWN
     return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
-
-
-def devices_table(rows: Iterable[Row], *, short: bool = False) -> Table:
-    """Cards with what is granted of each; `short` uuids suffice to distinguish cards."""
-    return table(
-        "Cards",
-        ("NODE", "#", "MODEL", "UUID", "MEMORY", "CORES", "SLOTS", "HEALTH"),
-        (
-            (
-                of(row["node"]),
-                of(row["index"]),
-                model(row),
-                of(row["uuid"])[:12] if short else of(row["uuid"]),
-                amount(memory(row["used_memory_mib"]), memory(row["memory_mib"])),
-                card_cores(row),
-                f"{row['used_slots']} of {row['slots']}",
-                health(row),
-            )
-            for row in rows
-        ),
-    )
 
 
 def model(row: Row) -> str:
@@ -154,27 +140,6 @@ def claims_of(change: Row) -> str:
 def cores(percent: int) -> str:
     """A guaranteed share, or the absence of one."""
     return f"{percent} % cores" if percent else "any cores"
-
-
-def nodes_table(rows: Iterable[Row]) -> Table:
-    """Kubernetes nodes with their GPU counts."""
-    return table(
-        "Nodes",
-        ("NODE", "READY", "CARDS' SLOTS", "MOUNTS"),
-        (
-            (of(row["name"]), of(row["ready"]), of(row["allocatable"]), of(row["mounts"]))
-            for row in rows
-        ),
-    )
-
-
-def pods_table(rows: Iterable[Row]) -> Table:
-    """Pods with the reason beside each one that waits."""
-    return table(
-        "Pods",
-        ("POD", "PHASE", "NODE", "SLICES / WHY IT WAITS"),
-        ((of(row["name"]), of(row["phase"]), of(row["node"]), of(row["detail"])) for row in rows),
-    )
 
 
 QUOTA_AMOUNTS = {"limit_amount": "LIMIT", "used_amount": "USED", "left_amount": "LEFT"}

@@ -48,7 +48,6 @@ from hamictl.commands.query import SQL_TIMEOUT_S, ledger_reader
 from hamictl.commands.runner import run, spoken_errors
 from hamictl.manifests import read_text
 from hamictl.questions import QuestionClient
-from hamictl.settings import Settings
 from hamictl.target import find_target
 
 MAX_PODS = 1_000_000
@@ -118,7 +117,7 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
 
 async def _cluster_name() -> str:
     """Ask the metrics service for the name; empty where it is not known or does not answer."""
-    target = find_target(Settings())
+    target = find_target()
     if not target.metrics.url:
         return ""
     try:
@@ -129,7 +128,7 @@ async def _cluster_name() -> str:
 
 async def _hosts() -> Mapping[str, tuple[int | None, int | None]]:
     """Allocatable CPU (milli) and memory (MiB) by node; empty where no cluster is known."""
-    kubeconfig = find_target(Settings()).kubeconfig
+    kubeconfig = find_target().kubeconfig
     if kubeconfig is None:
         return {}
     try:
