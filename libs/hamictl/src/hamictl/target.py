@@ -29,7 +29,7 @@ class Installation:
     postgres_dsn: str
     local: bool
     metrics: SchedulerAddress
-    """Of hami-metrics."""
+    """Address of hami-metrics."""
     traces: Path | None = None
     """Folder of the local system's spans."""
     pages_url: str = ""

@@ -44,7 +44,7 @@ class CardVerdict:
     requested: int | None = None
     available: int | None = None
     unit: str = ""
-    """Of both: MiB, percent or slots; empty where the rule compares no amounts."""
+    """Unit of both: MiB, percent or slots; empty if the rule compares no amounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class NodeVerdict:
     """Usage of the node before the placement, 0 idle to 30 full; under the node policy
     `fragmentation` minus the milli of cards that it strands. Only of nodes that fit."""
     parts: StrandedParts | None = None
-    """What that score is made of, under the node policy `fragmentation`."""
+    """Parts of that score, under the node policy `fragmentation`."""
     reason: str = ""
     """HAMi's reason string."""
     text: str = ""
@@ -67,7 +67,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the engine finds when it decides again on the record's cards."""
+    """Findings of the engine that decides again on the record's cards."""
 
     nodes: Sequence[NodeVerdict] = ()
     left_out: int = 0
@@ -265,7 +265,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUser:
-    """Who uses the quota that was short."""
+    """A pod that uses the quota that was short."""
 
     pod: str
     amount: int
@@ -307,7 +307,7 @@ class Explanation:
     quota: QuotaShort | None = None
     quota_users: Sequence[QuotaUser] = ()
     notes: Sequence[str] = ()
-    """What is odd about the pod's request, and what of the record is missing."""
+    """Oddities of the pod's request, and missing parts of the record."""
     decided_at: datetime | None = None
     cards_as_of: datetime | None = None
     """When the repetition was decided whose cards are shown here."""

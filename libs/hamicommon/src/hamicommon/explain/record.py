@@ -95,7 +95,7 @@ class MomentEncoder:
         return self._inventory[1]
 
     def _positions_of(self, names: tuple[NodeName, ...]) -> npt.NDArray[np.int64]:
-        """Of each node in the order of names: sorted when nodes came or went, not per decision."""
+        """Place each node in the order of names; sorted when nodes come or go, not per decision."""
         if self._positions is None or self._positions[0] != names:
             positions = np.empty(len(names), np.int64)
             positions[np.argsort(np.array(names))] = np.arange(len(names))
@@ -202,7 +202,7 @@ class QuotaShort:
 
     @property
     def left(self) -> int:
-        """What may still be granted."""
+        """Amount that may still be granted."""
         return max(0, self.limit - self.used)
 
     @property
@@ -211,7 +211,7 @@ class QuotaShort:
         return self.wanted - (self.limit - self.used)
 
     def in_units(self, amount: int) -> str:
-        """As a quota or a pod names it.
+        """Write an amount as a quota or a pod names it.
 
         >>> QuotaShort(
         ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
@@ -253,7 +253,7 @@ class DecisionRecord:
     scores: Mapping[NodeName, float] = field(default_factory=dict)
     """The most preferred nodes that fitted, the chosen one last."""
     parts: Mapping[NodeName, StrandedParts] = field(default_factory=dict)
-    """What these scores are made of, under the node policy `fragmentation`."""
+    """Parts of these scores, under the node policy `fragmentation`."""
     fitting: int = 0
     """How many nodes fitted."""
     quota: QuotaShort | None = None
@@ -355,7 +355,7 @@ def record_of(
 
 
 def request_json(request: PodRequest) -> dict[str, Any]:
-    """What the pod asked for, for `decisions.request`; its policy has a column of its own."""
+    """Write the pod's request for `decisions.request`; its policy has a column of its own."""
     return {
         "containers": [asdict(container) for container in request.containers],
         "selections": {vendor: asdict(one) for vendor, one in request.selections.items()},
@@ -364,7 +364,7 @@ def request_json(request: PodRequest) -> dict[str, Any]:
 
 
 def request_of(row: Mapping[str, Any]) -> PodRequest | None:
-    """What the pod of a decision asked for; None when it was not kept."""
+    """Read a decision's request; None if it was not kept."""
     stored = row["request"]
     if "containers" not in stored:
         return None

@@ -104,7 +104,7 @@ def listed(values: Iterable[str], most: int = 3) -> str:
 
 
 class CardStock(NamedTuple):
-    """What cards a cluster has, by vendor; changes only when nodes come and go."""
+    """Cards that a cluster has, by vendor; changes only when nodes come and go."""
 
     largest_mib: Mapping[str, int]
     types: Mapping[str, Sequence[str]]
@@ -112,7 +112,7 @@ class CardStock(NamedTuple):
 
 
 def stock_of(devices: Iterable[GpuDevice]) -> CardStock:
-    """Of all cards of all nodes."""
+    """Sum up all cards of all nodes."""
     largest: dict[str, int] = {}
     types: dict[str, set[str]] = {}
     for device in devices:

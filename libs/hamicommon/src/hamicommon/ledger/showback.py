@@ -43,7 +43,7 @@ class PriceList(BaseModel):
     """By type; a type that is not here has no price, which is not a price of 0."""
 
     def of(self, card_type: str) -> Decimal | None:
-        """What an hour of one whole card costs; None: unknown."""
+        """Return the cost of an hour of one whole card; None: unknown."""
         return self.card_hour.get(card_type)
 
 
@@ -82,7 +82,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Of a time; the lines add up to the cards' own hours and cost."""
+    """Bill of a time; the lines add up to the cards' own hours and cost."""
 
     since: datetime
     until: datetime
@@ -97,7 +97,7 @@ class Bill:
 
     @property
     def cost(self) -> Decimal | None:
-        """Of all lines that have a price; None: of none."""
+        """Cost of all lines that have a price; None: no line has one."""
         costs = [line.cost for line in self.lines if line.cost is not None]
         return sum(costs, Decimal(0)) if costs else None
 
@@ -130,7 +130,7 @@ def make_bill(
 
 
 def costs_of(seconds: list[int], price: Decimal) -> list[Decimal]:
-    """What each costs, in whole cents whose sum is the cost of all, to the nearest cent."""
+    """Return the cost of each, in whole cents whose sum is the cost of all, to the nearest cent."""
     exact = [Fraction(each) * Fraction(price) * 100 / HOUR_S for each in seconds]
     whole = sum(exact, Fraction(0))
     cents = [int(each) for each in exact]
@@ -157,7 +157,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class BillFormat(StrEnum):
-    """What a bill is written as."""
+    """Forms of a bill's file."""
 
     CSV = "csv"
     JSON = "json"
@@ -271,9 +271,9 @@ class NamespaceUse:
     """Ratios; None is unknown."""
 
     used_ratio: float | None = None
-    """Of what was granted, in the mean: memory, or with the basis cores the cores."""
+    """Share that was used of the grants, in the mean: memory, or with the basis cores the cores."""
     idle_ratio: float | None = None
-    """Of the time of its slices: the hours in which no core was at work."""
+    """Share of the time of its slices: the hours in which no core was at work."""
 
 
 UNKNOWN_USE = NamespaceUse()

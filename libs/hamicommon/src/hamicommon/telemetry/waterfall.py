@@ -48,7 +48,7 @@ class TraceSpan:
 
     @property
     def lasted_us(self) -> int:
-        """Its length."""
+        """Length of the span."""
         return max(0, self.end_us - self.start_us)
 
 
@@ -59,9 +59,9 @@ class WaterfallSpan:
     span: TraceSpan
     depth: int
     offset_us: int
-    """Where it begins on the folded scale."""
+    """Begin on the folded scale."""
     percentile: int | None
-    """Of its length, 0 to 100, among spans of its name in the hour before; None: too few."""
+    """Percentile of its length among spans of its name in the hour before; None: too few."""
     behind_us: int = 0
     """How long it went on after its parent had ended: work behind an answer that was given."""
 
@@ -75,7 +75,7 @@ class FoldedWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """What is drawn: the way to the first kernel, and apart from it what ended the grant."""
+    """The drawing: the way to the first kernel, and apart from it what ended the grant."""
 
     rows: Sequence[WaterfallSpan | FoldedWait]
     scale_us: int
@@ -85,7 +85,7 @@ class Waterfall:
     total_us: int
     """From the first span's start to the last one's end, waits included."""
     longest: TraceSpan | None = None
-    """Of the steps that others waited for, and of what went on behind an answer."""
+    """Longest of the steps that others waited for, and of what went on behind an answer."""
     releases: Sequence[WaterfallSpan] = ()
     """Ends of the grant, later than all rows and no part of scale, work and total."""
     ended_us: int = 0
@@ -275,7 +275,7 @@ def _folded(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
 
 
 def _offset(at_us: int, busy: Sequence[tuple[int, int]], folded: Mapping[int, int]) -> int:
-    """Where a moment is on the scale."""
+    """Place a moment on the scale."""
     begin = busy[0][0] if busy else at_us
     waits = sum(length for after, length in folded.items() if after <= at_us)
     return max(0, at_us - begin - waits)

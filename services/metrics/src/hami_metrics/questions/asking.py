@@ -37,16 +37,16 @@ MOST_NAMESPACES = 256
 
 
 def list_pods(namespace: str) -> Right:
-    """What shows a namespace's pods to somebody."""
+    """Return the right that shows a namespace's pods."""
     return Right(verb="list", resource="pods", namespace=namespace, role="view")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """Somebody who may ask."""
+    """A caller that may ask."""
 
     username: str
-    """As the API server knows them; empty: a caller on this machine."""
+    """Name that the API server knows; empty: a caller on this machine."""
     sees_all: bool
     token: str = ""
 
@@ -62,17 +62,17 @@ class Viewers(Protocol):
         ...
 
     async def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
-        """Those of the namespaces whose pods the viewer may list. Raises: Unavailable."""
+        """Return the namespaces whose pods the viewer may list. Raises: Unavailable."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """What a request has of its sender."""
+    """Sender of a request."""
 
     address: str
     host: str
-    """Its Host header."""
+    """Host header of the request."""
     authorizations: Sequence[str] = ()
 
 
@@ -210,7 +210,7 @@ class Asking:
     async def _check(
         self, viewer: Viewer, asked: Question, parameters: Mapping[str, object]
     ) -> None:
-        """What a parameter names is no secret to who may name it. Raises: NotAllowed."""
+        """Check that the viewer may see the parameters' names. Raises: NotAllowed."""
         if viewer.sees_all:
             return
         if asked.audience is Audience.CLUSTER:

@@ -51,7 +51,7 @@ def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") ->
 
 
 async def viewer_of(request: Request, viewers: Viewers) -> Viewer:
-    """Who asks. Raises: HTTPException (401, 403, 503)."""
+    """Find out the caller. Raises: HTTPException (401, 403, 503)."""
     sender = Sender(
         address=request.client.host if request.client else "",
         host=request.headers.get("host", ""),
@@ -103,7 +103,7 @@ def answer_json(found: Answer) -> dict[str, Any]:
 
 
 def described(question: Question) -> Mapping[str, Any]:
-    """What a caller must know to ask."""
+    """Describe a question to callers."""
     return {
         "name": question.name,
         "number": question.number,
@@ -152,7 +152,7 @@ def _json(content: Mapping[str, Any]) -> Response:
 
 
 def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> APIRouter:
-    """It takes the parameters of the question, and `format`."""
+    """Serve the bill; its parameters are the question's, and `format`."""
     api = APIRouter(prefix="/api/v1/showback")
 
     @api.get("")

@@ -232,7 +232,7 @@ class Explainer:
         return {GpuUuid(uuid): at for uuid, at in since.items()}
 
     def _losses(self) -> list[str]:
-        """Count what this replica could not record: the record is not complete then."""
+        """Name decisions that this replica could not record."""
         notes = []
         if self.recorder.dropped:
             notes.append(

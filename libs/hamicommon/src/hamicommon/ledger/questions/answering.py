@@ -47,7 +47,7 @@ _TERMS = {"card": "card", "node": "node", "type": "card of type", "pod_uid": "po
 
 
 async def check_known(connection: Connection, values: Mapping[str, Value]) -> None:
-    """Of what the question names. Raises: NotFound with the first name that was never known."""
+    """Check the names in it. Raises: NotFound with the first name that was never known."""
     for parameter, query in _KNOWN.items():
         name = values.get(parameter)
         if isinstance(name, str) and not await connection.fetchval(query, name):
@@ -81,7 +81,7 @@ class Position:
 
 
 def write_position(asked: Question, as_of: datetime, row: Mapping[str, Any]) -> str:
-    """Of the last row of a page."""
+    """Write the position of a page's last row."""
     content = [asked.name, as_of, *(row[name] for name in asked.key)]
     return base64.urlsafe_b64encode(orjson.dumps(content)).decode()
 
@@ -130,9 +130,9 @@ def _time(text: object) -> datetime:
 TIMEOUT_MS = 2000
 PAGE_ROWS = 100
 MOST_ROWS = 20_000
-"""Of one page: all slices of 1000 nodes with 8 cards."""
+"""Rows of one page: all slices of 1000 nodes with 8 cards."""
 AHEAD = timedelta(minutes=1)
-"""So far the asker's clock may be ahead of the ledger's."""
+"""Time that the caller's clock may be ahead of the ledger's."""
 
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 # What a NULL in a WHERE leaves out is only seen by a plan for these values; compiling pays for
@@ -172,15 +172,15 @@ class Answer:
     as_of: datetime
     """The moment of the first page; relative times are before it."""
     parameters: Mapping[str, Value]
-    """As they were understood, with defaults."""
+    """Parameters as they were understood, with defaults."""
     rows: tuple[Mapping[str, Any], ...]
     """Text, numbers, booleans, lists and aware datetimes; None: unknown, or none (`unknown`)."""
     next: str | None = None
     """For the following page; None: this is the last."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Of the columns with an unknown value on this page: why it is not known."""
+    """Columns with an unknown value on this page -> the reason."""
     record_began_at: datetime | None = None
-    """Of an answer without rows that is about a time before this: nothing is known of it."""
+    """Begin of the record, if the answer has no rows and is about a time before it."""
 
 
 async def answer(
@@ -250,7 +250,7 @@ async def _unless_within(connection: Connection, values: Mapping[str, Value]) ->
 
 
 def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> dict[str, Value]:
-    """What each parameter stands for. Raises: InvalidRequest."""
+    """Read the value of each parameter. Raises: InvalidRequest."""
     known = {parameter.name for parameter in asked.parameters}
     for name in given:
         if name not in known:

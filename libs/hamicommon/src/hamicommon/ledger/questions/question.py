@@ -37,7 +37,7 @@ _SHARE = re.compile(r"(?P<amount>\d{1,9}(\.\d{1,9})?)(?P<percent>%?)")
 
 
 class ParameterKind(StrEnum):
-    """What a value is; `example` of each is in the sentence of a refusal."""
+    """Kind of a value; an example of each is in the sentence of a refusal."""
 
     TEXT = "text"
     TIME = "time"
@@ -70,10 +70,10 @@ class Parameter:
     kind: ParameterKind
     meaning: str
     default: str | None = None
-    """As people would write it; None: the question is not narrowed by it."""
+    """Default as people would write it; None: the question is not narrowed by it."""
     required: bool = False
     choices: tuple[str, ...] = ()
-    """Of a text; empty: any."""
+    """Allowed texts; empty: any."""
 
     def value_of(self, given: object, now: datetime) -> Value:
         """From text, or a value that already has the type; None and '' stand for the default.
@@ -184,7 +184,7 @@ _READ: Mapping[ParameterKind, Callable[[str, datetime], Value]] = {
 
 
 class ColumnKind(StrEnum):
-    """What a column holds; units are base units."""
+    """Kind of a column's values; units are base units."""
 
     TEXT = "text"
     TIME = "time"
@@ -201,12 +201,12 @@ class ColumnKind(StrEnum):
 
 
 class Audience(StrEnum):
-    """Who may ask."""
+    """Callers that may ask."""
 
     NAMESPACE = "namespace"
     """Everybody who may ask at all; rows of other namespaces lose their names."""
     CLUSTER = "cluster"
-    """Who may see the pods of all namespaces."""
+    """Callers that may see the pods of all namespaces."""
 
 
 _BY_NAME = {
@@ -245,7 +245,7 @@ class AnswerColumn:
     kind: ColumnKind
     unknown: str = ""
     none: str = ""
-    """What a NULL means where it is known that there is nothing (a period that still lasts)."""
+    """Meaning of a NULL where it is known that there is nothing (a period that still lasts)."""
 
     @property
     def names_somebody(self) -> bool:
@@ -280,7 +280,7 @@ class Question:
     """A question that can be asked by name."""
 
     number: int
-    """Of the twenty questions (docs/sql.md); several may belong to one."""
+    """Number among the twenty questions (docs/sql.md); several may belong to one."""
     name: str
     title: str
     parameters: tuple[Parameter, ...]
@@ -290,7 +290,7 @@ class Question:
     descending: bool = False
     audience: Audience = Audience.NAMESPACE
     needs: tuple[frozenset[str], ...] = field(default=())
-    """Of each set of parameters one way must be given, for example a pod's uid or its name."""
+    """Sets of parameters of which one must be given, for example a pod's uid or its name."""
 
     @property
     def sql(self) -> str:
