@@ -52,7 +52,7 @@ def service(
 ) -> Iterator[Service]:
     """Postgres with its ledger, NATS, and hami-metrics beside them.
 
-    A session of psql stands for the scheduler's connection, which the pages miss where it is not.
+    A session of psql stands for the scheduler's connection, which the pages miss otherwise.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hami-bench-")))
@@ -100,7 +100,7 @@ def service(
 
 @contextmanager
 def scheduler_session(dsn: str) -> Iterator[None]:
-    """A session under the scheduler's name, for as long as the block runs."""
+    """Keep a session under the scheduler's name that asks every second, as the scheduler does."""
     psql = [str(postgres_home() / "bin" / "psql"), "-XAtq", dsn]
     process = subprocess.Popen(
         psql,
@@ -108,9 +108,13 @@ def scheduler_session(dsn: str) -> Iterator[None]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
+    assert process.stdin is not None
+    process.stdin.write(b"SELECT 1 \\watch 1\n")
+    process.stdin.flush()
     try:
         yield
     finally:
+        process.terminate()
         process.communicate(timeout=60)
 
 

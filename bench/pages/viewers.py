@@ -27,7 +27,7 @@ SETTLE_S = 180.0
 RELOADED = 2
 """The first message of a viewer without a page is one of it; the second is a page that was lost."""
 PARTS = 10
-"""Of the run; memory is looked at after each."""
+"""Parts of the run; memory is looked at after each."""
 _CHANGE = """
 UPDATE devices SET used_core_percent = 1 + (used_core_percent + 7) % 90, updated_at = now()
  WHERE uuid IN (SELECT uuid FROM devices WHERE present ORDER BY hashtext(uuid || $1::text) LIMIT $2)
@@ -38,7 +38,7 @@ _CORES = "SELECT node, index, used_core_percent FROM devices WHERE present ORDER
 
 @dataclass(slots=True)
 class Viewer:
-    """What one open page has seen."""
+    """State of one open page."""
 
     lines: dict[str, str] = field(default_factory=dict)
     """Lines of the grid by node."""
@@ -98,7 +98,7 @@ async def watch(
 
 
 async def _leave_and_come_back(http: httpx.AsyncClient, viewer: Viewer, away_s: float) -> None:
-    """As a tab that is hidden and shown again, or a laptop that slept."""
+    """Leave as a hidden tab or a sleeping laptop does, and come back."""
     stream = asyncio.create_task(_look(http, viewer))
     await _until(lambda: viewer.messages > 1)
     stream.cancel()
@@ -127,7 +127,7 @@ async def _look(http: httpx.AsyncClient, viewer: Viewer) -> None:
 
 
 async def _write(connection: Any, events_per_s: int, seconds: float) -> int:
-    """Changes at an even rate; returns how many there were."""
+    """Write changes at an even rate; return how many there were."""
     began, written = time.monotonic(), 0
     while (gone := time.monotonic() - began) < seconds:
         due = int(gone * events_per_s) - written
@@ -139,7 +139,7 @@ async def _write(connection: Any, events_per_s: int, seconds: float) -> int:
 
 
 def _is_newest(viewer: Viewer, cores: Mapping[tuple[str, int], int]) -> bool:
-    """Every cell that it was sent is as the ledger has the card."""
+    """Return whether every cell that it was sent is as the ledger has the card."""
     return all(
         f" {cores[node, int(index)]} % cores" in label
         for node, line in viewer.lines.items()

@@ -73,7 +73,7 @@ def test_an_overview_that_stays_open_holds_no_more_than_at_first(
 def test_a_nodes_page_that_is_loaded_again_and_again_holds_no_more_than_at_first(
     browser: Any, pages: Service
 ) -> None:
-    cell = r"#card-2 td:text-matches('^\s*{cores} / ')"
+    cell = r"#card-2 td:text-matches('^\s*{cores} % / ')"
 
     flat("node", *stays(browser, pages, "/nodes/n0001", cell, UPDATES // 2), UPDATES // 2)
 

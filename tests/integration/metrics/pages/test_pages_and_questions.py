@@ -27,7 +27,7 @@ TRIES = 30
 
 
 def texts_of(page: str) -> str:
-    """What is read on the page: attributes too, since labels are the grid's text."""
+    """Text of the page: attributes too, since labels are the grid's text."""
     return unescape(re.sub(r"\s+", " ", page))
 
 

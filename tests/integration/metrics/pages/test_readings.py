@@ -30,7 +30,7 @@ async def database(postgres_dsn: str, db: Any) -> AsyncIterator[Database]:
 
 
 class Readings:
-    """Of one feed; each is a new one, however soon after the other."""
+    """Readings of one feed; each is a new one, however soon after the other."""
 
     def __init__(self, database: Database) -> None:
         self._now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What browsers load is ours or a library's as it was published; no page needs anything else."""
+"""Files that browsers load: ours, or a library's as it was published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look, and whose names are shown."""
+"""Viewers of the pages, and whose names they see."""
 
 from __future__ import annotations
 

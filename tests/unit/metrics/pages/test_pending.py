@@ -1,4 +1,4 @@
-"""What waits: one line for pods of one owner that wait alike."""
+"""Pods that wait: one line for those of one owner that wait alike."""
 
 from __future__ import annotations
 

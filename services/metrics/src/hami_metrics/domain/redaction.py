@@ -27,7 +27,7 @@ class ShowOwners(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageViewer:
-    """Somebody who looks at a page.
+    """Viewer of a page.
 
     `namespaces`: those whose pods' names they may read; None: all. `show`: what they see of others.
     """

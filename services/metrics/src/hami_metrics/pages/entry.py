@@ -51,11 +51,11 @@ class PagesNeeds:
     events_connected: Callable[[], bool] = lambda: True
     """Whether the bus is there that brings what was measured."""
     prices: PriceList | None = None
-    """Of the bill; None: it has no costs."""
+    """Price list of the bill; None: it has no costs."""
     traces: Path | None = None
     """Folder of finished spans, one file a service; None: they are elsewhere."""
     trace_url: str = ""
-    """Of a trace in a viewer, with `{trace_id}` in it; empty: none is known."""
+    """Address of a trace in a viewer, with `{trace_id}` in it; empty: none is known."""
 
 
 def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool = False) -> None:

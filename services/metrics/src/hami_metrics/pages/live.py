@@ -57,10 +57,9 @@ class Messages:
         return self._made[key]
 
     def _encoded(self, look: FeedLook, state: PageCluster, since: int, viewer: PageViewer) -> bytes:
+        kind, data = "resync", b"{}"
         names = self._site.feed.changed_since(since)
-        if names is None or len(names) > MAX_CHANGED_NODES:
-            kind, data = "resync", b"{}"
-        else:
+        if names is not None and len(names) <= MAX_CHANGED_NODES:
             style, lines = grid_style(state, viewer), self._site.lines
             sums = self._site.sums(state)
             kind = "changed"

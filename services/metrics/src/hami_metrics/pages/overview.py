@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -19,7 +19,7 @@ from hami_metrics.pages.cluster import (
     SumCache,
     condition,
 )
-from hami_metrics.pages.grid import MAX_NAMING_NODES, GridStyle
+from hami_metrics.pages.grid import MAX_NAMING_NODES, GridStyle, grid_style
 from hami_metrics.pages.site import Asked, Site, choice_of, text_of
 
 MAX_RECENT_PODS = 12
@@ -246,12 +246,8 @@ def answer_with_grid(
     state = asked.state
     if state is None:
         return site.answer(asked, "states/nothing.html", status=503, **values)
-    style = GridStyle(
-        viewer=asked.viewer,
-        named=len(state.nodes) <= MAX_NAMING_NODES,
-        at=asked.moment.query,
-        differing=differing,
-    )
+    style = grid_style(state, asked.viewer)
+    style = replace(style, at=asked.moment.query, differing=differing)
     # Moments of the past come and go: their sums would drive out those of now.
     known = None if state.past else site.sum_cache
     page = grid_page(state, site.sums(state), chosen, style, known)

@@ -119,7 +119,7 @@ def pod_page(
     refused = next((one for one in pod.decisions if one["outcome"] != "placed"), None)
     counts = {} if refused is None else refused["reason_counts"]
     status, glyph, since = _status(pod, current, decision, now)
-    asked = [] if decision is None else _asked(decision)
+    asked = [] if decision is None else _requests(decision)
     nearest_node: str = ""
     near: Sequence[tuple[CardLack, str]] = ()
     if status == "waiting" and state is not None:
@@ -173,7 +173,7 @@ def _first_refusal(decisions: Iterable[Row]) -> datetime | None:
     return first
 
 
-def _asked(decision: Row) -> list[Row]:
+def _requests(decision: Row) -> list[Row]:
     return [
         {
             "container": str(container.get("name", "")),

@@ -28,7 +28,7 @@ MAX_FINE_HOURS = 24
 """Longer windows are drawn from means of hours."""
 MAX_FINE_NODES = 100
 """A larger cluster's own chart takes one bucket in three, which bounds what is read."""
-FRESH = timedelta(minutes=2)
+USE_TTL = timedelta(minutes=2)
 """The feed reads samples of the last 90 s twice a minute; older use is no last point."""
 KINDS = ("node", "pod", "namespace", "card")
 MIB_PER_GIB = 1024
@@ -36,7 +36,7 @@ MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Whose use and grants are drawn; all empty: the whole cluster's."""
+    """Subject of a chart; all empty: the whole cluster."""
 
     node: str = ""
     card: str = ""
@@ -238,7 +238,7 @@ async def _newest(
             (use.memory_mib, use.core_percent)
             for card in state.cards()
             if (use := state.use.get(card.uuid)) is not None
-            and at - use.at < FRESH
+            and at - use.at < USE_TTL
             and subject.node in ("", card.node)
             and subject.card in ("", card.uuid)
         ]
