@@ -29,18 +29,19 @@ def drawn(
 @pytest.mark.parametrize(
     ("hours", "step_s", "first", "count"),
     [
-        (1, 1200, datetime(2026, 11, 20, 13, 20, tzinfo=UTC), 3),
-        (6, 300, datetime(2026, 11, 20, 8, 10, tzinfo=UTC), 72),
-        (720, 3600, datetime(2026, 10, 21, 15, 0, tzinfo=UTC), 720),
+        (1, 1200, datetime(2026, 11, 20, 13, 0, tzinfo=UTC), 3),
+        (6, 300, datetime(2026, 11, 20, 8, 5, tzinfo=UTC), 72),
+        (720, 3600, datetime(2026, 10, 21, 14, 0, tzinfo=UTC), 720),
     ],
 )
-def test_a_window_has_whole_buckets_up_to_the_present_one(
+def test_a_window_has_the_buckets_that_are_over(
     hours: int, step_s: int, first: datetime, count: int
 ) -> None:
     times = chart_times(UNTIL, hours, step_s)
 
     assert (times[0], len(times)) == (first, count)
-    assert times[-1] <= UNTIL < times[-1] + timedelta(seconds=step_s)
+    over = times[-1] + timedelta(seconds=step_s)
+    assert over <= UNTIL < over + timedelta(seconds=step_s)
 
 
 def test_what_was_not_measured_is_a_gap_and_no_zero() -> None:
@@ -64,7 +65,7 @@ def test_the_first_samples_are_the_last_point() -> None:
 
 
 def test_grants_hold_from_their_begin_to_their_end() -> None:
-    series = drawn(granted=[(0, 4 * GIB, 30.0), (2, 2 * GIB, 10.0), (3, -4 * GIB, -30.0)])
+    series = drawn(granted=[(0, 4 * GIB, 30.0), (2, 2 * GIB, 10.0), (4, -4 * GIB, -30.0)])
 
     assert series["memory"]["granted"] == [4.0, 4.0, 6.0, 2.0]
     assert series["cores"]["granted"] == [30.0, 30.0, 40.0, 10.0]

@@ -98,10 +98,10 @@ SELECT namespace, node FROM allocations WHERE pod_uid = $1 ORDER BY attempt DESC
 
 
 def chart_times(until: datetime, hours: int, step_s: int) -> list[datetime]:
-    """Return the beginnings of the window's buckets, the oldest first."""
+    """Return the beginnings of the window's buckets that are over, the oldest first."""
     end = int(until.timestamp()) // step_s * step_s
     count = hours * HOUR_S // step_s
-    return [datetime.fromtimestamp(end - step_s * n, UTC) for n in reversed(range(count))]
+    return [datetime.fromtimestamp(end - step_s * n, UTC) for n in range(count, 0, -1)]
 
 
 def chart(
@@ -128,7 +128,7 @@ def chart(
         means = [by_time[at][name] if at in by_time else None for at in times]
         amounts, held, rest = [], 0.0, list(granted)
         for place, moment in enumerate(moments):
-            while rest and rest[0]["place"] <= place:
+            while rest and (rest[0]["place"] <= place or place == len(times)):
                 held += rest.pop(0)[name]
             amounts.append(held if moment >= known_from else None)
         series["memory" if unit > 1 else "cores"] = {
