@@ -164,7 +164,7 @@ LONG = "a," * 100_000
 """Near to the 256 KiB that the API server allows a pod's annotations."""
 
 
-@pytest.mark.parametrize("key", [annotations.NVIDIA_USE_TYPE, annotations.TRACEPARENT, "own"])
+@pytest.mark.parametrize("key", ["nvidia.com/use-gputype", annotations.TRACEPARENT, "own"])
 @pytest.mark.parametrize("value", [NUL, LONG, "\N{REPLACEMENT CHARACTER}" * 1000], ids=len)
 async def test_a_pod_of_odd_text_is_bound_or_refused_and_others_are_bound_beside_it(
     world: World, key: str, value: str
