@@ -45,14 +45,6 @@ def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
     assert cluster.get("configmaps", "kept")
 
 
-def test_orphans_stay(cluster: Cluster) -> None:
-    owner = owner_in(cluster)
-    cluster.create("configmaps", config_map("owned", ownerReferences=[owner]))
-    query = {"propagationPolicy": "Orphan"}
-    cluster.ok(cluster.client.delete(cluster.path("configmaps", "owner"), params=query))
-    assert "ownerReferences" not in cluster.get("configmaps", "owned")["metadata"]
-
-
 def test_a_deleted_namespace_is_emptied_and_removed(cluster: Cluster) -> None:
     cluster.create("configmaps", config_map())
     path = f"/api/v1/namespaces/{cluster.namespace}"

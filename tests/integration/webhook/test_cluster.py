@@ -21,7 +21,7 @@ from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.certificates import Authority
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats import NatsUser, webhook_nats_user
+from hamilocal.servers.data.nats import NatsUser, service_nats_users
 from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
@@ -132,7 +132,7 @@ async def publish_cluster(bus: Bus, *, used: int = 0) -> None:
 async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
     certificate: Path, tmp_path: Path
 ) -> None:
-    users = [NatsUser(name="boss", password="b"), webhook_nats_user("w")]
+    users = [NatsUser(name="boss", password="b"), *service_nats_users(lambda _: "w")]
     plan = nats_server.prepare(tmp_path, port=free_port(), users=users)
     boss = NatsSettings(url=plan.url, user="boss", password=SecretStr("b"))
     mine = OptionalNats(url=plan.url, user=WEBHOOK_USER, password=SecretStr("w"))

@@ -182,7 +182,7 @@ async def _post(
     if target.subresource == "eviction":
         sent = await _json(request, "Eviction")
         pod = ApiTarget(resource=PODS, namespace=target.namespace, name=target.name)
-        options = read_options(sent.get("deleteOptions") or {}, None, None)
+        options = read_options(sent.get("deleteOptions") or {}, None)
         await registry.deleting.delete(pod, caller, options)
         return _answer(_success() | {"code": 201}, 201, caller.warnings)
     if resource is BINDINGS or target.subresource == "binding":
@@ -203,7 +203,7 @@ async def _delete(
     if sent.get("dryRun"):
         bodies.check_dry_run(list(sent["dryRun"]), "DeleteOptions")
         caller = Caller(user=caller.user, dry_run=True, warnings=caller.warnings)
-    options = read_options(sent, query.get("gracePeriodSeconds"), query.get("propagationPolicy"))
+    options = read_options(sent, query.get("gracePeriodSeconds"))
     if not target.name:
         page = reading.list_page(registry.store, target, query)
         for stored in page.objects:

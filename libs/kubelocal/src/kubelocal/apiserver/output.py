@@ -178,10 +178,6 @@ def _source(event: Json) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _count(name: str) -> Callable[[Json], int]:
-    return lambda body: len(body.get(name, {}))
-
-
 def _of(have: tuple[str, ...], want: tuple[str, ...]) -> Callable[[Json], str]:
     return lambda body: f"{dig(*have, absent=0)(body)}/{dig(*want, absent=0)(body)}"
 
@@ -226,15 +222,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("Count", dig("count", absent=1), "integer", wide=True),
         Column("Name", dig("metadata", "name"), wide=True),
     ),
-    "Namespace": (NAME, Column("Status", dig(_STATUS, "phase", absent="")), AGE),
-    "ConfigMap": (NAME, Column("Data", _count("data"), "integer"), AGE),
-    "Secret": (
-        NAME,
-        Column("Type", dig("type", absent="")),
-        Column("Data", _count("data"), "integer"),
-        AGE,
-    ),
-    "Lease": (NAME, Column("Holder", dig(_SPEC, "holderIdentity", absent="")), AGE),
     "Deployment": (
         NAME,
         Column("Ready", _of((_STATUS, "readyReplicas"), (_SPEC, "replicas"))),
@@ -243,12 +230,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
     ),
     "Job": (NAME, Column("Completions", _of((_STATUS, "succeeded"), (_SPEC, "completions"))), AGE),
-    "PriorityClass": (
-        NAME,
-        Column("Value", dig("value", absent=0), "integer"),
-        Column("Global-Default", dig("globalDefault", absent=False), "boolean"),
-        AGE,
-    ),
 }
 
 

@@ -75,8 +75,8 @@ async def open_registry(settings: Settings) -> AsyncIterator[Registry]:
     registry = Registry(
         store=store,
         writing=CreateUpdate(store, admission),
-        deleting=Delete(store, admission),
-        binding=Bindings(store, admission),
+        deleting=Delete(store),
+        binding=Bindings(store),
         tokens=tokens,
     )
     pace = Pace(lost_node_s=settings.lost_node_s, event_life_s=settings.event_life_s)

@@ -8,8 +8,8 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,62 +116,8 @@ async def _serve(
     mode: MountMode,
     api: KubeApi,
 ) -> None:
-    parts = _Parts(options, layout, runtime, mode, api)
-    async with asyncio.TaskGroup() as tasks:
-        shuffle = None
-        if options.shuffle_window_s:
-            shuffle = Shuffle(window_s=options.shuffle_window_s, chance=random.Random(options.seed))
-        kubelet = Kubelet(parts.machine, api, parts.admission, tasks, shuffle=shuffle)
-        parts.kubelet.append(kubelet)
-        informer = Informer(
-            api,
-            "/api/v1/pods",
-            on_upsert=kubelet.on_upsert,
-            on_delete=kubelet.on_delete,
-            fieldSelector=options.pods_selector,
-        )
-        parts.allocator.restore()
-        async with _sockets(options, layout, parts, tasks):
-            tasks.create_task(parts.reporter.run(), name="node")
-            tasks.create_task(parts.recorder.run(), name="events")
-            tasks.create_task(parts.allocator.watch_stopped(), name="stopped plugins")
-            tasks.create_task(informer.run(), name="pods")
-            await kubelet.run(informer.synced)
-
-
-class _Parts:
-    """Objects that know each other; `kubelet` holds one entry once it exists."""
-
-    def __init__(
-        self,
-        options: KubeletOptions,
-        layout: KubeletLayout,
-        runtime: ProcessRuntime,
-        mode: MountMode,
-        api: KubeApi,
-    ) -> None:
-        self.kubelet: list[Kubelet] = []
-        identity = _identity(options, mode)
-        self.allocator = DeviceAllocator(
-            checkpoint_file=layout.device_plugins / checkpoint.FILE_NAME,
-            chance=random.Random(options.seed),
-            on_counts=lambda: self.reporter.changed(),
-            active_pods=lambda: self.kubelet[0].active_pods(),
-        )
-        book = self.allocator.book
-        self.reporter = NodeReporter(api, identity, book.counts)
-        self.recorder = EventRecorder(api, lambda _: {"component": "kubelet", "host": options.node})
-        self.admission = PodAdmission(
-            self.allocator,
-            allocatable=lambda: allocatable(identity, book.counts()),
-            labels=lambda: self.reporter.labels,
-            delay_s=options.admission_delay_s,
-        )
-        self.machine = _machine(options, runtime, mode, self.allocator, self.recorder)
-
-
-def _identity(options: KubeletOptions, mode: MountMode) -> NodeIdentity:
-    return NodeIdentity(
+    """Put the parts together and run them; some know each other, so they are named late."""
+    identity = NodeIdentity(
         name=options.node,
         cpu=options.cpu,
         memory=options.memory,
@@ -179,6 +125,55 @@ def _identity(options: KubeletOptions, mode: MountMode) -> NodeIdentity:
         mounts=mode.value,
         root=str(options.root),
     )
+    chance = random.Random(options.seed)
+    allocator = DeviceAllocator(
+        checkpoint_file=layout.device_plugins / checkpoint.FILE_NAME,
+        chance=chance,
+        on_counts=lambda: reporter.changed(),
+        active_pods=lambda: kubelet.active_pods(),
+    )
+    reporter = NodeReporter(api, identity, allocator.book.counts)
+    recorder = EventRecorder(api, lambda _: {"component": "kubelet", "host": options.node})
+    admission = PodAdmission(
+        allocator,
+        allocatable=lambda: allocatable(identity, allocator.book.counts()),
+        labels=lambda: reporter.labels,
+        delay_s=options.admission_delay_ms / 1000,
+    )
+    machine = _machine(options, runtime, mode, allocator, recorder)
+    shuffle = None
+    if options.shuffle_window_ms:
+        shuffle = Shuffle(window_s=options.shuffle_window_ms / 1000, chance=chance)
+
+    def on_register(resource: str, endpoint: str) -> None:
+        plugin = PluginClient(
+            layout.device_plugins / endpoint, allocate_timeout_s=options.allocate_timeout_s
+        )
+        tasks.create_task(allocator.serve_plugin(resource, plugin), name=resource)
+
+    def list_pods() -> list[PodDevices]:
+        allocator.collect()
+        return snapshot(kubelet.listed_pods(), allocator.book)
+
+    async with asyncio.TaskGroup() as tasks:
+        kubelet = Kubelet(machine, api, admission, tasks, shuffle=shuffle)
+        informer = Informer(
+            api,
+            "/api/v1/pods",
+            on_upsert=kubelet.on_upsert,
+            on_delete=kubelet.on_delete,
+            fieldSelector=options.pods_selector,
+        )
+        allocator.restore()
+        async with (
+            serve_pod_resources(layout.pod_resources / "kubelet.sock", list_pods),
+            serve_registration(layout.device_plugins / "kubelet.sock", on_register),
+        ):
+            tasks.create_task(reporter.run(), name="node")
+            tasks.create_task(recorder.run(), name="events")
+            tasks.create_task(allocator.watch_stopped(), name="stopped plugins")
+            tasks.create_task(informer.run(), name="pods")
+            await kubelet.run(informer.synced)
 
 
 def _machine(
@@ -203,27 +198,6 @@ def _machine(
         sync_retry_s=options.sync_retry_s,
         cdi_dir=options.cdi_dir,
     )
-
-
-@asynccontextmanager
-async def _sockets(
-    options: KubeletOptions, layout: KubeletLayout, parts: _Parts, tasks: asyncio.TaskGroup
-) -> AsyncIterator[None]:
-    def on_register(resource: str, endpoint: str) -> None:
-        plugin = PluginClient(
-            layout.device_plugins / endpoint, allocate_timeout_s=options.allocate_timeout_s
-        )
-        tasks.create_task(parts.allocator.serve_plugin(resource, plugin), name=resource)
-
-    def list_pods() -> list[PodDevices]:
-        parts.allocator.collect()
-        return snapshot(parts.kubelet[0].listed_pods(), parts.allocator.book)
-
-    async with (
-        serve_pod_resources(layout.pod_resources / "kubelet.sock", list_pods),
-        serve_registration(layout.device_plugins / "kubelet.sock", on_register),
-    ):
-        yield
 
 
 async def _run(options: KubeletOptions) -> None:

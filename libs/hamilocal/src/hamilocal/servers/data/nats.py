@@ -118,11 +118,6 @@ def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
     return [_limited(name, password(name), rights) for name, rights in allowed.items()]
 
 
-def webhook_nats_user(password: str) -> NatsUser:
-    """The user of the webhook."""
-    return _limited(WEBHOOK_USER, password, webhook_permissions())
-
-
 def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
     return NatsUser(
         name=name,

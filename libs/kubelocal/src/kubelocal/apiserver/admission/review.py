@@ -28,7 +28,7 @@ from kubelocal.apiserver.kinds.patch import apply_json_patch
 from kubelocal.apiserver.schema.resources import VERSION
 from kubelocal.apiserver.storage.selectors import from_label_selector
 
-_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions"}
 
 
 class BadAnswer(ValueError):
@@ -44,16 +44,11 @@ class Write:
     operation: str
     new: Json | None
     old: Json | None
-    kind: Json | None = None  # of the object, where it is not the resource's own (Binding)
 
     def request(self, uid: str) -> Json:
         """The `request` of the review."""
         resource = self.target.resource
-        kind = self.kind or {
-            "group": resource.group,
-            "version": VERSION,
-            "kind": resource.kind,
-        }
+        kind = {"group": resource.group, "version": VERSION, "kind": resource.kind}
         plural = {
             "group": resource.group,
             "version": VERSION,

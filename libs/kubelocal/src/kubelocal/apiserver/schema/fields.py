@@ -140,34 +140,15 @@ def _quantity(value: Any, path: str, findings: FieldFindings) -> str:
         raise Unreadable(f"{path.lstrip('.')}: {_NO_QUANTITY}") from error
 
 
-def _string(value: Any, path: str, findings: FieldFindings) -> str:
-    if not isinstance(value, str):
-        raise Unreadable(_cannot(value, path, "string"))
-    return value
+def _plain(types: type | tuple[type, ...], go_name: str) -> Convert:
+    """A value of one of these types, kept as it is; a boolean is no number."""
 
+    def convert(value: Any, path: str, findings: FieldFindings) -> Any:
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise Unreadable(_cannot(value, path, go_name))
+        return value
 
-def _integer(value: Any, path: str, findings: FieldFindings) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Unreadable(_cannot(value, path, "int64"))
-    return value
-
-
-def _number(value: Any, path: str, findings: FieldFindings) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unreadable(_cannot(value, path, "float64"))
-    return value
-
-
-def _boolean(value: Any, path: str, findings: FieldFindings) -> bool:
-    if not isinstance(value, bool):
-        raise Unreadable(_cannot(value, path, "bool"))
-    return value
-
-
-def _int_or_string(value: Any, path: str, findings: FieldFindings) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise Unreadable(_cannot(value, path, "intstr.IntOrString"))
-    return value
+    return convert
 
 
 def _time(value: Any, path: str, findings: FieldFindings) -> str:
@@ -199,21 +180,17 @@ def _bytes(value: Any, path: str, findings: FieldFindings) -> str:
     return value
 
 
-def _any(value: Any, path: str, findings: FieldFindings) -> Any:
-    return value
-
-
 _PLAIN: dict[str, Convert] = {
-    "string": _string,
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
+    "string": _plain(str, "string"),
+    "integer": _plain(int, "int64"),
+    "number": _plain((int, float), "float64"),
+    "boolean": _plain(bool, "bool"),
+    "intorstring": _plain((int, str), "intstr.IntOrString"),
     "time": _time,
     "microtime": _micro_time,
     "bytes": _bytes,
     "quantity": _quantity,
-    "intorstring": _int_or_string,
-    "any": _any,
+    "any": lambda value, path, findings: value,
 }
 _GO_NAMES = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}
 

@@ -12,18 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.admission.chain import AdmissionChain
-from kubelocal.apiserver.admission.review import Write
 from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, bad_request, conflict
-from kubelocal.apiserver.schema.resources import BINDINGS, PODS, STORED
+from kubelocal.apiserver.schema.resources import BINDINGS, PODS
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.verbs.create_update import commit, now_text
 from kubelocal.apiserver.wire import bodies
 
 _KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
-_POLICIES = ("Background", "Foreground", "Orphan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,43 +30,33 @@ class Options:
     grace_s: int | None = None
     uid: str = ""
     version: str = ""
-    policy: str = "Background"
 
 
-def read_options(sent: Json, query_grace: str | None, query_policy: str | None) -> Options:
+def read_options(sent: Json, query_grace: str | None) -> Options:
     """Options from the body, else from the query. Raises: ApiError 400."""
     grace = sent.get("gracePeriodSeconds")
     if grace is None and query_grace is not None:
         if not query_grace.lstrip("-").isdigit():
             raise bad_request(f"gracePeriodSeconds: {query_grace!r} is not a whole number")
         grace = int(query_grace)
-    policy = sent.get("propagationPolicy") or query_policy or "Background"
-    if sent.get("orphanDependents"):
-        policy = "Orphan"
-    if policy not in _POLICIES:
-        raise bad_request(f"propagationPolicy: {policy!r}; expected one of {', '.join(_POLICIES)}")
     conditions = sent.get("preconditions") or {}
     return Options(
         grace_s=grace,
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
-        policy=policy,
     )
 
 
 class Delete:
     """Deletes objects of a store."""
 
-    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._admission = admission
 
     async def delete(
         self, target: ApiTarget, caller: Caller, options: Options
     ) -> tuple[Stored, bool]:
         """The last (or marked) state, and whether the object is gone. Raises: ApiError."""
-        if self._admission.hooks_for(target, "DELETE"):
-            await self._ask_webhooks(target, caller)
         gone = False
 
         def work(transaction: Transaction) -> Stored:
@@ -78,21 +65,11 @@ class Delete:
             if stored is None:
                 raise target.not_found()
             _check(target, stored, options)
-            if options.policy == "Orphan":
-                _let_go_of_dependents(transaction, stored.uid)
             last = _delete_one(transaction, target, stored, options)
             gone = transaction.get(*stored.key) is None
             return last
 
         return await commit(self._store, caller, work), gone
-
-    async def _ask_webhooks(self, target: ApiTarget, caller: Caller) -> None:
-        stored = self._store.get(target.collection, target.namespace, target.name)
-        if stored is None:
-            raise target.not_found()
-        old = bodies.for_webhook(target.resource, stored.load())
-        write = Write(target=target, caller=caller, operation="DELETE", new=None, old=old)
-        await self._admission.admit(write, lambda body: body)
 
 
 def _check(target: ApiTarget, stored: Stored, options: Options) -> None:
@@ -157,18 +134,6 @@ def _end_namespace(transaction: Transaction, stored: Stored, body: Json) -> Stor
     return transaction.put("namespaces", body)
 
 
-def _let_go_of_dependents(transaction: Transaction, uid: str) -> None:
-    for collection in STORED:
-        for dependent in transaction.items(collection):
-            if uid in dependent.owners:
-                body = dependent.load()
-                meta = body["metadata"]
-                left = [each for each in meta.pop("ownerReferences") if each.get("uid") != uid]
-                if left:
-                    meta["ownerReferences"] = left
-                transaction.put(collection, body)
-
-
 def _seconds_from_now(seconds: int) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -176,9 +141,8 @@ def _seconds_from_now(seconds: int) -> str:
 class Bindings:
     """Binds pods of a store."""
 
-    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._admission = admission
 
     async def bind(self, namespace: str, name: str, caller: Caller, sent: Json) -> None:
         """Set the pod's node, once. Raises: ApiError (409 where it has one already)."""
@@ -192,20 +156,7 @@ class Bindings:
             raise ApiError(500, "", f'{text}, "<empty>"')
         if not wanted.get("name"):
             raise ApiError(500, "", "target.name: Required value")
-        if self._admission.hooks_for(pod, "CREATE"):
-            await self._ask_webhooks(pod, caller, body)
         await commit(self._store, caller, lambda tx: _assign(tx, pod, body))
-
-    async def _ask_webhooks(self, pod: ApiTarget, caller: Caller, body: Json) -> None:
-        write = Write(
-            target=pod,
-            caller=caller,
-            operation="CREATE",
-            new=bodies.for_webhook(BINDINGS, body),
-            old=None,
-            kind={"group": "", "version": "v1", "kind": "Bindings"},
-        )
-        await self._admission.admit(write, lambda changed: changed)
 
 
 def _assign(transaction: Transaction, target: ApiTarget, binding: Json) -> Stored:
