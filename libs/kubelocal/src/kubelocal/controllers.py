@@ -55,7 +55,7 @@ class WorkloadPlan:
     create: tuple[Json, ...] = ()
     delete: tuple[str, ...] = ()
     status: Mapping[str, int] | None = None
-    """What the workload's status should be, where it differs."""
+    """The workload's new status, if it differs."""
 
 
 def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadPlan:

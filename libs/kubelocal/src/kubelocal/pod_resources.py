@@ -1,4 +1,4 @@
-"""What pods occupy, as kube-scheduler and the kubelet count it. Pure.
+"""Amounts that pods occupy, as kube-scheduler and the kubelet count them. Pure.
 
 Amounts are integers: cpu in thousandths, everything else in whole units.
 """
@@ -31,7 +31,7 @@ def amounts(quantities: Mapping[str, Any] | None) -> Amounts:
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Amounts:
-    """What a pod occupies on its node: its containers together, or the largest init container.
+    """Amounts of a pod on its node: its containers together, or the largest init container.
 
     An init container with restartPolicy Always (a sidecar) counts with the containers.
     """

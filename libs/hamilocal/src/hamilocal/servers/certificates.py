@@ -9,7 +9,7 @@ import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import yaml
 from cryptography import x509
@@ -29,7 +29,7 @@ _PRIVATE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What signs serving certificates."""
+    """A pair of certificate and key that signs serving certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -63,12 +63,12 @@ class Authority:
 
 
 def write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    """As PEM, for everybody."""
+    """Write a certificate as PEM, readable by everybody."""
     write_file(path, certificate.public_bytes(Encoding.PEM), private=False)
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
-    """As PEM, for its owner alone."""
+    """Write a key as PEM, readable by its owner only."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     write_file(path, pem, private=True)
 
@@ -81,12 +81,7 @@ def write_file(path: Path, data: bytes, *, private: bool) -> None:
     partial.replace(path)
 
 
-class _Life(TypedDict):
-    not_before: datetime
-    not_after: datetime
-
-
-def _from_now_on() -> _Life:
+def _from_now_on() -> dict[str, datetime]:
     now = datetime.now(UTC)
     return {"not_before": now - _BACKDATED, "not_after": now + _LIFETIME}
 

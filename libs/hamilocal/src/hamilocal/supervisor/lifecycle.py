@@ -1,4 +1,4 @@
-"""What to start, restart and stop now. Pure: states and the time in, actions out.
+"""Decisions of the supervisor: start, restart, stop. Pure: states and the time in, actions out.
 
 A child is started when everything it comes after is ready, restarted with growing pauses when it
 ends, given up when it ends too often, and stopped only after everything that depends on it.
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """Where a child stands."""
+    """Phases of a child's life."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -58,7 +58,7 @@ class ChildState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What is due now; `wake_at_s` is when something falls due without any event."""
+    """Actions that are due now; `wake_at_s` is when something falls due without any event."""
 
     start: tuple[str, ...] = ()
     terminate: tuple[str, ...] = ()
@@ -66,27 +66,27 @@ class Actions:
     wake_at_s: float | None = None
 
 
-def started(child: ChildState, now_s: float) -> ChildState:
-    """Its process was just made."""
+def on_start(child: ChildState, now_s: float) -> ChildState:
+    """Note that the child's process was made."""
     again = child.phase is Phase.BACKING_OFF
     return replace(child, phase=Phase.STARTING, since_s=now_s, restarts=child.restarts + int(again))
 
 
-def became_ready(child: ChildState, now_s: float) -> ChildState:
-    """Its health check succeeded for the first time since it was started."""
+def on_ready(child: ChildState, now_s: float) -> ChildState:
+    """Note the first health check that succeeded since the start."""
     if child.phase is not Phase.STARTING:
         return child
     return replace(child, phase=Phase.READY, since_s=now_s, reason="")
 
 
-def asked_to_stop(child: ChildState, now_s: float) -> ChildState:
-    """Its stop signal was sent, or it has no process to be stopped."""
+def on_stop(child: ChildState, now_s: float) -> ChildState:
+    """Note that the stop signal was sent, or that there is no process to stop."""
     phase = Phase.STOPPING if child.phase in ALIVE else Phase.STOPPED
     return replace(child, phase=phase, since_s=now_s)
 
 
-def ended(child: ChildState, now_s: float, reason: str, policy: RestartPolicy) -> ChildState:
-    """Its process ended: as asked, or on its own, to be restarted unless that is too often."""
+def on_end(child: ChildState, now_s: float, reason: str, policy: RestartPolicy) -> ChildState:
+    """Note the end of the process: asked for, or to be restarted unless that is too often."""
     if child.phase is Phase.STOPPING:
         return replace(child, phase=Phase.STOPPED, since_s=now_s)
     exits = (*(at for at in child.exits_s if now_s - at < policy.window_s), now_s)

@@ -52,7 +52,7 @@ def write_state(path: Path, state: Mapping[str, object]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """What the last supervisor wrote, or None (a damaged file counts as none)."""
+    """Read what the last supervisor wrote, or None (a damaged file counts as none)."""
     try:
         state = orjson.loads(path.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
@@ -165,7 +165,7 @@ def _ancestors() -> set[int]:
 
 
 def _wait_gone(processes: list[ProcessIdentity], timeout_s: float) -> list[ProcessIdentity]:
-    """Those that are still alive when the time is over."""
+    """Wait for processes to end; returns those that are still alive afterwards."""
     deadline = time.monotonic() + timeout_s
     left = processes
     while left and time.monotonic() < deadline:

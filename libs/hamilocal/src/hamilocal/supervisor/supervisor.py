@@ -11,10 +11,11 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from hamilocal.supervisor import lifecycle
-from hamilocal.supervisor.children import Child, ProcessIdentity, identity_of, spawn
+from hamilocal.supervisor.children import Child, identity_of, spawn
 from hamilocal.supervisor.lifecycle import ChildState, Phase, RestartPolicy
 from hamilocal.supervisor.plan import (
     ChildSpec,
@@ -136,7 +137,7 @@ class Supervisor:
         return None if child is None else child.pid
 
     def log_path(self, name: str) -> Path:
-        """Where a child's output goes."""
+        """The file of a child's output."""
         return self.folder / "logs" / f"{name}.log"
 
     async def _loop(self, tasks: asyncio.TaskGroup) -> None:
@@ -146,7 +147,7 @@ class Supervisor:
             now_s = _now()
             actions = lifecycle.decide(self.states, now_s, stopping=self._stopping)
             for name in actions.start:
-                self._set(lifecycle.started(self.states[name], now_s))
+                self._set(lifecycle.on_start(self.states[name], now_s))
                 running[name] = tasks.create_task(self._live(self._specs[name]), name=name)
             for name in actions.terminate:
                 self._terminate(name, running.get(name), now_s)
@@ -173,7 +174,7 @@ class Supervisor:
         except asyncio.CancelledError:
             reason = "stopped"
         if reason is not None:
-            state = lifecycle.ended(self.states[spec.name], _now(), reason, self._policy)
+            state = lifecycle.on_end(self.states[spec.name], _now(), reason, self._policy)
             level = logging.CRITICAL if state.phase is Phase.GIVEN_UP else logging.WARNING
             if not self._stopping:
                 logger.log(level, "child ended", extra={"child": spec.name, "reason": state.reason})
@@ -185,7 +186,7 @@ class Supervisor:
         except Exception as exc:  # a step may do anything; it is tried again
             logger.warning("step failed", extra={"child": step.name}, exc_info=True)
             return str(exc) or type(exc).__name__
-        self._set(lifecycle.became_ready(self.states[step.name], _now()))
+        self._set(lifecycle.on_ready(self.states[step.name], _now()))
         return None
 
     async def _run_child(self, spec: ChildSpec) -> str:
@@ -214,7 +215,7 @@ class Supervisor:
             if why is None:
                 self.unhealthy.pop(name, None)
                 if self.states[name].phase is Phase.STARTING:
-                    self._set(lifecycle.became_ready(self.states[name], _now()))
+                    self._set(lifecycle.on_ready(self.states[name], _now()))
                 pause_s = _WATCH_S
             else:
                 self.unhealthy[name] = why
@@ -226,13 +227,13 @@ class Supervisor:
         state = self.states[name]
         if child is not None:
             child.terminate()
-            self._set(lifecycle.asked_to_stop(state, now_s))
+            self._set(lifecycle.on_stop(state, now_s))
             return
         if task is not None and not task.done():
             task.cancel()
-        self._set(lifecycle.asked_to_stop(state, now_s))
+        self._set(lifecycle.on_stop(state, now_s))
         if self.states[name].phase is Phase.STOPPING and (task is None or task.done()):
-            self._set(lifecycle.ended(self.states[name], now_s, "", self._policy))
+            self._set(lifecycle.on_end(self.states[name], now_s, "", self._policy))
 
     def _kill(self, name: str, task: asyncio.Task[None] | None) -> None:
         child = self._children.get(name)
@@ -256,7 +257,7 @@ class Supervisor:
             {
                 "version": 1,
                 "phase": phase,
-                "supervisor": None if me is None else identity_entry(me),
+                "supervisor": None if me is None else asdict(me),
                 "services": {
                     name: service_entry(
                         spec,
@@ -307,10 +308,5 @@ def service_entry(
         entry["log"] = str(log_path)
         entry["stop_signal"] = int(spec.stop_signal)
     if child is not None and child.identity is not None:
-        entry |= identity_entry(child.identity)
+        entry |= asdict(child.identity)
     return entry
-
-
-def identity_entry(process: ProcessIdentity) -> dict[str, object]:
-    """What distinguishes a process from a later one with its pid."""
-    return {name: getattr(process, name) for name in ("pid", "start_ticks", "boot_id")}

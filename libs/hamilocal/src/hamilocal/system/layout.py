@@ -94,12 +94,12 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What runs and where it answers; written by the supervisor."""
+        """Processes and addresses; written by the supervisor."""
         return self.folder / "state.json"
 
     @property
     def options(self) -> Path:
-        """What `hamictl up` was asked for; read by the supervisor."""
+        """Options of `hamictl up`; read by the supervisor."""
         return self.folder / "options.json"
 
     @property
@@ -154,7 +154,7 @@ class LocalCredentials:
 
     @property
     def grant_public_key(self) -> Path:
-        """What agents verify grants with."""
+        """The key by which agents verify grants."""
         return self.folder / "grant.pub"
 
     @property

@@ -142,7 +142,7 @@ class UpOptions(BaseModel):
         return "lock" if self.local_nodes().index(node) % 3 == 2 else "late"
 
     def vendors(self) -> Vendors:
-        """What the services serve with these flags.
+        """The vendors that the services serve with these flags.
 
         Raises: InvalidRequest when the device configuration cannot be read.
         """

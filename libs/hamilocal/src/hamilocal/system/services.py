@@ -23,7 +23,7 @@ ADMIN_USER = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataServers:
-    """Where the three servers answer; the addresses carry credentials."""
+    """Plans of the three servers; their addresses carry credentials."""
 
     postgres: ServerPlan
     redis: ServerPlan
@@ -31,7 +31,7 @@ class DataServers:
     nats_admin_url: str
 
     def children(self) -> tuple[ChildSpec, ...]:
-        """As specs; none depends on another."""
+        """The servers as specs; none depends on another."""
         return tuple(server_child(plan) for plan in (self.postgres, self.redis, self.nats))
 
 
@@ -70,7 +70,7 @@ SCHEDULER_NAME = "hami-scheduler"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every spec below is made from."""
+    """Input of every spec below."""
 
     layout: Layout
     project: Project
@@ -89,7 +89,7 @@ class Context:
         return f"{LOOPBACK}:{self.ports[name]}"
 
     def service_env(self, service: str, nats_user: str) -> dict[str, str]:
-        """What all services share: the bus, Kubernetes, traces."""
+        """Variables that all services share: the bus, Kubernetes, traces."""
         return {
             "KUBECONFIG": str(self.kubeconfig),
             "HAMI_NATS_URL": self.servers.nats.url,
@@ -156,7 +156,7 @@ def kube_scheduler(context: Context, configuration: Path) -> ChildSpec:
 
 
 def workloads(context: Context) -> ChildSpec:
-    """What makes the pods of Deployments and Jobs, beside the emulated API."""
+    """The controllers that make the pods of Deployments and Jobs, beside the emulated API."""
     return ChildSpec(
         name="workloads",
         argv=(
@@ -267,7 +267,7 @@ def _driver_flags(context: Context, node: LocalNode, home: Path) -> tuple[str, .
 
 
 def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]:
-    """Where the agent's NVML lies; none: as this machine's loader finds it."""
+    """Variables by which the agent finds NVML; none: as this machine's loader finds it."""
     folder = context.options.driver_folder
     if node.own_cards:
         return {} if folder is None else {"LD_LIBRARY_PATH": str(folder)}
@@ -309,7 +309,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
 
 
 def agent_env(context: Context, node: str) -> dict[str, str]:
-    """What any node-agent of this system must be given, also one that somebody else runs."""
+    """Variables that any node-agent of this system needs, also one that somebody else runs."""
     return {
         **context.service_env(f"node-agent-{node}", agent_user(node)),
         **context.vendors_env("HAMI_NODE_AGENT", families=False),

@@ -137,7 +137,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
 
 
 def info(context: services.Context) -> dict[str, object]:
-    """What `hamictl up --json` prints beside the pids."""
+    """Addresses that `hamictl up --json` prints beside the pids."""
     return {
         "kubeconfig": str(context.kubeconfig),
         "pages_url": context.url("pages"),

@@ -34,7 +34,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiTarget:
-    """What a path names; empty strings for the parts that it does not have."""
+    """The object that a path names; empty strings for the parts that it does not have."""
 
     resource: Resource
     namespace: str = ""
@@ -54,7 +54,7 @@ class ApiTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and how: `warnings` collects the answer's Warning headers."""
+    """The user of a call and its options; `warnings` collects the answer's Warning headers."""
 
     user: User
     dry_run: bool = False

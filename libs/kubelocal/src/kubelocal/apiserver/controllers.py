@@ -27,7 +27,7 @@ _EXPIRY_ROUND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Intervals:
     """How often each duty is done, in seconds."""
 
     tick_s: float = 0.5
@@ -38,17 +38,17 @@ class Pace:
 class Controllers:
     """Runs the duties over a store until cancelled."""
 
-    def __init__(self, store: ObjectStore, deleting: Delete, pace: Pace) -> None:
+    def __init__(self, store: ObjectStore, deleting: Delete, intervals: Intervals) -> None:
         self._store = store
         self._deleting = deleting
-        self._pace = pace
+        self._intervals = intervals
         self._seen = store.version
         self._lost_since: dict[str, float] = {}
         self._expire_at_s = 0.0
 
     async def run_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._pace.tick_s)
+            await asyncio.sleep(self._intervals.tick_s)
             try:
                 await self._collect_dependents()
                 await self._end_namespaces()
@@ -112,11 +112,12 @@ class Controllers:
         }
         self._lost_since = {uid: self._lost_since.get(uid, now_s) for uid in lost}
         for uid, since_s in self._lost_since.items():
-            if now_s - since_s >= self._pace.lost_node_s:
+            if now_s - since_s >= self._intervals.lost_node_s:
                 await self._delete(lost[uid], _NOW)
 
     async def _expire_events(self, now: datetime) -> None:
-        oldest = (now - timedelta(seconds=self._pace.event_life_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        life = timedelta(seconds=self._intervals.event_life_s)
+        oldest = (now - life).strftime("%Y-%m-%dT%H:%M:%SZ")
         events = self._store.collections["events"].values()
         # An event is written again when it repeats; its version's time is in its body.
         old = [stored for stored in events if _last_time(stored) < oldest]

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from kubelocal.apiserver.admission.chain import AdmissionChain, priority_class_bodies
 from kubelocal.apiserver.admission.review import WebhookClient
 from kubelocal.apiserver.calls import CONTROLLER, ApiTarget, Caller, read_tokens
-from kubelocal.apiserver.controllers import Controllers, Pace
+from kubelocal.apiserver.controllers import Controllers, Intervals
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.http import Registry, build_app
 from kubelocal.apiserver.schema.resources import NAMESPACES, PRIORITY_CLASSES
@@ -79,12 +79,12 @@ async def open_registry(settings: Settings) -> AsyncIterator[Registry]:
         binding=Bindings(store),
         tokens=tokens,
     )
-    pace = Pace(lost_node_s=settings.lost_node_s, event_life_s=settings.event_life_s)
+    intervals = Intervals(lost_node_s=settings.lost_node_s, event_life_s=settings.event_life_s)
     try:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(store.write_forever(), name="store writer")]
             await _make_first_objects(registry)
-            controllers = Controllers(store, registry.deleting, pace)
+            controllers = Controllers(store, registry.deleting, intervals)
             running.append(tasks.create_task(controllers.run_forever(), name="controllers"))
             try:
                 yield registry

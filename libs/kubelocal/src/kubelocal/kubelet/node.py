@@ -31,7 +31,7 @@ LEASE_DURATION_S = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """What does not change while the kubelet runs; amounts are Kubernetes quantities."""
+    """Facts that do not change while the kubelet runs; amounts are Kubernetes quantities."""
 
     name: str
     cpu: str
@@ -54,7 +54,7 @@ def node_labels(identity: NodeIdentity) -> dict[str, str]:
 
 
 def own_annotations(identity: NodeIdentity) -> dict[str, str]:
-    """What a reader of the simulation wants to know of the node."""
+    """Annotations for readers of the simulation."""
     return {MOUNTS_ANNOTATION: identity.mounts, ROOT_ANNOTATION: identity.root}
 
 
@@ -78,7 +78,7 @@ def resources(identity: NodeIdentity) -> dict[str, str]:
 
 
 def allocatable(identity: NodeIdentity, devices: Mapping[str, DeviceCounts]) -> dict[str, str]:
-    """What pods may ask for at this moment."""
+    """The amounts that pods may ask for at this moment."""
     return resources(identity) | {r: str(c.allocatable) for r, c in devices.items()}
 
 

@@ -80,7 +80,7 @@ def phase(pod: Json, states: Mapping[str, ContainerState]) -> str:
 
 
 def _exit_code(container: ContainerState) -> int | None:
-    """Of the last end: None when the container never ended."""
+    """The exit code of the last end; None when the container never ended."""
     if isinstance(container.state, Terminated):
         return container.state.exit_code
     if isinstance(container.state, WaitingState) and container.last is not None:

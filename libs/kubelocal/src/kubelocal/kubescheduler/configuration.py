@@ -69,7 +69,7 @@ class SchedulerProfile(_Part):
 
 
 class ClientConnection(_Part):
-    """Where the API server is, unless the command line names it."""
+    """The kubeconfig, unless the command line names one."""
 
     kubeconfig: str = ""
 

@@ -1,4 +1,4 @@
-"""What users read about a scheduling attempt: events, and the PodScheduled condition.
+"""Reports of scheduling attempts for users: events, and the PodScheduled condition.
 
 Both are written behind the loop's back from bounded queues: a slow API server costs messages, never
 placements.

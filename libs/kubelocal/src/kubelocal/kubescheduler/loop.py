@@ -202,7 +202,7 @@ class SchedulingLoop:
 
 
 def schedulable_part(node: Json) -> Json:
-    """What of a node can make a waiting pod schedulable; heartbeats are not in it."""
+    """The part of a node that can make a waiting pod schedulable: no heartbeats."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "labels": metadata.get("labels"),

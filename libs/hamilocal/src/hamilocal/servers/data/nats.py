@@ -82,25 +82,18 @@ def nats_ready(port: int, *, server_name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsUser:
-    """One user of the bus: either a name with a password, or the public half of an nkey ("U...").
+    """One user of the bus.
 
     `publish` and `subscribe` are the subjects (with wildcards) it may use; None means every
     subject, an empty tuple none. `allow_responses` lets it answer requests it has received,
     whatever their reply subject.
     """
 
-    name: str = ""
-    password: str = ""
-    nkey: str = ""
+    name: str
+    password: str
     publish: tuple[str, ...] | None = None
     subscribe: tuple[str, ...] | None = None
     allow_responses: bool = False
-
-    def __post_init__(self) -> None:
-        if bool(self.nkey) == bool(self.name and self.password):
-            raise ValueError(
-                f"NATS user {self.name or self.nkey!r}: give either name and password, or an nkey"
-            )
 
 
 def agent_nats_user(node: str, password: str) -> NatsUser:
@@ -145,9 +138,7 @@ def render_nats_config(
 
 
 def _user(user: NatsUser) -> dict[str, object]:
-    entry: dict[str, object] = (
-        {"nkey": user.nkey} if user.nkey else {"user": user.name, "password": user.password}
-    )
+    entry: dict[str, object] = {"user": user.name, "password": user.password}
     permissions: dict[str, object] = {}
     if user.publish is not None:
         permissions["publish"] = _allowed(user.publish)

@@ -7,7 +7,6 @@ default: fsync and synchronous_commit are on.
 
 import shutil
 import signal
-import struct
 import subprocess
 import tempfile
 from functools import partial
@@ -23,12 +22,11 @@ from hamilocal.servers.binaries import (
 )
 from hamilocal.supervisor.children import identity_of
 from hamilocal.supervisor.plan import NotReadyError, ServerError, ServerPlan
-from hamilocal.supervisor.ports import LOOPBACK, connect, exchange, free_port
+from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 DATABASE = "hami"
 SUPERUSER = "hami"
 MAX_CONNECTIONS = 200
-_PROTOCOL_3 = 196608  # protocol version 3.0: major version in the upper half
 _LOCK_STATUS_LINE = 7  # of postmaster.pid, counted from 0 (PostgreSQL, pidfile.h)
 _INITDB_TIMEOUT_S = 120.0
 # What a database on a developer's machine needs; the rest stays at PostgreSQL's defaults.
@@ -84,20 +82,19 @@ def prepare(
         log_path=folder / f"{name}.log",
         url=f"postgresql://{SUPERUSER}{secret}@{LOOPBACK}:{port}/{DATABASE}",
         port=port,
-        probe=partial(_probe, data, port),
+        probe=partial(_probe, data),
         stop_signal=signal.SIGINT,  # "fast": roll back and stop; SIGTERM would wait for the clients
     )
 
 
-def _probe(data: Path, port: int) -> None:
-    # Only the server of this folder writes this file: another server on the port would answer too.
+def _probe(data: Path) -> None:
+    """Ask as `pg_ctl` does: only the server of this folder writes its status into this file."""
     try:
         status = (data / "postmaster.pid").read_text().splitlines()[_LOCK_STATUS_LINE].strip()
     except (OSError, IndexError) as exc:
         raise NotReadyError(f"PostgreSQL has not written its status into {data} yet") from exc
     if status != "ready":
         raise NotReadyError(f"PostgreSQL reports that it is {status}")
-    postgres_ready(port, user=SUPERUSER, database=DATABASE)
 
 
 def clear_stale_lock(data: Path) -> None:
@@ -178,17 +175,3 @@ def _run(argv: list[str], *, cwd: Path, stdin: str | None = None) -> None:
     if done.returncode != 0 or "ERROR:" in done.stderr or "FATAL:" in done.stderr:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
         raise ServerError(f"cannot make a PostgreSQL data folder in {cwd}: {' '.join(last)}")
-
-
-def postgres_ready(port: int, *, user: str, database: str) -> None:
-    """PostgreSQL takes a start-up packet (while it recovers it answers with error 57P03)."""
-    parameters = f"user\0{user}\0database\0{database}\0\0".encode()
-    packet = struct.pack("!ii", 8 + len(parameters), _PROTOCOL_3) + parameters
-    with connect(port) as connection:
-        reply = exchange(connection, packet, at_least=5)
-        # 'R' asks for authentication or grants it: only a server that takes sessions gets this far.
-        if reply[:1] != b"R":
-            text = reply[5:].split(b"\0")
-            message = next((field[1:] for field in text if field[:1] == b"M"), b"no answer")
-            raise NotReadyError(f"PostgreSQL on port {port}: {message.decode(errors='replace')}")
-        connection.sendall(struct.pack("!ci", b"X", 4))

@@ -1,1 +1,1 @@
-"""What each kind does to an object: defaults, ownership of its halves, merges of patches."""
+"""Rules of each kind for its objects: defaults, ownership of its halves, merges of patches."""

@@ -1,4 +1,4 @@
-"""What clients learn of the server: groups, resources, versions, and that it validates fields.
+"""Discovery: the groups, resources and version served, and that fields are validated.
 
 Everything comes from the table in `resources`.
 """

@@ -39,7 +39,7 @@ class Unreadable(ValueError):
 
 @dataclass(slots=True)
 class FieldFindings:
-    """What the reader came across: paths of fields that do not exist."""
+    """Findings of one reading: paths of fields that do not exist."""
 
     unknown: list[str] = field(default_factory=list)
 

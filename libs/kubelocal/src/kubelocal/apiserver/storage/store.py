@@ -56,7 +56,7 @@ class WatchSelection:
         )
 
     def kind_of(self, change: WatchChange) -> str:
-        """What the change is to this watcher; an empty string where it is nothing."""
+        """The kind of event that the change is to this watcher; an empty string for none."""
         was = change.before is not None and self.takes(change.before)
         now = change.kind != "DELETED" and self.takes(change.now)
         if now:
@@ -114,7 +114,7 @@ BATCH = 64
 
 
 class Transaction:
-    """What one writer sees and does; nothing of it lasts if the writer's function raises."""
+    """Reads and writes of one writer; nothing of them lasts if the writer's function raises."""
 
     def __init__(self, store: ObjectStore, batch: Batch) -> None:
         self._store = store

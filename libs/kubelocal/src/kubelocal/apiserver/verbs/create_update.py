@@ -108,7 +108,7 @@ class CreateUpdate:
         frozen = orjson.dumps(body)
 
         def change(_: Json) -> Json:
-            """It may run twice; each run needs its own copy."""
+            """Return a copy of its own for each run; there may be two."""
             return cast(Json, orjson.loads(frozen))
 
         return await self.update(target, caller, change, replaces=True)

@@ -42,7 +42,7 @@ class Page:
 
 
 def selection(target: ApiTarget, query: Mapping[str, str]) -> WatchSelection:
-    """What the selectors of a query take. Raises: ApiError (400)."""
+    """The objects that a query's selectors take. Raises: ApiError (400)."""
     fields = selectors.parse_fields(query.get("fieldSelector", ""), target.resource.field_labels())
     if target.name:
         only = target.name
@@ -159,7 +159,7 @@ Encode = Callable[[Resource, WatchChange, str], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a watch asks for. `version` None: everything that exists now comes first."""
+    """One request for a watch. `version` None: everything that exists now comes first."""
 
     target: ApiTarget
     wanted: WatchSelection
@@ -239,7 +239,7 @@ def _next_bookmark(now_s: float, end_s: float, *, at_end: bool) -> float:
 
 
 def _first_lines(store: ObjectStore, watch: Watch, encode: Encode) -> bytes:
-    """What exists now, as ADDED lines, and the mark of their end where it was asked for."""
+    """Existing objects as ADDED lines, and the mark of their end if it was asked for."""
     resource = watch.target.resource
     chunk = [
         encode(resource, _as_added(stored), "ADDED")

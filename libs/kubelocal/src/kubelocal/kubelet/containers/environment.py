@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandInDriver:
-    """Where the stand-in driver lies on this machine."""
+    """The stand-in driver, by its place on this machine."""
 
     library_dir: Path
     config: Path | None
@@ -48,7 +48,7 @@ class OwnDriver:
     tools_dir: Path
     """`vgpu-probe` and `vgpu-load`, which run on any driver."""
     library_dir: Path | None
-    """Its libraries, where the loader does not find them by itself."""
+    """The folder of its libraries, if the loader does not find them by itself."""
 
 
 Driver = StandInDriver | OwnDriver

@@ -254,7 +254,7 @@ class ProcessRuntime:
         return MountMode(mode), reason
 
     def pod_dir(self, pod_uid: str) -> Path:
-        """Where a pod's logs, volumes and launch files lie."""
+        """The folder of a pod's logs, volumes and launch files."""
         return self._pods_dir / pod_uid
 
     def log_file(self, pod_uid: str, container: str) -> Path:

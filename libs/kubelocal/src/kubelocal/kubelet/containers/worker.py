@@ -85,7 +85,7 @@ START_ERROR = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What every container of the node needs; made once by `bootstrap.py`."""
+    """Parts of the node that every container needs; made once, in `__main__`."""
 
     node: str
     allocator: DeviceAllocator
@@ -96,7 +96,7 @@ class Machine:
     pathmap_library: Path
     backoff: BackoffRule
     cdi_dir: Path | None
-    """Where CDI files are; None: CDI is unknown here."""
+    """The folder of CDI files; None: CDI is unknown here."""
     sync_retry_s: float
     """Pause after a start that could not even be tried; the kubelet's is 10 to 15 s."""
 

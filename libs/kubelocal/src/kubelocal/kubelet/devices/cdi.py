@@ -22,7 +22,7 @@ ANNOTATION_PREFIX = "cdi.k8s.io/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """What CDI devices add to a container."""
+    """Additions of CDI devices to a container."""
 
     envs: tuple[tuple[str, str], ...] = ()
     mounts: tuple[Mount, ...] = ()

@@ -60,7 +60,7 @@ def decode_answer(content: bytes) -> AllocateAnswer:
 
 
 def merge_answers(answers: list[AllocateAnswer]) -> AllocateAnswer:
-    """What a container of several device resources gets: the first of equal names wins."""
+    """Merge the answers for a container of several resources: the first of equal names wins."""
     envs: dict[str, str] = {}
     mounts: dict[str, Mount] = {}
     nodes: dict[str, DeviceNode] = {}
@@ -127,7 +127,7 @@ class PluginClient:
         self._closed = False
 
     async def options(self) -> PluginOptions:
-        """What the plugin wants to be called for.
+        """Ask the plugin which calls it wants.
 
         Raises: PluginError when the plugin can't be reached.
         """

@@ -25,7 +25,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginOptions:
-    """What a plugin asked for; `None` in place of it: not (yet) registered since our start."""
+    """Options of a plugin; `None` in place of them: not (yet) registered since our start."""
 
     pre_start_required: bool = False
     preferred_allocation: bool = False
@@ -80,7 +80,7 @@ class DeviceAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCounts:
-    """What the Node object shows of one resource."""
+    """Counts of one resource, as the Node object shows them."""
 
     capacity: int
     allocatable: int
@@ -194,7 +194,7 @@ class DeviceBook:
         return bool(ended)
 
     def request(self, pod_uid: str, container: str, resource: str, size: int) -> IdRequest | None:
-        """What to choose from; None when the container holds its ids already.
+        """The ids to choose from; None when the container holds its ids already.
 
         Raises: AdmissionError when there are not enough healthy free ids, or the amount changed.
         """
