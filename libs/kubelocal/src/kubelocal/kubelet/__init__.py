@@ -1,8 +1,8 @@
 """The simulated kubelet: one node, its device plugins, and containers as local processes.
 
 Start with `python -m kubelocal.kubelet --node NAME --kubeconfig FILE --root DIR`. A pod's way here:
-`kubelet` (watch) -> `admission` (serial: `device_allocator`, `predicates`) -> `pod_worker` ->
-`container_worker` -> `containers` (the launcher) -> `pod_status` -> `status_reporting`.
+`kubelet` (watch) -> `admission` (serial; `devices`) -> `pod_worker` -> `containers` (the launcher),
+and back as `pod_status`. `node` reports the Node, `sockets` serves node-agents.
 
 Towards device plugins and the API server it behaves as kubelet 1.20 does. It differs here:
 

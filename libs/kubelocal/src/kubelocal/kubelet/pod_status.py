@@ -1,6 +1,6 @@
 """A pod's status from the states of its containers: phase, conditions, container statuses.
 
-Pure; `pods/worker.py` supplies the states, `pods/status_updates.py` sends the result. The rules for
+Pure; `pod_worker.py` supplies the states and sends the result. The rules for
 phase and conditions are those of kubelet 1.20 (`kubelet_pods.go`, `status/generate.go`).
 """
 

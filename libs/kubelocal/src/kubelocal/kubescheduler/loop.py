@@ -1,4 +1,4 @@
-"""The scheduling loop: watches, one pod at a time through `deciding`, binding beside it.
+"""The scheduling loop: watches, one pod at a time through `cycle`, binding beside it.
 
 Events of nodes and pods go into `cluster` and `queue`; each attempt ends in a binding or in a
 report. A pod counts on its node from the decision on, so the next pod sees it there although the

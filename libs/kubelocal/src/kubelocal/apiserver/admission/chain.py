@@ -1,6 +1,6 @@
 """Everything between a well-formed write and the store: the built-in plugins, then the webhooks.
 
-In: a `Write`. Out: the object as admission leaves it. The next step is validation, in `writing`.
+In: a `Write`. Out: the object as admission leaves it. The next step is validation, in `verbs`.
 """
 
 from __future__ import annotations

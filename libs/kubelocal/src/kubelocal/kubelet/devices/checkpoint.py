@@ -3,7 +3,7 @@
 In: the book's allocations. Out: bytes that readers of a real node's checkpoint understand:
 `{"Data": {"PodDeviceEntries": [{PodUID, ContainerName, ResourceName, DeviceIDs: {numa: [ids]},
 AllocResp: base64}], "RegisteredDevices": {resource: [ids]}}, "Checksum": n}`.
-Entries are base64 of ContainerAllocateResponse; `allocate_response.py` decodes them.
+Entries are base64 of ContainerAllocateResponse; `plugins.py` decodes them.
 """
 
 from __future__ import annotations
