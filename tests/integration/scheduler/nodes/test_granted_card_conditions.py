@@ -84,7 +84,7 @@ async def conditions(replica: Replica, pod: Json) -> list[str]:
     ],
     ids=["lost", "moved-up", "replaced", "sick", "mig", "mig-node", "cordoned"],
 )
-async def test_a_pod_is_shown_once_what_became_of_its_card(
+async def test_a_pod_is_shown_what_became_of_its_card(
     world: World,
     request: pytest.FixtureRequest,
     condition: str,
@@ -111,12 +111,20 @@ async def test_a_pod_is_shown_once_what_became_of_its_card(
     assert (event["type"], event["count"]) == (kind, 1)
     assert await conditions(replica, pod) == [condition]
 
-    # Neither a look again nor another scheduler repeats it.
+
+async def test_neither_a_look_again_nor_another_scheduler_repeats_it(world: World) -> None:
+    replica = await world.replica(reconcile_s=0.1)
+    [card] = await world.add_node("n1")
+    pod = await holder_of(world, replica, "n1", card)
+    await world.report("n1")
+    await events_with(world, pod, "is lost")
+
     other = await world.replica(reconcile_s=0.1)
-    assert await conditions(other, pod) == [condition]
+
+    assert await conditions(other, pod) == ["lost"]
     second = await holder_of_another_lost_card(world, replica)
     await events_with(world, second, "is lost")
-    assert [one["count"] for one in await events_with(world, pod, text)] == [1]
+    assert [one["count"] for one in await events_with(world, pod, "is lost")] == [1]
 
 
 async def holder_of_another_lost_card(world: World, replica: Replica) -> Json:
