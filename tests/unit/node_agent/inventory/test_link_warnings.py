@@ -5,30 +5,25 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hami_node_agent.devices.health import XidPolicy
-from hami_node_agent.devices.offer import Offer
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.grants.records import AgentState
-from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory import publisher
 from hami_node_agent.inventory.publisher import REASON, warn_of_links
-from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.shutdown import end
 
-from tests.unit.node_agent.inventory.test_tracker import A, B, Driver, Store
+from tests.unit.node_agent.inventory.driver import A, B, Driver, tracker_of
 from tests.waiting import PATIENCE_S
 
 
-class OneSided(Driver):
+def one_sided() -> Driver:
     """B does not see the links that A has to it."""
-
-    async def links(self) -> tuple[CardLinks, ...]:
-        return (
-            CardLinks(uuid=A, meetings={}, nvlinks={B: 4}),
-            CardLinks(uuid=B, meetings={}, nvlinks={}),
-        )
+    driver = Driver()
+    driver.linked = (
+        CardLinks(uuid=A, meetings={}, nvlinks={B: 4}),
+        CardLinks(uuid=B, meetings={}, nvlinks={}),
+    )
+    return driver
 
 
 class Node:
@@ -47,25 +42,12 @@ class Node:
         self.heard.set()
 
 
-async def cards_of(driver: Driver) -> CardTracker:
-    made = CardTracker(
-        driver,
-        NodeState(Store(), AgentState()),
-        offer=Offer(),
-        xids=XidPolicy(),
-        probe_interval_s=60,
-        xid_quiet_s=0,
-    )
-    await made.discover()
-    return made
-
-
 @pytest.mark.parametrize("refusals", [0, 2], ids=["at once", "after the API server was away"])
 async def test_a_one_sided_link_is_one_event_on_the_node(
     refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.01)
-    node, cards = Node(refusals), await cards_of(OneSided())
+    node, cards = Node(refusals), await tracker_of(one_sided())
     warning = asyncio.ensure_future(warn_of_links(cards, node))
 
     async with asyncio.timeout(PATIENCE_S):
@@ -81,7 +63,7 @@ async def test_a_one_sided_link_is_one_event_on_the_node(
 
 
 async def test_cards_that_agree_are_no_news() -> None:
-    node, cards = Node(), await cards_of(Driver())
+    node, cards = Node(), await tracker_of(Driver())
     warning = asyncio.ensure_future(warn_of_links(cards, node))
     await asyncio.sleep(0)
     await end([warning])
@@ -99,7 +81,7 @@ async def test_pairs_around_a_poisonous_one_are_reported(error: Exception) -> No
             if "last" in message:
                 self.heard.set()
 
-    node, cards = Odd(), await cards_of(Driver())
+    node, cards = Odd(), await tracker_of(Driver())
     cards.contradictions = tuple((A, GpuUuid(other)) for other in ("first", "poison", "last"))
     warning = asyncio.create_task(warn_of_links(cards, node))
     heard = asyncio.create_task(node.heard.wait())

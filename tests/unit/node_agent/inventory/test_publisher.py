@@ -9,11 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
-from hami_node_agent.devices.health import Failure, XidPolicy
-from hami_node_agent.devices.offer import CardFacts, Offer
 from hami_node_agent.devices.topology import CardLinks, Meeting
-from hami_node_agent.grants.records import AgentState
-from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory import publisher
 from hami_node_agent.inventory.publisher import (
     REGISTER_ANNOTATION,
@@ -34,6 +30,7 @@ from hamicommon.process.shutdown import end
 from pydantic import BaseModel
 
 from tests.unit.node_agent.builders import a_card
+from tests.unit.node_agent.inventory.driver import Driver, facts, tracker_of
 from tests.waiting import PATIENCE_S
 
 SLICED = replace(
@@ -81,42 +78,6 @@ LINKS = tuple(
 )
 
 
-class Probe:
-    """A driver that lists its cards from the last to the first."""
-
-    async def cards(self) -> tuple[CardFacts, ...]:
-        return tuple(
-            CardFacts(uuid=GpuUuid(f"GPU-{index}"), index=index, name="A10", memory_mib=1000)
-            for index in (2, 0, 1)
-        )
-
-    async def links(self) -> tuple[CardLinks, ...]:
-        return LINKS
-
-    async def reload(self) -> bool:
-        return False
-
-    async def failing(self) -> Mapping[GpuUuid, Failure]:
-        return {}
-
-    async def watch_events(self) -> None:
-        return None
-
-    async def next_xid(self) -> None:
-        return None
-
-    async def samples(self) -> tuple[Any, ...]:
-        return ()
-
-    async def processes(self) -> Mapping[str, Any]:
-        return {}
-
-
-class Store:
-    def save(self, state: AgentState) -> None:
-        raise AssertionError
-
-
 class Bus:
     """Keeps what is published."""
 
@@ -156,16 +117,11 @@ class Node:
 
 
 async def discovered() -> CardTracker:
-    cards = CardTracker(
-        Probe(),
-        NodeState(Store(), AgentState()),
-        offer=Offer(),
-        xids=XidPolicy(),
-        probe_interval_s=60,
-        xid_quiet_s=60,
-    )
-    await cards.discover()
-    return cards
+    """Cards that the driver lists from the last to the first."""
+    driver = Driver()
+    driver.listed = tuple(facts(UUIDS[index], index) for index in (2, 0, 1))
+    driver.linked = LINKS
+    return await tracker_of(driver, xid_quiet_s=60)
 
 
 async def written_by(failures: int) -> dict[str, str]:

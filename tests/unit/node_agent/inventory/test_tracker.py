@@ -2,68 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
-from hami_node_agent.devices.health import GOOD_PROBES, Failure, XidPolicy
-from hami_node_agent.devices.offer import CardFacts, Offer
-from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.grants.records import AgentState
-from hami_node_agent.grants.state import NodeState
+from hami_node_agent.devices.health import GOOD_PROBES, Failure
 from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.errors import Unavailable
 
-A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
-LINKS: tuple[CardLinks, ...] = ()
+from tests.unit.node_agent.inventory.driver import A, B, Driver, facts, tracker_of
+
 LOST = Failure(reason="GPU is lost", certain=True)
-
-
-def facts(uuid: GpuUuid, index: int) -> CardFacts:
-    return CardFacts(uuid=uuid, index=index, name="A10", memory_mib=1000)
-
-
-class Driver:
-    """A driver whose cards a test changes."""
-
-    def __init__(self) -> None:
-        self.listed = (facts(A, 0), facts(B, 1))
-        self.broken: dict[GpuUuid, Failure] = {}
-        self.changed = False
-        self.away = False
-
-    async def cards(self) -> tuple[CardFacts, ...]:
-        return self.listed
-
-    async def links(self) -> tuple[CardLinks, ...]:
-        return LINKS
-
-    async def reload(self) -> bool:
-        if self.away:
-            raise Unavailable("NVML: reload: Driver Not Loaded")
-        changed, self.changed = self.changed, False
-        return changed
-
-    async def failing(self) -> Mapping[GpuUuid, Failure]:
-        return self.broken
-
-    async def watch_events(self) -> None:
-        return None
-
-    async def next_xid(self) -> None:
-        return None
-
-    async def samples(self) -> tuple[Any, ...]:
-        return ()
-
-    async def processes(self) -> Mapping[str, Any]:
-        return {}
-
-
-class Store:
-    def save(self, state: AgentState) -> None:
-        raise AssertionError
 
 
 @pytest.fixture
@@ -73,16 +19,7 @@ def driver() -> Driver:
 
 @pytest.fixture
 async def cards(driver: Driver) -> CardTracker:
-    made = CardTracker(
-        driver,
-        NodeState(Store(), AgentState()),
-        offer=Offer(),
-        xids=XidPolicy(),
-        probe_interval_s=60,
-        xid_quiet_s=0,
-    )
-    await made.discover()
-    return made
+    return await tracker_of(driver)
 
 
 def reasons(cards: CardTracker) -> dict[str, str]:
@@ -167,16 +104,9 @@ async def test_an_xid_of_no_known_card_may_be_any_cards(cards: CardTracker) -> N
 
 async def test_who_names_cards_hears_of_those_that_are_plugged_in(driver: Driver) -> None:
     heard: list[set[str]] = []
-    cards = CardTracker(
-        driver,
-        NodeState(Store(), AgentState()),
-        offer=Offer(),
-        xids=XidPolicy(),
-        probe_interval_s=60,
-        xid_quiet_s=0,
-        on_found=lambda found: heard.append({card.uuid for card in found}),
+    cards = await tracker_of(
+        driver, on_found=lambda found: heard.append({card.uuid for card in found})
     )
-    await cards.discover()
     driver.listed, driver.changed = (*driver.listed, facts(GpuUuid("c"), 2)), True
 
     await probe(cards)
