@@ -112,8 +112,16 @@ class Crowd:
         return a_pod(name, slice_of(size_mib, 1, count=2 if shape == 1 else 1), command=PROBE)
 
     def _create(self, pod: Json) -> None:
-        answer = self.system.create(pod)
-        assert answer.status_code == 201, answer.text
+        """As a controller does: what a busy API server or webhook did not answer is tried again."""
+
+        def is_created() -> bool:
+            answer = self.system.create(pod)
+            retry = answer.status_code == 429 or answer.status_code >= 500
+            # 409: an earlier attempt was taken, and its answer was lost.
+            assert retry or answer.status_code in (201, 409), answer.text
+            return not retry
+
+        wait(is_created, f"{pod['metadata']['name']} to be taken")
 
     def _pinned(self, pod: Json, node: str) -> None:
         """spec.nodeName, and a scheduler of its own, which admission lets be."""
@@ -254,8 +262,10 @@ def shuffled() -> Iterator[System]:
     """One for all cases: each ends with an empty ledger."""
     flags = ("--nodes", str(NODES), "--gpus", str(CARDS), "--node-policy", "spread")
     flags += ("--binding", "lock")
+    # A lock that expires between bind and Allocate is one that is lost.
+    environment = {"HAMI_SCHEDULER_LOCK_S": str(WAVE_S)}
     kubelet = [f"--kubelet-flag=--shuffle-window-ms={WINDOW_MS}", f"--kubelet-flag=--seed={SEED}"]
-    with running_system("emulator", *flags, *kubelet) as found:
+    with running_system("emulator", *flags, *kubelet, environment=environment) as found:
         yield found
 
 

@@ -27,7 +27,7 @@ from tests.waiting import Unhurried
 pytestmark = pytest.mark.integration
 
 OLD = "0007"
-ENDED = 20_000
+ENDED = 4000
 """Grants that the migrations find; `make bench-sql` does the same with a million."""
 LONGEST_S = 5.0
 """A migration waits half a second for a lock; in seconds of a quiet machine."""
@@ -35,9 +35,9 @@ HISTORY = f"""
 INSERT INTO nodes (name) VALUES ('n');
 INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, reserved_at,
                          ended_at)
-SELECT gen_random_uuid(), 'old-' || n % 5000, 'ns', 'p', n / 5000 + 1, 'n', 'released',
-       now() - make_interval(hours => 10 - n / 5000),
-       now() - make_interval(hours => 9 - n / 5000)
+SELECT gen_random_uuid(), 'old-' || n % 1000, 'ns', 'p', n / 1000 + 1, 'n', 'released',
+       now() - make_interval(hours => 10 - n / 1000),
+       now() - make_interval(hours => 9 - n / 1000)
   FROM generate_series(0, {ENDED - 1}) AS n;
 INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state)
 SELECT pod_uid, attempt, id, 'released' FROM allocations;

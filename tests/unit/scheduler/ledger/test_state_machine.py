@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -176,21 +177,17 @@ def test_a_deleted_pods_slices_end_with_the_report_of_its_node_or_its_silence(
 
 
 @pytest.mark.parametrize("state", LIVE)
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])
-@pytest.mark.parametrize("node", [None, NODE, NodeName("b")])
-@pytest.mark.parametrize("started", [True, False])
-def test_every_verdict_is_a_legal_step(
-    state: S, exists: bool, phase: str, node: NodeName | None, started: bool
-) -> None:
-    seen = facts(exists=exists, phase=phase, node=node, started=started)
+def test_every_verdict_is_a_legal_step(state: S) -> None:
+    phases, nodes = ("Pending", "Running", "Failed", "Succeeded"), (None, NODE, NodeName("b"))
+    for exists, phase, node, started in product((True, False), phases, nodes, (True, False)):
+        seen = facts(exists=exists, phase=phase, node=node, started=started)
 
-    for found in (
-        verdict(allocation(state), seen),
-        gone_on_node(allocation(state), seen),
-        overdue(allocation(state), seen),
-    ):
-        assert found is None or found.target in TRANSITIONS[state]
+        for found in (
+            verdict(allocation(state), seen),
+            gone_on_node(allocation(state), seen),
+            overdue(allocation(state), seen),
+        ):
+            assert found is None or found.target in TRANSITIONS[state], seen
 
 
 def test_facts_are_read_from_a_pod() -> None:
