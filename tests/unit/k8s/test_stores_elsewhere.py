@@ -10,8 +10,7 @@ import yaml
 
 from tests.unit.k8s import test_overlays
 from tests.unit.k8s.chart import conftest
-from tests.unit.k8s.chart.rendered import K8S, Render, containers, helm, pod_of
-from tests.unit.k8s.chart.test_base import base
+from tests.unit.k8s.chart.rendered import K8S, Render, base, containers, helm, pod_of
 from tests.unit.k8s.test_overlays import with_components
 
 chart = conftest.render
