@@ -107,7 +107,7 @@ def _ready(pod: Json) -> str:
 
 
 def pod_status(pod: Json) -> str:
-    """The pod's state in one word: the reason that explains most."""
+    """The pod's state in one text: the reason that explains most."""
     status = pod.get("status", {})
     reason: str = status.get("reason") or status.get("phase", "")
     if any(gate for gate in pod.get("spec", {}).get("schedulingGates", [])):
