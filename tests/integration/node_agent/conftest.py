@@ -25,6 +25,7 @@ from hamilocal.system.layout import ensure_credentials
 from tests.integration.node_agent.control import Control, open_control
 from tests.integration.node_agent.machine import (
     FAKEGPU,
+    FORKS,
     NODE,
     AgentProcess,
     Kubelet,
@@ -60,6 +61,13 @@ async def control(nats_url: str, machine: Machine) -> AsyncIterator[Control]:
     async with open_control(nats_url) as control:
         control.agent_state = machine.state
         yield control
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_of_forks() -> Iterator[None]:
+    """Agents are forks of one process; it ends with the last case."""
+    yield
+    FORKS.close()
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from kubelocal.kubelet.devices import checkpoint
 from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation
 from kubelocal.kubelet.sockets import PodDevices, serve_pod_resources, serve_registration
 
+from tests.integration.node_agent.forked import ForkedAgent, Forks
 from tests.unit.node_agent.library_file import a_library
 from tests.waiting import PATIENCE_S
 
@@ -145,20 +146,34 @@ class Machine:
         )
 
 
+COMMAND: tuple[str, ...] = (sys.executable, "-m", "hami_node_agent")
+FORKED_WITH = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(FAKEGPU)}
+FORKS = Forks(FORKED_WITH, REPOSITORY)
+
+
+def loader_variables(env: dict[str, str]) -> dict[str, str]:
+    """Those that are read when a program starts, and so are the same for all forks."""
+    return {name: value for name, value in env.items() if name.startswith(("LD_", "PYTHON"))}
+
+
 class AgentProcess:
     """The real `hami-node-agent`, as a process of its own."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._log = machine.root / "agent.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self.command: tuple[str, ...] = (sys.executable, "-m", "hami_node_agent")
+        self._process: subprocess.Popen[bytes] | ForkedAgent | None = None
+        self.command = COMMAND
 
     def start(self) -> None:
+        env = self._machine.env()
+        if self.command == COMMAND and loader_variables(env) == loader_variables(FORKED_WITH):
+            self._process = FORKS.start(env, cwd=self._machine.root, log=self._log)
+            return
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,
-                env=self._machine.env(),
+                env=env,
                 stdout=log,
                 stderr=log,
                 cwd=self._machine.root,
