@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from tests.integration.metrics.test_killed_in_a_batch import process
 pytestmark = pytest.mark.integration
 
 FLOOD = 4
-CARDS = 500
+CARDS = 1000
 ROUNDS = 60
+REPORT_SAMPLES = CARDS * ROUNDS
+AGAIN_S = 60 * (REPORT_SAMPLES / 25_000 - 1)
+"""After a report a node that may store 25,000 samples a minute may store nothing for so long."""
 MAX_MEMORY_MIB = 400
 """Memory of the process; the manifests allow 1024. Nearly 2 GiB before there was a bound."""
 
@@ -57,7 +61,8 @@ async def test_a_node_that_reports_without_end_is_stopped_by_its_budget_and_othe
     now = datetime.now(UTC)
     bodies = [amplified(number, now, copies=1) for number in range(FLOOD)]
     # And as large as the server takes them.
-    bodies += [amplified(number, now, copies=56) for number in range(FLOOD, 2 * FLOOD)]
+    bodies += [amplified(number, now, copies=28) for number in range(FLOOD, 2 * FLOOD)]
+    stored_of = "SELECT count(*) FROM usage_samples WHERE node = $1"
     async with bus(nats_url) as client, sql(postgres_dsn) as db:
         assert 0.9 < max(map(len, bodies)) / client.max_payload_bytes < 1
         hostile = events.usage_subject("hostile")
@@ -72,18 +77,21 @@ async def test_a_node_that_reports_without_end_is_stopped_by_its_budget_and_othe
         before = await client.letters.kept()
         assert set(await client.publish_all(outgoing, timeout_s=30)) == {None}
 
+        began_s = time.monotonic()
         async with process(postgres_dsn, nats_url) as child:
 
             async def all_read() -> bool:
                 buried = await client.letters.kept() - before
-                stored = await db.fetchval("SELECT count(*) FROM usage_samples WHERE node = 'n1'")
-                return bool(stored and buried == 2 * FLOOD - 1)
+                # One that was stored may come again, and be buried then.
+                taken = await db.fetchval(stored_of, "hostile") // REPORT_SAMPLES
+                return await db.fetchval(stored_of, "n1") > 0 and buried + taken >= 2 * FLOOD
 
-            await until("the honest report stored, and all but one of the flood buried", all_read)
+            await until("the honest report stored, and the flood stored or buried", all_read)
             assert memory_mib(child.pid) < MAX_MEMORY_MIB
 
-        count = "SELECT count(*) FROM usage_samples WHERE node = 'hostile'"
-        assert await db.fetchval(count) == CARDS * ROUNDS
+        stored = await db.fetchval(stored_of, "hostile")
+        assert stored >= REPORT_SAMPLES
+        assert stored <= REPORT_SAMPLES * (1 + (time.monotonic() - began_s) / AGAIN_S)
         reasons = {letter.reason for letter in await client.letters.latest(2 * FLOOD)}
         assert any("more than 25000 samples a minute" in reason for reason in reasons)
         assert any("at most 100000 are read" in reason for reason in reasons)
