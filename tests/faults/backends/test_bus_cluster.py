@@ -18,13 +18,14 @@ from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.binaries import nats_server
+from hamilocal.servers.data.nats import nats_ready
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
 from tests import measured
 from tests.faults.stage import MEASURED
-from tests.processes import ServerProcess, nats_ready, start
+from tests.processes import ServerProcess, start
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]

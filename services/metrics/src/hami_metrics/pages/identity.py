@@ -1,7 +1,7 @@
 """Viewers of pages, and whose pods' names they may read.
 
 A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
-rights are those of the questions (`questions/viewers.py`), kept a minute: who may not read all sees
+rights are those of the questions (`questions/asking.py`), kept a minute: who may not read all sees
 the names of the namespaces whose pods they may list, and other holders by size. Without either the
 pages are for this machine's own users: the loopback device, under a name of it.
 """
