@@ -1,14 +1,11 @@
-"""What each way of taking device memory is worth under libvgpu: measured on the stand-in driver.
+"""Measure each way of taking device memory under libvgpu, on the stand-in driver.
 
-Run as a program (`python -m tests.native.allocators.conformance`) it measures all of them and
-writes docs/libvgpu-conformance.md.
+Run as a program (`python -m tests.native.allocators.conformance`) it writes
+docs/libvgpu-conformance.md; `test_memory_kinds.py` measures every way that is listed there.
 """
 
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tests.native.allocators.allocators import KINDS
 from tests.native.cuda_headers import cuda_version, headers
@@ -84,97 +81,66 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
 
 HEAD = """# What libvgpu does with every call of CUDA @VERSION@
 
-Written by `python -m tests.native.allocators.conformance` from a run on the stand-in driver.
-A test holds it against the lists in the code, and another the lists against NVIDIA's headers of
-CUDA @VERSION@ ([how to follow a newer one](libvgpu.md#a-new-cuda)).
+Written by `python -m tests.native.allocators.conformance` from the lists in the code. Tests compare
+them with NVIDIA's headers of CUDA @VERSION@ ([how to follow a newer one](libvgpu.md#a-new-cuda)).
 How memory is charged is described in [libvgpu-memory.md](libvgpu-memory.md).
 
-## Memory, measured
+## Memory
 
-Each way is tried in a container of two processes with a slice of 12 MiB.
-Counted: the slice has less by exactly that much, as the card has.
-Limited: beyond the slice the call answers `CUDA_ERROR_OUT_OF_MEMORY`, and the card gave nothing.
-Freed: nothing stays charged when it has ended and the device was waited for, nor when its process
-is killed.
-Shared: the other process sees it and is refused beyond what is left.
+`tests/native/allocators/test_memory_kinds.py` measures each way in a container of two processes
+with a slice of 12 MiB. Each is:
+
+- counted: the slice has less by exactly that much, as the card has
+- limited: beyond the slice the call answers `CUDA_ERROR_OUT_OF_MEMORY`, and the card gave nothing
+- freed: nothing stays charged when it has ended, or when its process is killed
+- shared: the other process sees it, and is refused beyond what is left
 """
 
 
-def table(verdicts: Mapping[str, Verdict]) -> Iterable[str]:
-    titles = [field.name for field in fields(Verdict)]
-    yield "| way | takes | ends | " + " | ".join(titles) + " |"
-    yield "|---|---|---|" + "---|" * len(titles)
-    for name, verdict in verdicts.items():
-        kind = KINDS[name]
-        marks = ["yes" if getattr(verdict, title) else "**no**" for title in titles]
-        cells = [name, f"`{kind.takes}`", f"`{kind.ends}`", *marks]
-        yield "| " + " | ".join(cells).replace(", ", "`, `") + " |"
+def table() -> Iterable[str]:
+    yield "| Way | Takes | Ends |"
+    yield "|---|---|---|"
+    for name, kind in KINDS.items():
+        yield f"| {name} | `{kind.takes}` | `{kind.ends}` |".replace(", ", "`, `")
 
 
 def wrapped(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) + "."
 
 
-def render(verdicts: Mapping[str, Verdict]) -> str:
-    """The document, with the verdict of each kind of KINDS."""
+def render() -> str:
+    """Build the document from the lists."""
     known, altered = sorted(set(requests("driver-calls.txt"))), {hook.request for hook in hooks()}
     ours = sorted({hook.symbol for hook in hooks()})
     partly = {request.name for request in altered}
-    passing = sorted({request.name for request in known} - partly)
+    passing = {request.name for request in known} - partly
     older = [f"{r.name} {r.version}" for r in known if r.name in partly and r not in altered]
     nvml_ours, nvml_all = nvml_altered(), nvml_functions()
     return "\n".join(
         [
             HEAD.replace("@VERSION@", cuda_version(headers()["cuda.h"])),
-            *table(verdicts),
+            *table(),
             f"""
-## Driver calls that are altered
+## Driver calls
 
-{len(ours)} functions, under every version and with the per-thread default stream alike; all that
-is not stated above about them is the driver's own answer.
+Altered are {len(ours)} functions, under every version and with the per-thread default stream alike:
 
 {wrapped(ours)}
 
-## Driver calls that pass through
-
-{len(passing)} names. libvgpu does not stand between: a program holds the driver's own address
-(`tests/native/intercept/test_requests.py` asks for every one of them).
-
-{wrapped(passing)}
-
-Names that a driver of 580.159 exports and NVIDIA's headers do not have; they take no memory as far
-as is known, and pass through:
-
-{wrapped(WITHOUT_HEADER)}
-
-Versions of altered names that pass through: the 32-bit functions of CUDA 3.1, which cannot name an
-address of a card of today.
-
+The other {len(passing)} names (`tests/native/data/driver-calls.txt`) pass through: a program holds
+the driver's own address, and `tests/native/intercept/test_requests.py` asks for every one of them.
+So do {wrapped(WITHOUT_HEADER)[:-1]}, which a driver of 580.159 exports and NVIDIA's headers do not
+have, and the 32-bit functions of CUDA 3.1, which cannot name an address of a modern card:
 {wrapped(older)}
 
 ## NVML
 
 Altered: {wrapped(sorted(nvml_ours))}
-
-The other {len(set(nvml_all) - set(nvml_ours))} functions of NVML 13 pass through:
-
-{wrapped(name for name in nvml_all if name not in nvml_ours)}
+The other {len(set(nvml_all) - set(nvml_ours))} functions of NVML 13 pass through.
 """,
         ]
     )
 
 
-def main() -> int:
-    verdicts = {}
-    for kind in KINDS:
-        with tempfile.TemporaryDirectory() as folder:
-            machine = Machine.with_two_cards(Path(folder))
-            verdicts[kind] = measure(kind, Container(machine, machine.folder), machine)
-            for client in machine.clients:
-                client.end()
-    DOCUMENT.write_text(render(verdicts))
-    return 0 if all(verdict == HELD for verdict in verdicts.values()) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    DOCUMENT.write_text(render())
