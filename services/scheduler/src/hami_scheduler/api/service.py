@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hamicommon.access.checks import Access
 from hamicommon.bus.dead_letters import DeadLetters
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 
-Loop = Callable[[], Awaitable[None]]
+Loop = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

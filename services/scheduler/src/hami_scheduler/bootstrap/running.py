@@ -35,7 +35,7 @@ async def running(loops: Sequence[tuple[str, Loop]]) -> AsyncIterator[None]:
             died.append(task)
             block.cancel()
 
-    tasks = [asyncio.create_task(_named(run), name=name) for name, run in loops]
+    tasks = [asyncio.create_task(run(), name=name) for name, run in loops]
     for task in tasks:
         task.add_done_callback(on_done)
     try:
@@ -49,10 +49,6 @@ async def running(loops: Sequence[tuple[str, Loop]]) -> AsyncIterator[None]:
     finally:
         stopping = True
         await end(tasks)
-
-
-async def _named(run: Loop) -> None:
-    await run()
 
 
 def while_active(
