@@ -101,7 +101,9 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
         )
     )
     checks = LimitChecks(
-        **any_of(("history", "pod_named", "announcer", "instruments", "log_limit", "evictor"), Mock())
+        **any_of(
+            ("history", "pod_named", "announcer", "instruments", "log_limit", "evictor"), Mock()
+        )
     )
     usage = UsageHistory(Mock(), MetricsInstruments(), lambda: NOW, grace_s=1.0)
     follower = ClusterFollower(Mock(rules={}), lambda: NOW, RoomThread())

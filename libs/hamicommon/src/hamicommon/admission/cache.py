@@ -13,13 +13,7 @@ from hashlib import blake2b
 import orjson
 from cachetools import LRUCache
 
-from hamicommon.admission.mutation import (
-    Room,
-    judge,
-    judge_at_once,
-    room_for,
-    standing_of,
-)
+from hamicommon.admission.mutation import Room, judge, judge_at_once, room_for, standing_of
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.tampering.findings import NamespacePermits
 from hamicommon.admission.tampering.guard import Guard

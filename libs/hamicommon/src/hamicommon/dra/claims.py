@@ -13,12 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from hamicommon.domain.allocations import (
-    ClaimedSlice,
-    ContainerGrant,
-    DeviceShare,
-    SliceKey,
-)
+from hamicommon.domain.allocations import ClaimedSlice, ContainerGrant, DeviceShare, SliceKey
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.requests import Role
 from hamicommon.dra.devices import CORES, DRIVER, MEMORY, SLOTS, mib_of_bytes

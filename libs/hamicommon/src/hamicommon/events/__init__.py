@@ -15,12 +15,7 @@ from hamicommon.events.grants import (
     GrantState,
     GrantWithdrawn,
 )
-from hamicommon.events.inventory import (
-    HEARTBEAT_S,
-    Inventory,
-    InventoryDevice,
-    MigProfileItem,
-)
+from hamicommon.events.inventory import HEARTBEAT_S, Inventory, InventoryDevice, MigProfileItem
 from hamicommon.events.ledger import (
     AdmissionRefused,
     AllocationEvent,
@@ -37,10 +32,7 @@ from hamicommon.events.limits import (
     LimitCheck,
     LimitFinding,
 )
-from hamicommon.events.payload import (
-    NodePayload,
-    Payload,
-)
+from hamicommon.events.payload import NodePayload, Payload
 from hamicommon.events.questions import (
     ClaimsReply,
     ClaimsRequest,

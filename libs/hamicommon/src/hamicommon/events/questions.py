@@ -5,11 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from hamicommon.events.payload import NodePayload, Payload
-from hamicommon.events.subjects import (
-    claims_subject,
-    holdings_subject,
-    readiness_subject,
-)
+from hamicommon.events.subjects import claims_subject, holdings_subject, readiness_subject
 from hamicommon.grants.grant import Grant
 
 

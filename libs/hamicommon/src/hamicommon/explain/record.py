@@ -28,13 +28,7 @@ from pydantic import TypeAdapter
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.domain.requests import (
-    ContainerRequest,
-    HostRequest,
-    PodRequest,
-    Policy,
-    Selection,
-)
+from hamicommon.domain.requests import ContainerRequest, HostRequest, PodRequest, Policy, Selection
 from hamicommon.placement.cluster.view import CardState, ClusterView, Frozen
 from hamicommon.placement.node_scores import MOST_PARTS, NodeScores, StrandedParts
 from hamicommon.placement.rules import NODE_UNREGISTERED

@@ -25,11 +25,7 @@ from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
-from hamictl.view.explanation import (
-    explanation,
-    near_misses,
-    near_misses_table,
-)
+from hamictl.view.explanation import explanation, near_misses, near_misses_table
 from hamictl.view.history import gone_sentence
 
 _APPS, _BATCH = "/apis/apps/v1", "/apis/batch/v1"

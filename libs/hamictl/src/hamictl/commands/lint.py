@@ -25,14 +25,7 @@ from hamicommon.admission.verdicts import (
     Knowledge,
     NeverFits,
 )
-from hamicommon.errors import (
-    Conflict,
-    Forbidden,
-    HamiError,
-    InvalidRequest,
-    NotFound,
-    Unavailable,
-)
+from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import TamperingMode

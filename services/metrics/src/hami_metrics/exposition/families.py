@@ -23,11 +23,7 @@ from hami_metrics.exposition.hami_names import (
     slice_families,
 )
 from hami_metrics.exposition.older_names import older_families
-from hami_metrics.exposition.own_names import (
-    capacity_families,
-    ledger_families,
-    waiting_families,
-)
+from hami_metrics.exposition.own_names import capacity_families, ledger_families, waiting_families
 
 
 class LedgerCollector(Collector):

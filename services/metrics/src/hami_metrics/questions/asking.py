@@ -19,14 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token
 from hamicommon.access.loopback import host_name, is_loopback, is_loopback_address
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.questions import (
-    PAGE_ROWS,
-    Answer,
-    Audience,
-    Question,
-    answer,
-    question,
-)
+from hamicommon.ledger.questions import PAGE_ROWS, Answer, Audience, Question, answer, question
 
 from hami_metrics.domain.redaction import WITHHELD, ShowOwners, redacted
 

@@ -26,13 +26,7 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import preferred_ids
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import read_signed, refresh_book
-from hami_node_agent.grants.records import (
-    AgentState,
-    InFlight,
-    Record,
-    find_in_flight,
-    is_complete,
-)
+from hami_node_agent.grants.records import AgentState, InFlight, Record, find_in_flight, is_complete
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)

@@ -35,11 +35,7 @@ from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
-from hami_node_agent.inventory.publisher import (
-    InventoryPublisher,
-    keep_annotation,
-    warn_of_links,
-)
+from hami_node_agent.inventory.publisher import InventoryPublisher, keep_annotation, warn_of_links
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of
 from hami_node_agent.metrics.health import (

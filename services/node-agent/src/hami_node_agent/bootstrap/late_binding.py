@@ -11,10 +11,7 @@ from typing import Protocol
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
-from hami_node_agent.adapters.kubelet.container_runtime import (
-    ContainerRuntime,
-    read_crio_cdi_dirs,
-)
+from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime, read_crio_cdi_dirs
 from hami_node_agent.allocation.binding_way import BindingWay, RuntimeReport, named_by, way_of
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.device_list import Strategy

@@ -14,10 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hamicommon.domain.allocations import (
-    Allocation,
-    footprints,
-)
+from hamicommon.domain.allocations import Allocation, footprints
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest

@@ -9,11 +9,7 @@ from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
-from hamicommon.events import (
-    GrantSnapshot,
-    GrantSnapshotRequest,
-    GrantState,
-)
+from hamicommon.events import GrantSnapshot, GrantSnapshotRequest, GrantState
 from hamicommon.grants.grant import grant_of
 from hamicommon.process.bulkhead import Bulkhead
 

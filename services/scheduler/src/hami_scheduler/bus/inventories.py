@@ -30,10 +30,7 @@ from hamicommon.events import Inventory, inventory_subject
 from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.ledger import (
-    AgentInventory,
-    RecordedInventory,
-)
+from hami_scheduler.ports.ledger import AgentInventory, RecordedInventory
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory

@@ -24,14 +24,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.settings import describe
 from pydantic import ValidationError
 
-from hami_webhook.certificate.plan import (
-    Issued,
-    Pair,
-    authority_of,
-    issued,
-    renewed,
-    serial_of,
-)
+from hami_webhook.certificate.plan import Issued, Pair, authority_of, issued, renewed, serial_of
 from hami_webhook.settings import RenewalSettings
 
 logger = logging.getLogger(__name__)

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Index,
-    Integer,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Table, Text, text
 
 from hamicommon.ledger.tables.columns import (
     MAX_COUNTER,

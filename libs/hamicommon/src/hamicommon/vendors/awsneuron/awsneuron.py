@@ -18,14 +18,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.awsneuron.fit import (
-    BY_CORE,
-    CORES,
-    NAME,
-    RULES,
-    USUAL_CORES,
-    cores_of,
-)
+from hamicommon.vendors.awsneuron.fit import BY_CORE, CORES, NAME, RULES, USUAL_CORES, cores_of
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
     MOST_CARDS,

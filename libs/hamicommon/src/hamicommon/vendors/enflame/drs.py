@@ -20,14 +20,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import REASONS, Rule
-from hamicommon.placement.vendor_policy import (
-    Chosen,
-    Need,
-    NodeAsk,
-    NotChosen,
-    VendorRules,
-    tally,
-)
+from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen, VendorRules, tally
 from hamicommon.vendors.enflame.drs_cards import CAPACITY, NAME, Profile, cards_of, profiles_of
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import StandardVendor, device_annotations, unix_ns

@@ -19,12 +19,7 @@ from hamicommon.k8s.types import Json
 from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices import checkpoint, state
 from kubelocal.kubelet.devices.plugins import PluginClient, decode_answer, merge_answers
-from kubelocal.kubelet.devices.state import (
-    AdmissionError,
-    AllocateAnswer,
-    DeviceBook,
-    PluginError,
-)
+from kubelocal.kubelet.devices.state import AdmissionError, AllocateAnswer, DeviceBook, PluginError
 
 logger = logging.getLogger(__name__)
 

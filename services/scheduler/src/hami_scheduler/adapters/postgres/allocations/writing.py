@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamicommon.domain.allocations import (
-    LIVE_STATES,
-    AllocationState,
-    ContainerGrant,
-)
+from hamicommon.domain.allocations import LIVE_STATES, AllocationState, ContainerGrant
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import Policy
