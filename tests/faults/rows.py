@@ -9,6 +9,7 @@ fails when it is not of the cases that there are.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,11 +22,13 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 HEAD = (
-    "| Point | Fault | Kind | What happens | Promise | Recovered, s | Real, s | Reproduce |",
-    "|---|---|---|---|---|---|---|---|",
+    "| Point | Fault | Kind | What happens | Promise | Cases, s |",
+    "|---|---|---|---|---|---|",
 )
 KINDS = ("kill", "error", "delay", "duplicate", "reorder", "lose")
 NOT_RUN = "-"
+CASE = re.compile(r"`([^`]+)` (\d+\.\d|-)(?: \((\d+\.\d)\))?(?=, `| \|$)", re.MULTILINE)
+"""A case's name with its seconds on the emulator and, in brackets, on a real control plane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +46,11 @@ class Row:
     promise: str
     """Of architecture 6."""
 
-    def line(self, figures: Mapping[str, str]) -> str:
-        """The table's line; `figures` are seconds by kind of cluster."""
-        cells = (
-            self.point,
-            self.fault,
-            self.kind,
-            self.answer,
-            self.promise,
-            figures.get("emulator", NOT_RUN),
-            figures.get("real", NOT_RUN),
-            f'`make test-faults ARGS="-k {self.name}"`',
-        )
-        return f"| {' | '.join(cells)} |"
+    def case(self, figures: Mapping[str, str]) -> str:
+        """The case's name with its seconds; `figures` are by kind of cluster."""
+        real = figures.get("real", NOT_RUN)
+        shown = "" if real == NOT_RUN else f" ({real})"
+        return f"`{self.name}` {figures.get('emulator', NOT_RUN)}{shown}"
 
 
 def row_of(item: pytest.Item) -> Row:
@@ -104,21 +99,27 @@ def from_json(text: str) -> list[Row]:
 
 def figures_of(page: str) -> dict[str, dict[str, str]]:
     """The seconds that the page has, by the row's name and the kind of cluster."""
-    found = {}
-    for line in _table(page).splitlines()[len(HEAD) :]:
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        name = cells[-1].rpartition("-k ")[2].rstrip('`" ')
-        found[name] = {"emulator": cells[5], "real": cells[6]}
-    return found
+    return {
+        name: {"emulator": emulator, "real": real or NOT_RUN}
+        for name, emulator, real in CASE.findall(page.partition(BEGIN)[2].partition(END)[0])
+    }
 
 
 def with_rows(page: str, rows: Iterable[Row], figures: Mapping[str, Mapping[str, str]]) -> str:
-    """The page with this table in it; what was not measured again keeps its figures."""
+    """The page with this table in it, one line for the cases that differ in their kind only.
+
+    What was not measured again keeps its figures.
+    """
     known = figures_of(page)
-    lines = [row.line({**known.get(row.name, {}), **figures.get(row.name, {})}) for row in rows]
+    lines: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        lines.setdefault((row.point, row.fault, row.answer, row.promise), []).append(row)
+    table = []
+    for (point, fault, answer, promise), cases in lines.items():
+        kinds = ", ".join(dict.fromkeys(row.kind for row in cases))
+        shown = ", ".join(
+            row.case({**known.get(row.name, {}), **figures.get(row.name, {})}) for row in cases
+        )
+        table.append(f"| {point} | {fault} | {kinds} | {answer} | {promise} | {shown} |")
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    return "\n".join((before + BEGIN, *HEAD, *lines, END + after))
-
-
-def _table(page: str) -> str:
-    return page.partition(BEGIN)[2].partition(END)[0].strip("\n")
+    return "\n".join((before + BEGIN, *HEAD, *table, END + after))

@@ -19,7 +19,7 @@ NODE = "node-0"
 
 @pytest.mark.row(
     point="FAULT-16",
-    fault="the pod is deleted between reserve and bind",
+    fault="the pod is deleted between /filter and /bind",
     kind="error",
     answer="its slice is free at once",
     promise="SAFE-3 LIVE-1",

@@ -168,10 +168,6 @@ class Corruption:
         text = f"{self.where} {self.what}".lower().replace(" -", " minus ").replace("'-", "minus ")
         return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
-    def line(self) -> str:
-        """Of the page's table."""
-        return f"| {self.where} | {self.what} | {self.outcome} | {self.answer} |"
-
 
 def statement(query: str) -> Callable[[Room], object]:
     """Changes the ledger with its owner's rights."""
@@ -205,7 +201,7 @@ def refused(table: str, change: str, where: str, rule: str, *, what: str = "") -
         where=f"`{table}.{column}`",
         what=what or change.partition(" = ")[2].replace("|", " "),
         outcome=Outcome.REFUSED,
-        answer=f"the schema refuses it (`{rule}`)",
+        answer="the schema refuses it",
         lie=lie,
     )
 
