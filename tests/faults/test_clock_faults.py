@@ -20,7 +20,7 @@ JUMP_S = 600.0
     point="FAULT-14",
     fault="a wall clock jumps ten minutes, and back again",
     kind="error",
-    answer="deadlines are the ledger's, leases end early at most; what ended early is made again",
+    answer="deadlines are the ledger's; what ended early is made again",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f14_clock_jump(faulty: Faulty, who: str, seconds: float) -> None:

@@ -109,9 +109,9 @@ async def publish(bus: Bus, number: int) -> None:
 
 @pytest.mark.row(
     point="FAULT-40",
-    fault="of three NATS servers the one that leads the stream is killed under load",
+    fault="the leader of three NATS servers is killed under load",
     kind="kill",
-    answer="the others go on with every stored fact; what was not stored is published again",
+    answer="the others have every stored fact; the rest is published again",
     promise="SAFE-6 LIVE-2",
 )
 async def test_f40_a_cluster_loses_the_server_that_leads_and_no_fact(

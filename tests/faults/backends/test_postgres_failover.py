@@ -74,7 +74,7 @@ class Acknowledged:
     point="FAULT-35",
     fault="Postgres' primary is killed under 20 decisions/s, its synchronous standby is promoted",
     kind="kill",
-    answer="decisions wait or fail with a clear error until then; no acknowledged grant is lost",
+    answer="decisions wait or fail with a clear error; no acknowledged grant is lost",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over(

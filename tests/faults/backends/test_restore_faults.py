@@ -81,8 +81,8 @@ def restore(system: System, backup: Path) -> None:
     point="FAULT-45",
     fault="yesterday's backup is restored against today's cluster",
     kind="lose",
-    answer="grants that it lacks are entered again from what we signed; those of pods that went "
-    "are given back; nothing is restarted",
+    answer="missing grants are entered again from what we signed; those of pods that went are "
+    "released; nothing is restarted",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_path: Path) -> None:

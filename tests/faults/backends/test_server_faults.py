@@ -32,10 +32,7 @@ from tests.faults.processes import (
 from tests.faults.replicas.extender import CALL_TIMEOUT_S
 from tests.faults.stage import Faulty, Stage, is_running, since
 
-NO_LOCKS = (
-    "nodes that need the lock get no pod, each /bind fails with that sentence; "
-    "nodes that bind late go on"
-)
+NO_LOCKS = "/bind fails on nodes that need the lock, with that sentence; the others go on"
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
 
@@ -48,7 +45,7 @@ CALLS = 30
     point="FAULT-35",
     fault="Postgres is killed under load and recovers its log",
     kind="kill",
-    answer="a clear error in that time; what was committed is there, nothing else",
+    answer="a clear error in that time; exactly what was committed is there",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 def test_f35_postgres_killed(faulty: Faulty) -> None:
@@ -95,9 +92,9 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-36",
-    fault="Postgres does not answer for 5 s while pods are bound and their batch waits",
+    fault="Postgres does not answer for 5 s while a batch waits",
     kind="delay",
-    answer="it is written later, by its writer or by the pod watch, from what the pods show",
+    answer="written later, by the writer or the pod watch",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
@@ -126,7 +123,7 @@ def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
     point="FAULT-37",
     fault="Postgres has no connection left, and the scheduler is started into that",
     kind="error",
-    answer="it is not ready and reports why; it serves as soon as there is one",
+    answer="it is not ready, with the reason, until there is one",
 )
 def test_f37_no_connection_left(faulty: Faulty) -> None:
     system = faulty.system
@@ -147,7 +144,7 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
     point="FAULT-37",
     fault="a replica's only connection to Postgres is busy, and Redis takes no new one",
     kind="delay",
-    answer="calls are answered within their time-out, with a sentence; the next attempt succeeds",
+    answer="calls are answered with a sentence within their timeout; the next attempt succeeds",
 )
 def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
     """Somebody holds the cards' table: each reservation keeps the connection for its lock's
@@ -226,7 +223,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
             marks=pytest.mark.row(
                 point="FAULT-42",
                 fault="the metrics service is killed under load",
-                answer="nobody waits for it; usage is kept on the bus",
+                answer="usage is kept on the bus",
             ),
         ),
     ],
@@ -246,7 +243,7 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
     point="FAULT-41",
     fault="NATS does not answer while pods come",
     kind="delay",
-    answer="pods are placed and run: agents read the signed grant of the annotation",
+    answer="pods are placed and run by the signed annotation",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
@@ -268,7 +265,7 @@ def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
 
 @pytest.mark.row(
     point="FAULT-43",
-    fault="the node's agent and kubelet neither hear nor answer for seconds",
+    fault="the node's agent and kubelet are cut off for seconds",
     kind="lose",
     answer="its pods run on; new ones wait or go elsewhere",
     promise="SAFE-1..3 LIVE-2",
@@ -286,9 +283,9 @@ def test_f43_node_cut_off(faulty: Faulty) -> None:
 
 @pytest.mark.row(
     point="FAULT-43",
-    fault="the node can't reach the API server, the bus or the ledger, and a container restarts",
+    fault="the node is cut off from API server, bus and ledger; a container restarts",
     kind="lose",
-    answer="the agent's own records are enough for the check before the start",
+    answer="the agent's own records are enough for the check",
     promise="SAFE-2 SAFE-3 LIVE-2",
 )
 @pytest.mark.slow

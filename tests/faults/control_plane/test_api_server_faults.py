@@ -35,7 +35,7 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     point="FAULT-19",
     fault="the API server refuses every second request",
     kind="error",
-    answer="tried again with pauses; 429's Retry-After is kept; no process ends",
+    answer="tried again with pauses, and after 429's Retry-After; no process ends",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
 @pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])

@@ -21,7 +21,7 @@ NODE = "node-0"
     point="FAULT-16",
     fault="the pod is deleted between /filter and /bind",
     kind="error",
-    answer="its slice is free at once",
+    answer="its slice is free immediately",
     promise="SAFE-3 LIVE-1",
 )
 def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> None:
@@ -87,7 +87,7 @@ def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
     point="FAULT-18",
     fault="the node is cordoned half-way",
     kind="error",
-    answer="who is bound runs, nobody new comes",
+    answer="bound pods run, no new one comes",
     promise="SAFE-1 LIVE-2",
 )
 def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
@@ -153,7 +153,7 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
 @pytest.mark.emulator_only
 @pytest.mark.row(
     point="FAULT-21",
-    fault="kube-scheduler stops in the middle of binding and goes on late",
+    fault="kube-scheduler stops while binding and goes on late",
     kind="delay",
     answer="its late calls meet the row as it is",
     promise="SAFE-1..3 LIVE-2",
@@ -178,7 +178,7 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
     point="FAULT-11",
     fault="two pods for the last card",
     kind="duplicate",
-    answer="one gets it; the other gets the reason and is tried when the card is free",
+    answer="one gets it; the other gets the reason and is tried again",
     promise="SAFE-1 LIVE-3",
 )
 def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:

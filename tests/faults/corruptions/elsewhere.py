@@ -57,7 +57,7 @@ def unread(subject: str, what: str, body: Callable[[Room], bytes]) -> Corruption
         where=f"`{subject}.<node>`",
         what=what,
         outcome=Outcome.SHOWN,
-        answer="not read; kept among the dead letters with the reason (`hamictl dead-letters`)",
+        answer="a dead letter with the reason (`hamictl dead-letters`)",
         lie=lambda room: room.publish(f"{subject}.{room.node}", body(room)),
         right=buried(subject),
     )

@@ -88,7 +88,7 @@ def reported(column: str, change: str) -> Corruption:
         where=f"`devices.{column}`",
         what=change.partition(" = ")[2],
         outcome=Outcome.REPAIRED,
-        answer="the agent's next report that is compared (30 s) is written over it",
+        answer="the agent's next comparison (30 s) overwrites it",
         lie=lie,
         right=lambda room: room.sql(f"SELECT {column} FROM devices WHERE {CARD}") == room.kept,
     )
@@ -144,7 +144,7 @@ NODES = (
             where=f"`nodes.{column}`",
             what=value,
             outcome=Outcome.REPAIRED,
-            answer="the agent's next report is written over it",
+            answer="the agent's next report overwrites it",
             lie=statement(f"UPDATE nodes SET {column} = {value} WHERE {NODE}"),
             right=answers(f"SELECT {right} FROM nodes WHERE {NODE}", "t"),
         )
@@ -399,7 +399,7 @@ OTHERS = (
     repaired(
         "devices",
         "no row of a card that is free",
-        "the agent's next report that is compared (30 s) enters it again",
+        "the agent's next comparison (30 s) enters it again",
         "DELETE FROM devices d WHERE node = '{node}' AND used_slots = 0 AND uuid ="
         " (SELECT max(uuid) FROM devices e WHERE e.node = '{node}' AND used_slots = 0"
         " AND NOT EXISTS (SELECT FROM allocation_devices x WHERE x.device_uuid = e.uuid)"

@@ -68,8 +68,7 @@ def test_f22_kubelet(faulty: Faulty, action: str) -> None:
     point="FAULT-23",
     fault="Allocate in another order than bound (locks flushed)",
     kind="reorder",
-    answer="a pod that got another one's answer does not start; it is ended, and another takes "
-    "its place",
+    answer="a pod that got another's answer does not start and is ended",
     promise="SAFE-1..3",
 )
 def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
@@ -135,7 +134,7 @@ def test_f24_allocate_called_twice(faulty: Faulty) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-25",
-    fault="Allocate for ids without a grant; a pod put on the node past the scheduler",
+    fault="Allocate for ids without a grant; a pod that bypassed the scheduler",
     kind="error",
     answer="refused with the reason; no allocation is made",
     promise="SAFE-3 SAFE-5",
@@ -194,7 +193,7 @@ def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
     point="FAULT-26",
     fault="the agent dies between its report that it is ready and Allocate",
     kind="kill",
-    answer="the kubelet fails that pod for good; its slice comes back at once, with the reason",
+    answer="the kubelet fails the pod; its slice comes back with the reason",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
 def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:

@@ -93,7 +93,7 @@ def test_f29_corrupt_checkpoints(faulty: Faulty, which: str) -> None:
 @pytest.mark.row(
     point="FAULT-30",
     kind="error",
-    answer="nothing new is placed on it, nothing is ended; shown as sick",
+    answer="nothing new is placed on it; nothing is ended",
     promise="SAFE-1 LIVE-2",
 )
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_f33_disk_full(faulty: Faulty) -> None:
     point="SAFE-1",
     fault="a force-deleted pod whose process lives on",
     kind="delay",
-    answer="its slice is kept until the node reports that the process is gone",
+    answer="its slice is kept until the process is gone",
     promise="SAFE-1",
 )
 def test_force_deleted_pod_with_a_live_process(faulty: Faulty) -> None:

@@ -17,8 +17,8 @@ PLANNED = {
 }
 """What a kind is at a point that names no other."""
 AGAIN = "kube-scheduler tries the pod again"
-REPEATED = "the step is made again; it is idempotent by (pod uid, attempt)"
-REAPED = "the reconciler or the reaper finishes it from the ledger's row"
+REPEATED = "repeated; idempotent by (pod uid, attempt)"
+REAPED = "the reconciler or the reaper finishes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ CASES = (
     Case(
         "FAULT-6",
         "store.commit.before",
-        "/bind begins, the batch of grants is not written",
+        "before the grants of /bind are written",
         AGAIN,
         ("kill", "error", "delay"),
         ("kill",),
@@ -56,8 +56,8 @@ CASES = (
     Case(
         "FAULT-8",
         "store.commit.after",
-        "/bind begins, the batch of grants is written, its answer is lost",
-        f"the next /bind takes the grant over under a new token; {REAPED}",
+        "the grants of /bind are written, the answer is lost",
+        f"the next /bind takes it over under a new token; {REAPED}",
         ("kill", "error", "delay"),
         ("kill", "error"),
         (("delay", "delay:2*2"),),
@@ -74,8 +74,8 @@ CASES = (
     Case(
         "FAULT-13",
         "store.commit.before",
-        "pods are bound or have their cards, the batch of these steps is not written",
-        f"the pod watch has it from the pod; {REAPED}",
+        "before the steps of bound pods are written",
+        f"the pod watch sees it; {REAPED}",
         ("kill", "error", "delay", "duplicate"),
         (),
         (
@@ -88,7 +88,7 @@ CASES = (
     Case(
         "FAULT-13",
         "store.commit.after",
-        "a batch of steps is written, and its answer lost",
+        "a batch of steps is written, the answer is lost",
         REAPED,
         ("kill", "error"),
         (),
@@ -98,7 +98,7 @@ CASES = (
         "FAULT-19",
         "pods.annotate.before",
         "before the label's patch",
-        "bound all the same; the label comes with a later comparison",
+        "bound; the label comes with a later comparison",
         ("error", "kill", "delay"),
     ),
     Case(
@@ -185,7 +185,7 @@ CASES = (
         "FAULT-40",
         "bus.publish_all.before",
         "facts from the outbox",
-        "views are compared with the ledger every 15 s; refusals are checked against it",
+        "published later; states are compared with the ledger every 15 s",
         ("error", "kill", "delay", "duplicate", "lose"),
         ("duplicate",),
         (("duplicate", "twice*9"), ("lose", "lose*6")),
@@ -201,14 +201,14 @@ CASES = (
         "FAULT-26",
         "node_files.write_limits.before",
         "the agent, before the limits file",
-        "the kubelet fails that pod for good; its slice comes back",
+        "the kubelet fails the pod; its slice comes back",
         ("kill", "delay"),
     ),
     Case(
         "FAULT-26",
         "node_files.write_limits.after",
         "the agent, after the limits file",
-        "the kubelet fails that pod for good; its slice comes back",
+        "the kubelet fails the pod; its slice comes back",
         ("kill",),
         ("kill",),
     ),
@@ -216,7 +216,7 @@ CASES = (
         "FAULT-26",
         "node_state.save.before",
         "the agent, before its state is on disk",
-        "the kubelet fails that pod for good; its slice comes back",
+        "the kubelet fails the pod; its slice comes back",
         ("kill", "delay"),
     ),
     Case(
@@ -230,7 +230,7 @@ CASES = (
         "FAULT-40",
         "node_bus.publish.before",
         "the node's reports",
-        "reports wait on disk; a started container is seen in the pod watch too",
+        "reports wait on disk; the pod watch sees started containers too",
         ("error", "kill", "duplicate", "delay", "reorder", "lose"),
         (),
         (

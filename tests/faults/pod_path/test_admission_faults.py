@@ -26,7 +26,7 @@ SLOW_S = 3.0
     point="FAULT-1",
     fault="the webhook",
     kind="kill",
-    answer="creation is refused (`failurePolicy: Fail`) and tried again; no pod passes unseen",
+    answer="creation is refused and tried again; no pod passes unseen",
     promise="SAFE-3 SAFE-5 LIVE-2",
 )
 def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) -> None:
@@ -50,9 +50,9 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) ->
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-2",
-    fault="the webhook, beyond its time-out",
+    fault="the webhook, beyond its timeout",
     kind="delay",
-    answer="refused after the time-out, taken when tried again",
+    answer="refused after the timeout, taken when tried again",
     promise="SAFE-3 SAFE-5 LIVE-2",
 )
 def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
@@ -105,9 +105,9 @@ def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) ->
 
 @pytest.mark.row(
     point="FAULT-4 FAULT-5",
-    fault="a pod mutated twice, with a sidecar put in and another pod's annotations",
+    fault="a pod mutated twice, with a sidecar and another pod's annotations",
     kind="duplicate",
-    answer="scheduler-owned annotations are dropped; each container has its own slice",
+    answer="the annotations are dropped; each container has its own slice",
     promise="SAFE-2 SAFE-5",
 )
 def test_f4_f5_a_pod_that_was_mutated_before_is_left_as_it_is(faulty: Faulty) -> None:

@@ -30,7 +30,7 @@ LOCK_S = 2.0
     point="FAULT-10",
     fault="two replicas filter and bind the same pods at the same time",
     kind="duplicate",
-    answer="one grant each; the other replica keeps it, or takes the binding over",
+    answer="one grant each; the other replica keeps it or takes it over",
 )
 @pytest.mark.slow
 def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -> None:
@@ -64,8 +64,7 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
     point="FAULT-39",
     fault="the lock's holder is stopped past its expiry, and binds then",
     kind="delay",
-    answer="its late grant meets others in flight; each container starts with its own, or its pod "
-    "is ended and made again",
+    answer="each container starts with its own grant, or its pod is ended and made again",
     promise="SAFE-1..3 LIVE-1 LIVE-2",
 )
 def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
 )
 @pytest.mark.row(
     point="FAULT-42",
-    fault="the trace collector is away (connection refused, or never an answer)",
+    fault="the trace collector is unavailable (refused, or silent)",
     answer="spans are dropped; no decision waits",
     promise="LIVE-4",
 )
