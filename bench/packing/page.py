@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bench.packing.results import FIRST, Results, Run, mean, span_of
+from bench.packing.results import FIRST, Results, mean, span_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "packing.md"
 PICTURE = PAGE.with_name("packing.svg")
@@ -35,7 +35,6 @@ _PUBLISHED = {
     "multigpu30": (94.57, 94.72, 96.36, 96.46),
 }
 """Means of ten orders of Go's generator (the artefact's own files)."""
-_KINDS = ("share", "1 card", "2 cards", "3-4 cards", "5-8 cards")
 
 
 def published(trace: str, policy: str, load: int) -> float | None:
@@ -67,7 +66,7 @@ def _in_use(results: Results) -> Iterator[str]:
     )
     yield _rule(8)
     for trace in TRACES:
-        for load in (95, 100, 130):
+        for load in (100, 130):
             cells = [f"{trace}, {load} %"]
             for policy in POLICIES:
                 cells.append(results.in_use(trace, policy, load))
@@ -75,24 +74,6 @@ def _in_use(results: Results) -> Iterator[str]:
                     known = published(trace, policy, load)
                     cells.append("" if known is None else f"{known:.2f}")
             yield _line(*cells)
-
-
-def _orders(results: Results) -> Iterator[str]:
-    yield _line("policy", "orders")
-    yield _rule(2)
-    for policy in POLICIES:
-        by_trace = {trace: results.span(trace, policy) for trace in TRACES}
-        usual = max(by_trace.values(), key=list(by_trace.values()).count)
-        others = [f"{trace} {span}" for trace, span in by_trace.items() if span != usual]
-        yield _line(f"`{policy}`", "; ".join([usual, *others]))
-
-
-def _refused(results: Results) -> Iterator[str]:
-    yield _line("trace", f"{FGD}: share, 1 card, 2, 3-4, 5-8 cards", OURS)
-    yield _rule(3)
-    for trace in TRACES:
-        both = results.leads(trace, OURS, FGD)
-        yield _line(trace, *(_kinds(results.of(trace, policy, both)) for policy in (FGD, OURS)))
 
 
 def _leads(results: Results) -> Iterator[str]:
@@ -117,43 +98,11 @@ def _leads(results: Results) -> Iterator[str]:
         )
 
 
-def _made(results: Results) -> Iterator[str]:
-    yield _line("made list", f"{FGD} at 95, 100, 130 %", OURS, "least lead", "5-8 cards refused")
-    yield _rule(5)
-    for trace in sorted({trace for trace, _, _ in results.runs} - {*TRACES}):
-        at = [
-            ", ".join(
-                f"{mean(r.at(load) for r in results.of(trace, policy)):.2f}" for load in loads
-            )
-            for policy, loads in ((FGD, (95, 100, 130)), (OURS, (95, 100, 130)))
-        ]
-        leads = results.leads(trace, OURS, FGD)
-        curve = [mean(column) for column in zip(*leads.values(), strict=True)]
-        least = min(range(len(curve)), key=curve.__getitem__)
-        large = [
-            f"{mean(run.refused.get(_KINDS[-1], 0) for run in results.of(trace, policy)):g}"
-            for policy in (FGD, OURS)
-        ]
-        yield _line(
-            trace.partition("/")[2],
-            *at,
-            f"{_signed(curve[least])} at {least + FIRST} %",
-            ", ".join(large),
-        )
-
-
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
-    "orders": _orders,
     "in use": _in_use,
-    "refused": _refused,
     "leads": _leads,
-    "made": _made,
 }
 """By the name of their markers."""
-
-
-def _kinds(runs: Sequence[Run]) -> str:
-    return ", ".join(f"{mean(run.refused.get(kind, 0) for run in runs):.1f}" for kind in _KINDS)
 
 
 def _signed(value: float) -> str:
