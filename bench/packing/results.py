@@ -41,10 +41,6 @@ class Results:
         """The orders in which the trace's pods arrived, ascending."""
         return sorted(seed for at, name, seed in self.runs if (at, name) == (trace, policy))
 
-    def span(self, trace: str, policy: str) -> str:
-        """`42 to 51`, or a list where some are missing."""
-        return span_of(self.orders(trace, policy))
-
     def in_use(self, trace: str, policy: str, load: int) -> str:
         """Mean and deviation of the percent in use."""
         return with_deviation(run.at(load) for run in self.of(trace, policy))
