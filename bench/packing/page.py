@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from bench.packing.results import FIRST, Results, mean, span_of
+from bench.packing.results import FIRST, LAST, Results, mean
 
 PAGE = Path(__file__).parents[2] / "docs" / "packing.md"
 PICTURE = PAGE.with_name("packing.svg")
@@ -61,26 +61,21 @@ def with_tables(page: str, results: Results) -> str:
 
 
 def _in_use(results: Results) -> Iterator[str]:
-    yield _line(
-        "trace, asked for", "binpack", "spread", "bestfit", "published", FGD, "published", OURS
-    )
+    yield _line("trace", "binpack", "spread", "bestfit", "published", FGD, "published", OURS)
     yield _rule(8)
     for trace in TRACES:
-        for load in (100, 130):
-            cells = [f"{trace}, {load} %"]
-            for policy in POLICIES:
-                cells.append(results.in_use(trace, policy, load))
-                if policy in ("bestfit", FGD):
-                    known = published(trace, policy, load)
-                    cells.append("" if known is None else f"{known:.2f}")
-            yield _line(*cells)
+        cells = [trace]
+        for policy in POLICIES:
+            cells.append(results.in_use(trace, policy, LAST))
+            if policy in ("bestfit", FGD):
+                known = published(trace, policy, LAST)
+                cells.append("" if known is None else f"{known:.2f}")
+        yield _line(*cells)
 
 
 def _leads(results: Results) -> Iterator[str]:
-    yield _line(
-        "trace", "orders", "100 %", "130 %", "least on the mean curve", "least in one order"
-    )
-    yield _rule(6)
+    yield _line("trace", "100 %", "130 %", "least on the mean curve", "least in one order")
+    yield _rule(5)
     for trace in TRACES:
         leads = results.leads(trace, OURS, FGD)
         curve = [mean(column) for column in zip(*leads.values(), strict=True)]
@@ -91,7 +86,6 @@ def _leads(results: Results) -> Iterator[str]:
         )
         yield _line(
             trace,
-            span_of([*leads]),
             *(f"{curve[load - FIRST]:+.2f}" for load in (100, 130)),
             f"{_signed(curve[least])} at {least + FIRST} %",
             f"{_signed(value)} at {at + FIRST} %, order {seed}",

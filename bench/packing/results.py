@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -81,14 +81,6 @@ def _every(by_load: Mapping[int, float]) -> Iterator[float]:
     """A large pod may skip a percent: then it is what was in use before it."""
     for load in range(FIRST, LAST + 1):
         yield by_load[max((at for at in by_load if at <= load), default=min(by_load))]
-
-
-def span_of(orders: Sequence[int]) -> str:
-    """`42 to 51`, or a list where some are missing."""
-    if not orders:
-        return "none"
-    whole = len(orders) > 2 and orders[-1] - orders[0] + 1 == len(orders)
-    return f"{orders[0]} to {orders[-1]}" if whole else ", ".join(map(str, orders))
 
 
 def mean(values: Iterable[float]) -> float:
