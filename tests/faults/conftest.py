@@ -6,6 +6,7 @@ two are left out there.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,10 +49,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Brings the page up to date, if asked to: a run that breaks off has done that much."""
     if item.config.getoption("--update-page") and item.get_closest_marker("row") is not None:
         kind = str(item.config.getoption("--cluster"))
-        figures = {name: {kind: f"{seconds:.1f}"} for name, seconds in MEASURED.items()}
+        new = {name: {kind: round(seconds, 1)} for name, seconds in MEASURED.items()}
         stash = item.config.stash
         every = stash[EVERY] if EVERY in stash else stash.setdefault(EVERY, rows.collected())
-        rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every, figures))
+        rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every))
+        figures = rows.with_figures(every, rows.figures(), new)
+        rows.FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def _rows(collected: list[pytest.Item]) -> list[rows.Row]:

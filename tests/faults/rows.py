@@ -1,19 +1,19 @@
 """The rows of docs/reliability.md: each case of this folder is one, with what it measured.
 
 Each has its row: `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
-on the function, on the parameter, or in parts on both. The page's table is between two markers;
-`make test-faults ARGS=--update-page` writes it, and `tests/unit/docs/test_reliability_page.py`
-fails when it is not of the cases that there are.
+on the function, on the parameter, or in parts on both. The page's table is between two markers,
+the seconds that each case took to recover are in `figures.json`.
+`make test-faults ARGS=--update-page` writes both, and `tests/unit/docs/test_reliability_page.py`
+fails when they are not of the cases that there are.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,13 +22,13 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 HEAD = (
-    "| Point | Fault | Kind | What happens | Promise | Cases, s |",
+    "| Point | Fault | Kind | What happens | Promise | `-k` |",
     "|---|---|---|---|---|---|",
 )
 KINDS = ("kill", "error", "delay", "duplicate", "reorder", "lose")
-NOT_RUN = "-"
-CASE = re.compile(r"`([^`]+)` (\d+\.\d|-)(?: \((\d+\.\d)\))?(?=, `| \|$)", re.MULTILINE)
-"""A case's name with its seconds on the emulator and, in brackets, on a real control plane."""
+FIGURES = Path(__file__).parent / "figures.json"
+"""Name of a row -> kind of cluster (`emulator`, `real`) -> seconds."""
+Figures = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,6 @@ class Row:
     """What the system does."""
     promise: str
     """Of architecture 6."""
-
-    def case(self, figures: Mapping[str, str]) -> str:
-        """The case's name with its seconds; `figures` are by kind of cluster."""
-        real = figures.get("real", NOT_RUN)
-        shown = "" if real == NOT_RUN else f" ({real})"
-        return f"`{self.name}` {figures.get('emulator', NOT_RUN)}{shown}"
 
 
 def row_of(item: pytest.Item) -> Row:
@@ -88,38 +82,43 @@ def collected() -> list[Row]:
 
 
 def to_json(rows: Iterable[Row]) -> str:
-    """For the process that collects the cases without running them."""
+    """Return the rows as text, for the process that collects the cases without running them."""
     return json.dumps([asdict(row) for row in rows])
 
 
 def from_json(text: str) -> list[Row]:
-    """The inverse."""
+    """Return the rows of this text."""
     return [Row(**fields) for fields in json.loads(text)]
 
 
-def figures_of(page: str) -> dict[str, dict[str, str]]:
-    """The seconds that the page has, by the row's name and the kind of cluster."""
-    return {
-        name: {"emulator": emulator, "real": real or NOT_RUN}
-        for name, emulator, real in CASE.findall(page.partition(BEGIN)[2].partition(END)[0])
-    }
+def figures() -> Figures:
+    """Return what was measured last."""
+    found: Figures = json.loads(FIGURES.read_text())
+    return found
 
 
-def with_rows(page: str, rows: Iterable[Row], figures: Mapping[str, Mapping[str, str]]) -> str:
-    """The page with this table in it, one line for the cases that differ in their kind only.
+def with_figures(rows: Iterable[Row], known: Figures, new: Figures) -> Figures:
+    """Return the figures of these rows; what was not measured again keeps its own."""
+    names = sorted(row.name for row in rows)
+    return {name: {**known.get(name, {}), **new.get(name, {})} for name in names}
 
-    What was not measured again keeps its figures.
-    """
-    known = figures_of(page)
+
+def with_rows(page: str, rows: Iterable[Row]) -> str:
+    """Return the page with its table, one line for cases that differ only in their kind."""
     lines: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         lines.setdefault((row.point, row.fault, row.answer, row.promise), []).append(row)
     table = []
     for (point, fault, answer, promise), cases in lines.items():
         kinds = ", ".join(dict.fromkeys(row.kind for row in cases))
-        shown = ", ".join(
-            row.case({**known.get(row.name, {}), **figures.get(row.name, {})}) for row in cases
-        )
-        table.append(f"| {point} | {fault} | {kinds} | {answer} | {promise} | {shown} |")
+        table.append(f"| {point} | {fault} | {kinds} | {answer} | {promise} | {selectors(cases)} |")
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
     return "\n".join((before + BEGIN, *HEAD, *table, END + after))
+
+
+def selectors(cases: list[Row]) -> str:
+    """Return what `-k` takes for these cases, without what they differ in."""
+    if len(cases) == 1:
+        return f"`{cases[0].name}`"
+    shared = (row.name.removesuffix(f"-{row.kind}").partition("[")[0] for row in cases)
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(shared))
