@@ -29,14 +29,14 @@ OPTIONS: Mapping[str, tuple[str, ...] | type[bool] | type[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """What the file has; empty where there is none."""
+    """Contents of the file; empty where there is none."""
 
     path: Path
     exists: bool = False
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Fields of hamictl's settings."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
-    """As in `OPTIONS`."""
+    """Options by the names in `OPTIONS`."""
 
 
 def read_config(path: Path, addresses: Collection[str], *, named: bool) -> ConfigFile:

@@ -11,7 +11,7 @@ from hamicommon.errors import Forbidden, NotFound, Unavailable
 
 
 class ExitCode(IntEnum):
-    """What a script may rely on."""
+    """Exit codes that a script may rely on."""
 
     DONE = 0
     FAILED = 1

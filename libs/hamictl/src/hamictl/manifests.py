@@ -23,7 +23,7 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 STDIN = "-"
 MOST_BYTES = 2**30
-"""Of one file: a million pods have a tenth of it."""
+"""Maximum bytes of one file: a million pods have a tenth of it."""
 
 
 def read_text(source: str) -> str:
@@ -73,7 +73,7 @@ _MOST_REPLICAS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a file holds for us."""
+    """Objects of a file that concern us."""
 
     pods: tuple[Json, ...]
     left_out: tuple[str, ...]
@@ -191,7 +191,7 @@ async def apply_pod(api: KubeApi, pod: Json) -> str:
 
 
 def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
-    """Where containers of an existing pod are not as the manifest wants them.
+    """Return the places in which containers of an existing pod differ from the manifest.
 
     Only what the manifest states is compared, and of that what neither the API server nor
     admission rewrites: images, commands, arguments and limits, whose amounts may be written again.
@@ -224,7 +224,7 @@ def _containers(pod: JsonMapping) -> list[Json]:
 
 
 def _written(amount: object) -> str:
-    """As the API server writes it; what is no amount stays as it is."""
+    """Return the amount as the API server writes it; text that is no amount stays as it is."""
     try:
         return canonical(str(amount))
     except InvalidRequest:

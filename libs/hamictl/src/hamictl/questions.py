@@ -28,7 +28,7 @@ class Answered:
     """Columns in which a null means unknown; in others it means that there is none."""
     complete: bool
     record_began_at: str | None = None
-    """Of an answer without rows about a time before this: nothing is known of it."""
+    """Begin of the record, in an answer without rows about an earlier time: that is unknown."""
 
 
 class QuestionClient:
@@ -43,7 +43,7 @@ class QuestionClient:
         return await self._client.rows(PATH)
 
     async def cluster_name(self) -> str:
-        """Of the cluster that is asked; empty where it has none. Raises: Unavailable, Forbidden."""
+        """Return the name of the cluster; empty: it has none. Raises: Unavailable, Forbidden."""
         return str((await self._client.get(PATH)).get("cluster") or "")
 
     async def ask(self, name: str, parameters: Mapping[str, object], *, most: int = 0) -> Answered:

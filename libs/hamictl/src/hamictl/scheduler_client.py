@@ -27,14 +27,14 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerAddress:
-    """As in the settings of the same names; empty and None: not given."""
+    """Address of a service, as in the settings of the same names; empty and None: not given."""
 
     url: str
     ca_file: Path | None = None
     token: str = ""
     token_file: Path | None = None
     prefix: str = "HAMI_SCHEDULER"
-    """Of the settings' names."""
+    """Prefix of the settings' names."""
     service: str = "hami-scheduler"
     log: str = ""
     """The file with its log, where it is a service of the local system."""
@@ -43,7 +43,7 @@ class SchedulerAddress:
 
     @property
     def host(self) -> str:
-        """Of the URL. Raises: InvalidRequest when it is none."""
+        """Return the host of the URL. Raises: InvalidRequest when it is none."""
         try:
             parts = urlsplit(self.url)
             if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
@@ -58,7 +58,7 @@ class SchedulerAddress:
         return self.url.lower().startswith("https:")
 
     def headers(self) -> dict[str, str]:
-        """What every call carries. Raises: InvalidRequest when the token is not usable."""
+        """Return the headers of every call. Raises: InvalidRequest when the token is not usable."""
         source, token = f"{self.prefix}_TOKEN", self.token
         if self.token_file is not None:
             if token:
@@ -105,7 +105,8 @@ def metrics_address(
     token: str = "",
     token_file: Path | None = None,
 ) -> SchedulerAddress:
-    """Of hami-metrics, with the same rules: a token over TLS alone, an authority in a file."""
+    """Return the address of hami-metrics; its rules are the same: a token over TLS alone, an
+    authority in a file."""
     return SchedulerAddress(
         url=url,
         ca_file=ca_file,
@@ -134,7 +135,7 @@ _CONNECTION_LOST = "08"
 
 
 def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
-    """What went wrong on the way to the scheduler."""
+    """Return what went wrong on the way to the scheduler."""
     who = address.service.removeprefix("hami-")
     return f"{who} {address.url} does not answer: {_why(exc, address)}{_proxy(address)}"
 
@@ -372,7 +373,7 @@ class SchedulerClient:
         return self._rows(path, await self.get(path, **query))
 
     async def rows_if_known(self, path: str, **query: str) -> list[Row] | None:
-        """As `rows`; None where the service is of a version before this path."""
+        """Return the rows as `rows` does; None: the service is of a version before this path."""
         answer = await self._send("GET", path, params=query)
         # FastAPI's own answer, which no route of ours gives.
         if answer.status_code == 404 and answer.text == '{"detail":"Not Found"}':

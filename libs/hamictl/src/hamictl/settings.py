@@ -1,4 +1,4 @@
-"""What `hamictl` reads from its environment when it does not talk to a local system.
+"""Settings of `hamictl` from its environment when it does not talk to a local system.
 
 What the environment does not set is taken from `~/.config/hamictl.toml` (`hamictl.config_file`).
 """
@@ -22,7 +22,7 @@ FILES = frozenset({"folder", "kubeconfig", "migrations"})
 
 
 class Settings(BaseSettings):
-    """Where the cluster, the scheduler and the ledger are; a running local system needs none."""
+    """Places of the cluster, the scheduler and the ledger; a running local system needs none."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_", populate_by_name=True)
 
@@ -105,7 +105,7 @@ class Settings(BaseSettings):
 
 
 class _Location(BaseSettings):
-    """Where the file is: of the environment alone."""
+    """Place of the file: of the environment alone."""
 
     model_config = SettingsConfigDict(populate_by_name=True, extra="ignore")
 

@@ -1,1 +1,1 @@
-"""What a person types after `hamictl`, one module per group of commands."""
+"""Verbs that a person types after `hamictl`, one module per group of commands."""

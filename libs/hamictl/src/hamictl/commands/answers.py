@@ -168,7 +168,7 @@ async def pod_in_cluster(target: Installation, namespace: str, name: str) -> Jso
 
 
 async def existing_uid(target: Installation, namespace: str, name: str) -> str | None:
-    """Of the pod in the cluster; None: it has none, or could not be asked."""
+    """Return the uid of the pod in the cluster; None: there is none, or no answer about it."""
     try:
         pod = await pod_in_cluster(target, namespace, name)
     except Unavailable:
@@ -284,7 +284,7 @@ async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> S
 
 
 async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
-    """Of all pods that had the name, newest first; else of the pod that has it as its uid."""
+    """Return allocations of pods that had the name, newest first; else of the pod with that uid."""
     named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
     return named or await scheduler.rows("/v1/allocations", pod_uid=name)
 

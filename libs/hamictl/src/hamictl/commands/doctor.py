@@ -132,7 +132,7 @@ def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding
 
 
 async def _asked(target: Installation, found: PartFinding) -> PartFinding:
-    """What the part answers, where its pods are ready and its address is known."""
+    """Ask the part for its state, if its pods are ready and its address is known."""
     ask = {"scheduler": _scheduler, "agents": _agents, "metrics": _metrics}.get(found.part)
     address = target.metrics.url if found.part == "metrics" else target.scheduler.url
     if ask is None or found.state is not PartState.WELL:

@@ -37,7 +37,7 @@ PLACES = {
     **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
 }
 SPAN = timedelta(days=1)
-"""Of a node or a card, without --since."""
+"""Span of a node's or a card's history without --since."""
 _ONE_EARLIER = "1 earlier pod had this name:"
 
 
@@ -107,7 +107,7 @@ async def _pod_or_place(
 
 
 async def _place(thing: str) -> dict[str, object] | None:
-    """What to ask about a node or a card; None: it is neither, or there is nobody to ask."""
+    """Return the node or card as parameters; None: it is neither, or no service can be asked."""
     try:
         return await card_or_node(thing)
     except (InvalidRequest, NotFound):

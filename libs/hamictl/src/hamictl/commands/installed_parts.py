@@ -17,7 +17,7 @@ from hamicommon.k8s.types import Json
 
 
 class PartState(StrEnum):
-    """Of one part."""
+    """State of one part."""
 
     WELL = "ok"
     MISSING = "missing"
@@ -36,17 +36,17 @@ class PartFinding:
 
 
 def missing(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """It is not there, or does not work."""
+    """Return the finding that the part is not there, or does not work."""
     return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
 
 
 def well(part: str, detail: str) -> PartFinding:
-    """It is there and works."""
+    """Return the finding that the part is there and works."""
     return PartFinding(part=part, state=PartState.WELL, detail=detail)
 
 
 def unknown(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """Nobody knows: this user may not look."""
+    """Return the finding that the part's state is unknown: this user may not look."""
     return PartFinding(part=part, state=PartState.UNKNOWN, detail=detail, next_step=next_step)
 
 
@@ -56,14 +56,14 @@ def wrong(part: str, detail: str, next_step: str = "") -> PartFinding:
 
 
 NAMESPACE = "hami-system"
-"""Where no webhook registration names another one."""
+"""Namespace of the installation if no webhook registration names another one."""
 APPLY = "kubectl apply --kustomize k8s/base, or helm upgrade"
 _KINDS = ("deployments", "statefulsets", "daemonsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """As it was read; None of a list: this user may not read it."""
+    """Objects of an installation as they were read; None of a list: this user may not read it."""
 
     namespace: str
     present: bool
@@ -179,7 +179,7 @@ def workload(seen: Installed, part: str, name: str) -> PartFinding:
 
 
 def not_ready(found: Json) -> str:
-    """What a workload lacks; empty: nothing."""
+    """Return what a workload lacks; empty: nothing."""
     status, spec = found.get("status") or {}, found.get("spec") or {}
     wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
     ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
@@ -227,7 +227,7 @@ def _unfinished(seen: Installed, prefix: str) -> list[str]:
 
 
 def _pods(seen: Installed, name: str) -> list[Json]:
-    """Of the workload of that name."""
+    """Return the pods of the workload of that name."""
     return [
         pod
         for pod in seen.pods or ()

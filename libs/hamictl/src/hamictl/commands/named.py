@@ -28,7 +28,7 @@ from hamictl.view.named import records_of
 SHORTEST = 4
 """Characters of a uuid's beginning."""
 NAMED = 3
-"""Of several cards that begin alike, in the sentence."""
+"""Number of cards that the sentence names, of several that begin alike."""
 
 
 async def uuid_of(name: str) -> str:
@@ -95,7 +95,7 @@ def _begins(row: Row, name: str) -> bool:
 
 REASON_CODE = "ResourceClaims"
 UNKNOWN = ("last_at", "attempt_count", "ahead_count", "trace_id")
-"""What kube-scheduler does not show of a pod that waits."""
+"""Columns that kube-scheduler does not show of a pod that waits."""
 
 
 async def waiting_by_claims(

@@ -62,7 +62,7 @@ def span(text: str, shown: str | None = None) -> timedelta:
 
 
 def since(text: str, *, now: datetime, utc: bool = False) -> datetime:
-    """As `moment`; a length of time alone (`2h`) is so long ago, as every option takes it."""
+    """Read a moment as `moment` does; a length of time alone (`2h`) is so long ago."""
     if _SPAN.fullmatch(text.strip()):
         return _moved_back(now, span(text.strip())).astimezone(UTC)
     return moment(text, now=now, utc=utc)
@@ -132,7 +132,7 @@ Selector = Annotated[
 
 
 _AHEAD = timedelta(minutes=1)
-"""So far this machine's clock may differ from that of who wrote the moment."""
+"""Difference that is allowed between this machine's clock and the clock the moment is from."""
 
 
 def moment_of(text: str, option: str) -> datetime | None:

@@ -25,7 +25,7 @@ KEPT_S = 5.0
 PATIENCE_S = 1.5
 PODS = ("pod", "pods", "po")
 MOST = 5000
-"""Of a cluster's pods: a shell shows no more anyway."""
+"""Maximum number of a cluster's pods that are listed: a shell shows no more anyway."""
 
 
 def pod_names(incomplete: str) -> list[str]:
@@ -90,12 +90,12 @@ def _keep(path: Path, names: list[str]) -> None:
 
 
 def names_after_kind(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Of `KIND NAME`: pods where the kind is one."""
+    """Return completions of NAME in `KIND NAME`: pods where the kind is one."""
     return pod_names(incomplete) if str(ctx.params.get("kind")) in PODS else []
 
 
 def kinds_and_pods(incomplete: str) -> list[str]:
-    """Of `KIND`, which may also be `pod/NAME`."""
+    """Return completions of `KIND`, which may also be `pod/NAME`."""
     if incomplete.startswith(("pod/", "pods/")):
         return pod_names(incomplete)
     return [kind for kind in ("pod", "node", "card") if kind.startswith(incomplete)]

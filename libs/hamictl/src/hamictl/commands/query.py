@@ -103,7 +103,7 @@ def first_term(query: str) -> str:
 
 
 def refusal(query: str, begins: str) -> str:
-    """What is right in place of a statement that is no query."""
+    """Return the refusal of a statement that is no query, with what is right in its place."""
     known = ", ".join(term.upper() for term in (*_QUERIES, *_ASKS_ONLY))
     what = f"{begins.upper()[:40]} is refused" if begins else "that is no query"
     return (

@@ -146,7 +146,7 @@ def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
 
 
 def _unknown(row: Row) -> str:
-    """What nobody held has no use."""
+    """Return the sign for an unknown use; time that was not held has no use."""
     return "?" if row["kind"] == "held" else "-"
 
 
@@ -160,7 +160,7 @@ def hours(card_s: float) -> str:
 
 
 def _without(bill: Mapping[str, Any]) -> str:
-    """What is missing, with the setting's name."""
+    """Return what is missing, with the setting's name."""
     setting = "HAMI_METRICS_PRICE_LIST of hami-metrics"
     return f"no price ({setting})" if bill.get("prices") else f"no price list ({setting})"
 
@@ -179,7 +179,7 @@ def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
 
 DEFAULT_CURRENCY = "EUR"
 FORM = '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'
-"""Of a price list."""
+"""Form of a price list."""
 _MOST_PRICE = Decimal(10**9)
 
 

@@ -64,7 +64,7 @@ def _cards(containers: Sequence[ContainerGrant]) -> str:
 
 
 def as_text(answer: Planned) -> Iterator[str]:
-    """What the table means, for somebody who has never seen one."""
+    """Yield the table's meaning in sentences, for people who have never seen one."""
     verdict, name = answer.verdict, f"{answer.namespace}/{answer.name}"
     yield from (f"warning: {warning}" for warning in answer.warnings)
     if verdict.error:

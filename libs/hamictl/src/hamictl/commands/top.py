@@ -34,7 +34,7 @@ TABLE_SORTS: Mapping[str, tuple[str, ...]] = {
 
 
 def node_rows(cards: Iterable[Row]) -> list[dict[str, Any]]:
-    """Of the answer to `cards`, one row a node."""
+    """Return one row a node, from the answer to `cards`."""
     by_node: dict[str, list[Row]] = {}
     for card in cards:
         by_node.setdefault(str(card["node"]), []).append(card)
@@ -73,7 +73,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 def rows_shown(
     rows: Iterable[Row], *, filter_text: str = "", problems: bool = False, sort: str = "node"
 ) -> list[Row]:
-    """Those with the text (`!text`: without it) in their order; unknown is last.
+    """Return the rows with the text (`!text`: without it) in their order; unknown is last.
 
     `problems`: nodes with a sick or cordoned card alone.
     """

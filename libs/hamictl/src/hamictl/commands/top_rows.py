@@ -1,4 +1,4 @@
-"""What `hamictl top` shows: what is granted and used of each card, and who holds it. Pure."""
+"""Rows of `hamictl top`: what is granted and used of each card, and who holds it. Pure."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def cores(card: TopCard) -> str:
 
 
 def holders(card: TopCard, most: int = HOLDERS_NAMED) -> str:
-    """What is wrong with the card, then its largest holders, `most` of them by name."""
+    """Return what is wrong with the card, then its largest holders, `most` of them by name."""
     named = [f"{pod} {amount(size)}" for pod, size in card.holders[:most]]
     if len(card.holders) > most:
         named.append(f"+{len(card.holders) - most}")

@@ -35,7 +35,7 @@ from hamictl.target import Installation, find_target
 from hamictl.view.waterfall import closing, heading, length, waterfall_table
 
 MOST_BYTES = 256 * 1024 * 1024
-"""Of one file: the end of a longer one, which is the newest."""
+"""Maximum bytes read of one file: the end of a longer one, which is the newest."""
 
 
 def trace(

@@ -25,7 +25,7 @@ SPANS = {
     "idle": timedelta(days=1),
     "overasked": timedelta(days=7),
 }
-"""What a span is without --since, by what is asked about."""
+"""Spans without --since, by what is asked about."""
 COLUMNS = {
     "namespace": (
         *("namespace", "slice_s", "memory_bytes", "used_memory_bytes", "core_ratio"),
@@ -103,7 +103,7 @@ def usage(
 
 
 def _wanted(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
-    """What is asked about, and its name. Raises: typer.BadParameter."""
+    """Return the subject that is asked about, and its name. Raises: typer.BadParameter."""
     if idle and overasked:
         raise typer.BadParameter("one of --idle and --overasked", param_hint="--idle")
     if not kind:
@@ -132,7 +132,7 @@ def _span(wanted: str, at: str, since: str, until: str) -> dict[str, datetime | 
 
 
 def _node_of(card: str, at: datetime | None) -> str:
-    """Where the card was then. Ends the verb where nobody knows it."""
+    """Return the node that the card was on then. Ends the verb if the card is unknown."""
     rows = ask("cards", {"card": card, "at": at}).rows
     if not rows:
         with spoken_errors():

@@ -29,7 +29,7 @@ from hamictl.view.lists import table
 
 
 class OutputForm(StrEnum):
-    """What to print."""
+    """Form in which to print."""
 
     TABLE = "table"
     KUBE_SCHEDULER = "kube-scheduler"

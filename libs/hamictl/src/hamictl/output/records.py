@@ -49,7 +49,7 @@ WANTED = "table, wide, json, yaml, csv, name or jsonpath=TEMPLATE is wanted"
 
 
 def output_format(given: object) -> OutputFormat:
-    """Of `-o TEXT`; Typer hands defaults in, too. Raises: typer.BadParameter."""
+    """Return the format of `-o TEXT`; Typer hands defaults in, too. Raises: typer.BadParameter."""
     text = str(given)
     if text.startswith(JSONPATH):
         return OutputFormat(Form.JSONPATH, text.removeprefix(JSONPATH))
@@ -75,19 +75,19 @@ class TableColumn:
     header: str
     show: Callable[[Row], str]
     key: str = ""
-    """Of the row: sorts by its value; empty: by the text that is shown."""
+    """Key of the row to sort by; empty: the text that is shown."""
     wide: bool = False
     """Only with `-o wide`, or where `--columns` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What is written."""
+    """Records to write."""
 
     kind: str
     """Singular, such as `Device`."""
     plural: str
-    """As in `No devices found`."""
+    """Plural, as in `No devices found`."""
     columns: Sequence[TableColumn]
     rows: Sequence[Row]
     name: Callable[[Row], str]

@@ -133,7 +133,7 @@ class TerminalConsole(Console):
         raise BrokenPipeError
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As Rich does; texts come from the cluster, and nothing in them is obeyed."""
+        """Print as Rich does; texts come from the cluster, and nothing in them is obeyed."""
         objects = tuple(_shown(each) if isinstance(each, str) else each for each in objects)
         super().print(*objects, **how)
 

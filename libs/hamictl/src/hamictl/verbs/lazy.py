@@ -79,14 +79,14 @@ class VerbDefaults(UserDict[str, Any]):
 
 
 MOST_CHARACTERS = 500
-"""Of the sentence: a value that was typed is repeated in it."""
+"""Maximum length of the sentence: a value that was typed is repeated in it."""
 _OF_THE_LIBRARY = "Value error, "
 """Before what is wrong with a choice."""
 _ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
 
 
 def sentence(error: Any) -> str:
-    """What is wrong with which option, and whose help has the right values.
+    """Return what is wrong with which option, and whose help has the right values.
 
     `error` is an exception of the command-line library, as it was raised while a verb was parsed
     or by the verb itself.
@@ -233,7 +233,7 @@ class LazyGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """As Typer does; what was typed wrong is one sentence, not a box of several lines."""
+        """Run as Typer does; what was typed wrong is one sentence, not a box of several lines."""
         given = (args, prog_name, complete_var, False, windows_expand_args)
         if not standalone_mode:
             return super().main(*given, **extra)
@@ -261,7 +261,7 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As Typer does; an unknown verb names those nearest to it."""
+        """Resolve the verb as Typer does; the error for an unknown verb names the nearest ones."""
         verb = args[0] if args else ""
         unknown = verb and not verb.startswith("-") and verb not in self.commands_by_name
         if unknown and not ctx.resilient_parsing:

@@ -25,7 +25,7 @@ MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSummary:
-    """What was seen; `missing` names what could not be read."""
+    """State of the cluster as it was seen; `missing` names what could not be read."""
 
     pods: Sequence[JsonMapping] = ()
     nodes: Sequence[JsonMapping] = ()
@@ -105,7 +105,7 @@ def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
 
 
 def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, Any]:
-    """What the node's cards are, and what of them is granted; None is unknown."""
+    """Return the figures of the node's cards, and what of them is granted; None is unknown."""
     names = (
         *("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib"),
         "node_group",
@@ -197,7 +197,7 @@ def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
 
 
 def look_next(described: Mapping[str, Any]) -> str:
-    """What to type now."""
+    """Return the commands to type next."""
     return "\n".join(
         (
             f"pages   {described['pages_url']}   (this machine alone)",

@@ -76,7 +76,7 @@ _HEADS = {
 
 
 def score_text(policy: str, score: float | None) -> str:
-    """What a node's score means under the policy that made it; `policy` begins with the nodes'."""
+    """Return the meaning of a score under its policy; `policy` begins with the nodes'."""
     if score is None:
         return ""
     if _FRAGMENTATION not in policy.partition(",")[0]:
@@ -85,7 +85,7 @@ def score_text(policy: str, score: float | None) -> str:
 
 
 def parts_text(parts: JsonMapping | None) -> str:
-    """What of a cost is not stranded on the node's own cards, but kept for pods to come."""
+    """Return the cost that is not stranded on the node's own cards, but kept for later pods."""
     if parts is None:
         return ""
     kept = (
@@ -182,7 +182,7 @@ class NearMiss:
     short: str
     """How much it lacks; empty where an amount is not what it lacks."""
     share: float
-    """Of what was asked; 1 where an amount is not what it lacks."""
+    """Lacking part of what was asked, as a ratio; 1 where an amount is not what it lacks."""
     why: str
     reason: str
 

@@ -94,7 +94,7 @@ def changes(rows: Sequence[Row], name: str) -> Records:
 
 
 def _cards(row: Row) -> str:
-    """As `who` takes them, one a line; a dash in place of an index that is no longer known."""
+    """Return the cards as `who` takes them, one a line; a dash is an index no longer known."""
     return "\n".join(
         f"{card['node']}/{'-' if card['index'] is None else card['index']} "
         f"{card['uuid'][:SHORT_UUID]}"
@@ -107,7 +107,7 @@ def _uuids(row: Row) -> str:
 
 
 def _score(row: Row) -> str:
-    """Where the node was chosen; a grant that was adopted or restored has no policy."""
+    """Return the score of a chosen node; a grant that was adopted or restored has no policy."""
     policy = (row.get("policy") or {}).get("node")
     chosen = row["previous_state"] is None and policy
     return score_text(str(policy), row["score"]) if chosen else ""

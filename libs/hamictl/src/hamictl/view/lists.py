@@ -127,8 +127,8 @@ def _claimed(share: Row) -> str:
 
 
 def claims_of(change: Row) -> str:
-    """What a grant came by, from the history's first entry: claim, request and share, one a line;
-    empty: by limits, or the entry is of a later change."""
+    """Return the claims that a grant came by, from the history's first entry, one a line: claim,
+    request and share. Empty: by limits, or the entry is of a later change."""
     claims = (change.get("detail") or {}).get("claims") or []
     return "\n".join(
         f"{each['container']}: {each['claim']} request {each['request']}"
@@ -173,7 +173,7 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
 
 
 def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Who holds what."""
+    """Return the records of who holds what."""
     return Records(
         kind="Allocation",
         plural="allocations",

@@ -26,7 +26,7 @@ ANY = "any"
 _SHARES = ("core_ratio", "asked_core_ratio")
 """Shares of cores of slices; 0 is no share of its own, which may use all that is idle."""
 _HEADERS = {"sick_s": "SICK-FOR", "node_group": "GROUP"}
-"""Where the usual one would be another column's too, or other lists have another."""
+"""Headers of columns whose usual one is another column's too, or different in other lists."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 
 
