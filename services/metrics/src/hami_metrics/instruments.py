@@ -1,4 +1,4 @@
-"""What the service counts about itself; served on /metrics beside the ledger's families."""
+"""Figures of the service itself; served on /metrics beside the ledger's families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metrics service needs from the outside, in its own terms."""
+"""The interfaces of the metrics service to the outside, in its own terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ledger(Protocol):
 
 
 class Certificate(Protocol):
-    """What a backend presents to its clients."""
+    """Certificate that a backend presents to its clients."""
 
     server: str
     """The backend's name."""
@@ -28,7 +28,7 @@ class Certificate(Protocol):
 
 
 class UsageStore(Protocol):
-    """Where usage is kept. Every method may raise Unavailable or Conflict and may be repeated."""
+    """Store of usage. Every method may raise Unavailable or Conflict and may be repeated."""
 
     async def write(self, samples: Sequence[Sample]) -> int:
         """Stores what is not stored yet; returns how many were new."""

@@ -19,7 +19,7 @@ from hami_metrics.instruments import MetricsInstruments
 
 
 class RefusalStore(Protocol):
-    """Where refusals are kept. Raises: Unavailable, Conflict."""
+    """Store of refusals. Raises: Unavailable, Conflict."""
 
     async def write(self, refusal: AdmissionRefusal) -> bool:
         """Counts it; False: it was counted before."""

@@ -23,7 +23,7 @@ from hami_metrics.domain.redaction import ShowOwners
 
 
 class Settings(BaseSettings):
-    """What the metrics service must know."""
+    """Settings of the metrics service."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_METRICS_")
 

@@ -163,7 +163,7 @@ async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
 
 
 async def _fill_idle(connection: Connection) -> None:
-    """Of days from before the column was there, the newest first."""
+    """Fill in idle hours of days from before the column was there, the newest day first."""
     for row in await connection.fetch(_NOT_IDLE_YET):
         async with connection.transaction():
             if not await connection.fetchval(_TURN):

@@ -19,8 +19,8 @@ from hami_metrics.domain.refusals import AdmissionRefusal
 MOST_ROWS = 60
 MOST_ROWS_OF_ALL = 1000
 REVIEWS_KEPT = 64
-"""Of a row. A review may be delivered again that was counted just before a crash; if more than so
-many equal ones came since, it counts twice."""
+"""Reviews kept in a row. A review may be delivered again that was counted just before a crash; if
+more than so many equal ones came since, it counts twice."""
 WINDOW = timedelta(hours=1)
 DELETE_BATCH = 500
 

@@ -30,7 +30,7 @@ _MOST_OF_INFO = 65_536
 _SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 
 Opening = Callable[[socket.socket], bool]
-"""What comes before the handshake; False: the server speaks no TLS."""
+"""Steps on the connection before the handshake; False: the server speaks no TLS."""
 
 
 class ServerCertificate:
@@ -72,7 +72,7 @@ class ServerCertificate:
 
 
 def postgres_certificate(settings: PostgresSettings) -> ServerCertificate:
-    """Of the ledger's server."""
+    """Return the certificate of the ledger's server."""
     places = places_of(settings.dsn.get_secret_value())
     return ServerCertificate(
         "postgres",
@@ -84,7 +84,7 @@ def postgres_certificate(settings: PostgresSettings) -> ServerCertificate:
 
 
 def nats_certificate(settings: NatsSettings) -> ServerCertificate:
-    """Of the bus."""
+    """Return the certificate of the bus."""
     urls = settings.url.split(",")
     timeout_s = settings.connect_timeout_s
     return ServerCertificate("nats", urls, NATS_PORT, _ask_nats, timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""What of the cards may still be granted. Pure; the overview's page counts the same way.
+"""Capacity that may still be granted. Pure; the overview's page counts the same way.
 
 In: the cards of one reading. Out: how many more pods of a few usual sizes fit, by memory, slots and
 cores alone (annotations, quotas and selectors of a pod may want less), and what is free and nobody

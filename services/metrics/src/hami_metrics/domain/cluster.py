@@ -37,7 +37,7 @@ class ClusterCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSlice:
-    """What one pod effectively holds on one card: max(init, app) per dimension."""
+    """Amounts that one pod effectively holds on one card: max(init, app) per dimension."""
 
     namespace: str
     pod_name: str
@@ -105,7 +105,7 @@ class ClusterSnapshot:
 
 DECISIONS_WINDOW_S = 300
 SILENT_AFTER = timedelta(seconds=75)
-"""What an agent reports counts as known for so long (`v_capacity_hours` counts alike)."""
+"""Time for which an agent's report counts as known (`v_capacity_hours` counts alike)."""
 
 
 def silent_nodes(snapshot: ClusterSnapshot, now: datetime) -> frozenset[str]:

@@ -28,7 +28,7 @@ class AdmissionRefusal:
     pod_name: str
     """Or what it would have started with, and a star."""
     owner_kind: str
-    """Of the pod's controller; empty: it has none, or the webhook is an older one."""
+    """Kind of the pod's controller; empty: it has none, or the webhook is an older one."""
     owner_name: str
     service_account: str
     operation: str

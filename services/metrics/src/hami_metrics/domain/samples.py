@@ -18,7 +18,7 @@ NodePod = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """What a sample is of; the pod fields are empty for the card itself."""
+    """Subject of a sample; the pod fields are empty for the card itself."""
 
     node: str
     device_uuid: str

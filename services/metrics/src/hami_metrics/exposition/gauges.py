@@ -17,7 +17,7 @@ Samples = Iterable[tuple[Sequence[str], float]]
 
 
 def card_labels(card: ClusterCard) -> tuple[str, str, str, str]:
-    """Of `CARD`."""
+    """Return the values of the labels `CARD`."""
     return (card.node, card.uuid, str(card.index), card.type)
 
 

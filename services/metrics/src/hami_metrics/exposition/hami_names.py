@@ -106,7 +106,7 @@ def instance_family(instances: Sequence[ClusterMigInstance]) -> Metric:
 
 
 def slice_families(slices: Sequence[PodSlice]) -> Iterator[Metric]:
-    """What each pod holds of each card."""
+    """Yield gauges of what each pod holds of each card."""
     # HAMi counts containers of the collapsed list, so its container_index is always 0.
     labelled = [((s.namespace, s.node, s.pod_name, "0", s.device_uuid), s) for s in slices]
     yield zoned_gauge(
@@ -124,7 +124,7 @@ def slice_families(slices: Sequence[PodSlice]) -> Iterator[Metric]:
 
 
 def quota_families(quotas: Sequence[Quota]) -> Iterator[Metric]:
-    """What is granted of each quota."""
+    """Yield gauges of what is granted of each quota."""
     yield zoned_gauge(
         "hami_resource_quota_used",
         "Granted against the quota, in the resource's own unit",

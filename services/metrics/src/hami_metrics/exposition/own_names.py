@@ -110,7 +110,7 @@ def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
 
 
 def capacity_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
-    """What still fits, and what is free in vain."""
+    """Yield gauges of what still fits, and of what is free in vain."""
     silent = silent_nodes(snapshot, now)
     yield gauge(
         "hami_capacity_fitting_pods",
