@@ -142,7 +142,7 @@ def undeclared(uses: Uses, layers: list[Layer]) -> list[str]:
 
 
 def check(layers: list[Layer], sources: Path, objects: Path) -> list[str]:
-    """What is wrong, in lines."""
+    """Return what is wrong, in lines."""
     files = sorted(sources.glob("*/*.c"))
     folders = {file.parent.name for file in sources.glob("*/*.[ch]")}
     listed = {folder for layer in layers for folder in layer.folders}

@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself for our site; `mkdocs.yml` names this file.
+"""Hooks of MkDocs for what our site needs beside it; `mkdocs.yml` names this file.
 
 Pages from outside docs/ (k8s/README.md, CHANGELOG.md, ...) and the reference that `reference.py`
 has written become pages. Links are those of the repository, so that they open there too. What a

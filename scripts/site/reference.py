@@ -76,7 +76,7 @@ def _option(option: Any) -> tuple[str, str, str]:
 
 
 def apis_page() -> str:
-    """What each HTTP API answers."""
+    """Return the page of the answers of each HTTP API."""
     parts = [
         "# HTTP APIs",
         "From the services' OpenAPI documents. Who may call what: "
