@@ -36,7 +36,7 @@ class Kind:
     publish: Callable[[Json, str, int], None]
     """Writes into a Node (its name, number of cards) what the vendor's plugin publishes of them."""
     use: Callable[[random.Random, int], list[Used]]
-    """What is granted on each of a node's cards."""
+    """Amounts granted on each of a node's cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Cluster:
     nodes: dict[NodeName, tuple[Json, list[Used]]]
 
     def view(self, vendors: Vendors) -> ClusterView:
-        """As the engine sees it."""
+        """Return the cluster as the engine sees it."""
         view, vendor = ClusterView(vendors.rules), vendors[self.common_name]
         for name, (node, used) in self.nodes.items():
             states = [
@@ -68,7 +68,7 @@ class Cluster:
         return view
 
     def model(self) -> dict[NodeName, tuple[Json, list[inventory.Card]]]:
-        """As the reference model sees it."""
+        """Return the cluster as the reference model sees it."""
         found = {}
         for name, (node, used) in self.nodes.items():
             cards = inventory.cards_of(node, [self.common_name])
@@ -95,7 +95,7 @@ def cluster(kind: Kind, nodes: int, seed: int) -> Cluster:
 
 
 PODS_PER_NODE = 32
-"""Of 8 GiB, 10 % of the cores and one of ten slots each: 40 % of everything is granted."""
+"""Pods on a node, of 8 GiB, 10 % of the cores and one of ten slots each: 40 % of all is granted."""
 
 
 def _slices(chance: random.Random, cards: int) -> list[Used]:

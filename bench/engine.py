@@ -120,7 +120,7 @@ def model_answer(
 
 
 def slice_p50_ms(nodes: int) -> float:
-    """Of one decision for a slice that fits, on that many nodes."""
+    """Return the p50 of one decision for a slice that fits, on that many nodes."""
     held = cluster(KINDS["nvidia"], nodes, seed=nodes)
     view, names = held.view(VENDORS), tuple(held.nodes)
     request = pod_request(pod(nvidia(SLICES["fits"]), "binpack"), VENDORS)
@@ -252,7 +252,7 @@ def growth(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def beside_binpack(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What the node policy `fragmentation` takes of the time that binpack takes."""
+    """Yield the time that the node policy `fragmentation` takes, as a multiple of binpack's."""
     for row in rows:
         if row["of_binpack"]:
             budget = f" of {FRAGMENTATION_BUDGET}" if row["request"] == "fits" else ""
@@ -261,7 +261,7 @@ def beside_binpack(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on."""
+    """Describe the machine that the benchmark ran on."""
     model = next(
         (
             line.partition(":")[2].strip()

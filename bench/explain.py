@@ -1,4 +1,4 @@
-"""What explaining costs: pods that wait, tried again and again, on a real scheduler process.
+"""Cost of explaining: pods that wait, tried again and again, on a real scheduler process.
 
 200 pods that fit nowhere on 1000 nodes are tried again in turn by clients that play kube-scheduler,
 for `--seconds`; in that time small pods are placed, so that the cards change. The stack is that of
@@ -61,7 +61,7 @@ SELECT count(*) AS rows, coalesce(sum(repeat_count), 0) AS decisions,
 
 @dataclass
 class Tries:
-    """What the clients measured: (when, milliseconds) per refusal."""
+    """Measurements of the clients: (when, milliseconds) per refusal."""
 
     spent: list[tuple[float, float]] = field(default_factory=list)
     placed: int = 0

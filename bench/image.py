@@ -1,4 +1,4 @@
-"""What the images set for the C library's heap, for the processes that a benchmark starts."""
+"""Variables of the images for the C library's heap, for the processes that a benchmark starts."""
 
 from __future__ import annotations
 

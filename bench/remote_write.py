@@ -44,7 +44,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What was counted at one moment."""
+    """Counts at one moment."""
 
     at_s: float
     sent: float
@@ -127,7 +127,7 @@ def counted(port: int, name: str) -> float:
 
 
 def asked(port: int, expr: str) -> list[Any]:
-    """What VictoriaMetrics answers to a query, now."""
+    """Return the answer of VictoriaMetrics to a query, now."""
     query = urlencode({"query": expr})
     with urlopen(f"http://127.0.0.1:{port}/api/v1/query?{query}", timeout=30) as answer:
         return list(json.load(answer)["data"]["result"])
@@ -231,7 +231,7 @@ def measure(folder: Path, programs: Mapping[str, str], count: int, seconds: floa
 
 
 def print_figures(first: Moment, last: Moment, held: int) -> None:
-    """As a table's rows."""
+    """Print the figures as a table's rows."""
     lasted_s, stored = last.at_s - first.at_s, last.stored - first.stored
     print(f"stored   {stored / lasted_s:,.0f} samples/s, {stored:,.0f} in {lasted_s:.0f} s")
     print(f"failed   {last.failed:,.0f}; {held:,.0f} series answer a query")

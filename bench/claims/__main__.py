@@ -27,7 +27,7 @@ KINDS = ("without", "spread", CLAIMS, BOUND_CLAIMS)
 
 
 def writes(row: Row) -> float:
-    """Of the API server, per pod, events not counted."""
+    """Return the writes of the API server per pod, events not counted."""
     counted: dict[str, float] = row["per_pod"]
     made = (name for name in counted if name.startswith(WRITES) and not name.endswith(" events"))
     return round(sum(counted[name] for name in made), 1)

@@ -39,7 +39,7 @@ class Placed:
 
     @property
     def uid(self) -> str:
-        """As the API server gave it."""
+        """Return the uid that the API server gave it."""
         return str(self.body["metadata"]["uid"])
 
 

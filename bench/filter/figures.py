@@ -1,4 +1,4 @@
-"""What is measured of a process and of the machine."""
+"""Figures of a process and of the machine."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def cpu_s(pid: int) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on."""
+    """Describe the machine that the benchmark ran on."""
     return {**engine_machine(), "system": platform.platform(terse=True)}

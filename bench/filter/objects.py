@@ -24,7 +24,7 @@ def node_name(number: int) -> str:
 
 
 def card_uuid(node: str, index: int) -> str:
-    """As long as the driver's."""
+    """Return a uuid as long as the driver's."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}"
 
 

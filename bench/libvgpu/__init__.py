@@ -1,1 +1,1 @@
-"""What libvgpu costs per launch, per allocation and per start; `make bench-libvgpu`."""
+"""Cost of libvgpu per launch, per allocation and per start; `make bench-libvgpu`."""

@@ -1,4 +1,4 @@
-"""What libvgpu costs, against the bare stand-in driver in the same run.
+"""Cost of libvgpu, against the bare stand-in driver in the same run.
 
 Prints ns per launch (no limit; a limit that does not throttle), ns per pair of allocation and free
 with 1, 20,000 and 200,000 live blocks, the same in stream order, and the CPU time that a process
@@ -38,7 +38,7 @@ Env = dict[str, str]
 
 @dataclass(frozen=True)
 class Added:
-    """What the library added: the median over all couples, and the range of these."""
+    """Cost that the library added: the median over all couples, and the range of these."""
 
     value: float
     least: float
@@ -142,7 +142,7 @@ def peer_env(machine: Machine, peer: Path, region: Path, *, limited: bool) -> En
 
 @dataclass(frozen=True)
 class Cost:
-    """What ours added, and the peer where there is one."""
+    """Cost that ours added, and the peer's where there is one."""
 
     ours: Added
     peer: Added | None

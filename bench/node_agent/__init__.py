@@ -1,1 +1,1 @@
-"""What the node-agent costs."""
+"""Cost of the node-agent."""

@@ -1,4 +1,4 @@
-"""What the node-agent costs: Allocate over real gRPC, and the CPU and memory of doing nothing.
+"""Cost of the node-agent: Allocate over real gRPC, and the CPU and memory of doing nothing.
 
 One agent process with 8 simulated cards, NATS and an emulated API server beside it, the settings of
 production. 200 containers come one after the other, as the kubelet's do: grant over the bus, then

@@ -78,7 +78,7 @@ async def core_percent(pid: int, seconds: float, regions: list[Path]) -> float:
 
 
 async def driver_core_percent(node: Machine, every_s: float) -> float:
-    """What the looks at the driver cost in percent of a core, when it is looked at so often."""
+    """Return the cost of looking at the driver so often, in percent of a core."""
     command = [sys.executable, "-m", "bench.node_agent", "--driver"]
     looking = await asyncio.create_subprocess_exec(
         *command, env=os.environ | node.env(), stdout=asyncio.subprocess.PIPE

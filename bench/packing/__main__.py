@@ -19,7 +19,7 @@ from bench.packing.results import FIRST, KEPT, LAST, Results, mean, read, write
 
 NODES, PODS = "openb_node_list_gpu_node.csv", "openb_pod_list_{}.csv"
 ARRIVING = 1.3
-"""Of the cards, what all arrivals together ask for."""
+"""Demand of all arrivals together, as a multiple of the cards."""
 MADE_LIST = "made/"
 
 

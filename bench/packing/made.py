@@ -23,7 +23,7 @@ class Lists:
             self._by[_kind(row)].append(row)
 
     def without_cards(self, draw: random.Random, pods: int) -> list[Row]:
-        """As many pods without cards."""
+        """Return the list with so many pods without cards."""
         with_cards = [row for row in self._all if _kind(row) != "cpu"]
         return with_cards + _drawn(draw, self._by["cpu"], pods)
 
@@ -37,7 +37,7 @@ class Lists:
         return _drawn(draw, share, count) + _drawn(draw, others, pods - count) + self._by["cpu"]
 
     def several(self, draw: random.Random, times: float) -> list[Row]:
-        """So many times the pods with several cards."""
+        """Return the list with so many times the pods with several cards."""
         multi = self._by["multi"]
         return self._all + [draw.choice(multi) for _ in range(round((times - 1) * len(multi)))]
 
@@ -102,7 +102,7 @@ def _milli(row: Row) -> int:
 
 
 def _drawn(draw: random.Random, rows: Sequence[Row], count: int) -> list[Row]:
-    """So many of them, each once at most; more than there are: each once, and others again."""
+    """Draw so many rows, each once at most; more than there are: each once, and others again."""
     if count <= len(rows):
         return draw.sample(rows, count)
     return [*rows, *(draw.choice(rows) for _ in range(count - len(rows)))]

@@ -1,4 +1,4 @@
-"""What replays found, run by run: docs/packing.json, by trace, policy and order of arrivals."""
+"""Results of replays, run by run: docs/packing.json, by trace, policy and order of arrivals."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _every(by_load: Mapping[int, float]) -> Iterator[float]:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Of one or more."""
+    """Return the mean of one or more values."""
     return fmean(values)
 
 
@@ -96,7 +96,7 @@ def with_deviation(values: Iterable[float]) -> str:
 
 
 def read(path: Path = KEPT) -> Results:
-    """What is committed."""
+    """Read the results that are committed."""
     kept = json.loads(path.read_text())
     runs = {
         (trace, policy, int(seed)): Run(in_use=tuple(in_use), refused=refused)

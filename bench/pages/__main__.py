@@ -1,4 +1,4 @@
-"""What the operators' pages cost: 1000 nodes of 8 cards and 16,000 pods, the service as it runs.
+"""Cost of the operators' pages: 1000 nodes of 8 cards and 16,000 pods, the service as it runs.
 
 The console script `hami-metrics` serves the pages over a durable Postgres that the database filled
 by itself. Each page is asked for in turn, first once (what is imported and read then is printed
@@ -32,13 +32,13 @@ PODS_PER_NODE = 16
 WAITING = 40
 WIRE_BUDGET_KB = 130.0
 SERVER_BUDGET_MS = 50.0
-"""Of the overview, once it has been read (design: snapshot in memory)."""
+"""Budget of the overview, once it has been read (design: snapshot in memory)."""
 ASKED = (
     ("1000 slices", "/api/v1/questions/what-runs-where?limit=1000"),
     ("all slices", "/api/v1/questions/what-runs-where?limit=20000"),
     ("all cards", "/api/v1/questions/cards?limit=20000"),
 )
-"""Of the API: what `hamictl get allocations` and `get devices` ask for."""
+"""Questions to the API: those of `hamictl get allocations` and `get devices`."""
 MOST_ASKED = 5
 TIMEOUT_S = 60.0
 TRIES = 10

@@ -37,7 +37,7 @@ class Service:
     pid: int
     dsn: str
     api_url: str = ""
-    """Where named questions are asked."""
+    """URL at which named questions are asked."""
 
 
 @contextmanager

@@ -37,7 +37,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"
 TEMPLATE = "a-slice"
 ASK_S = 15.0
-"""As a node's agent waits for its grant."""
+"""Timeout of a node's agent for its grant."""
 LOOK_S = 0.2
 
 

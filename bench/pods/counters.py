@@ -1,4 +1,4 @@
-"""What the servers were asked and wrote, by their own counters: the round trips of a pod.
+"""Counters of the servers, for what they were asked and wrote: the round trips of a pod.
 
 Each figure is a total since the server's start; a round's share is the difference of two readings.
 """
@@ -39,7 +39,7 @@ SELECT xact_commit AS commits, xact_rollback AS rollbacks,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Where the counters are; an empty address: there is no such server in this run."""
+    """Addresses of the counters; an empty one: there is no such server in this run."""
 
     api: KubeApi
     postgres: str = ""

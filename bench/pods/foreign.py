@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 STARTS_S = 300.0
 LOOK_S = 0.5
 HANDSHAKE_S = 30.0
-"""As HAMi's device plugin reports."""
+"""Interval at which HAMi's device plugin reports."""
 
 
 async def until_it_answers(url: str, kubeconfig: Path) -> None:
@@ -60,7 +60,7 @@ async def until_it_answers(url: str, kubeconfig: Path) -> None:
 
 
 class AnnotatedNodes:
-    """So many equal nodes without an agent of ours."""
+    """Equal nodes without an agent of ours."""
 
     def __init__(
         self,

@@ -214,7 +214,7 @@ async def register_node(api: KubeApi, name: str, slots: str) -> None:
 
 
 def equal_nodes(names: Iterable[str], *, cards: int, slots: int = SLOTS) -> Cards:
-    """So many cards of one kind on each node."""
+    """Return that many cards of one kind on each node."""
     return {
         name: tuple(
             events.InventoryDevice(
@@ -247,7 +247,7 @@ def _containers(pod: Json) -> list[Json]:
 
 
 def running_status(pod: Json) -> Json:
-    """What the kubelet reports of a pod whose containers run."""
+    """Return the kubelet's report of a pod whose containers run."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kinds = ("Initialized", "ContainersReady", "Ready")
     return {

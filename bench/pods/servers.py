@@ -1,4 +1,4 @@
-"""What the benchmark starts beside Kubernetes: the data servers, and a scheduler of ours."""
+"""Servers of the benchmark beside Kubernetes: the data servers, and a scheduler of ours."""
 
 from __future__ import annotations
 

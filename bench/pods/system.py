@@ -49,7 +49,7 @@ CALM_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is measured."""
+    """Settings of a measurement."""
 
     nodes: int = 0
     """Equal ones."""
@@ -58,7 +58,7 @@ class Wanted:
     late: bool = False
     """The nodes bind late."""
     node_percent: int = 0
-    """Of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice."""
+    """Percent of the nodes to be looked at for a pod; 0: kube-scheduler's own choice."""
     beside: str = ""
     """URL of an extender that runs already, in place of ours."""
     claims: bool = False
@@ -71,12 +71,12 @@ class Bench:
 
     api: KubeApi
     kube_scheduler: int
-    """Its pid."""
+    """Process id of kube-scheduler."""
     servers: Servers
     played: PlayedNodes | None = None
-    """Where the nodes are ours."""
+    """Played nodes, where the nodes are ours."""
     cards: int = 0
-    """Of all nodes, where a ledger of ours has them."""
+    """Number of cards of all nodes, where a ledger of ours has them."""
     _ran: dict[str, float] = field(default_factory=dict)
     """When, by uid."""
     _more: asyncio.Event = field(default_factory=asyncio.Event)
@@ -91,8 +91,8 @@ class Bench:
         return uid in self._ran
 
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
-        """So many pods at once; seconds until a kubelet reported each of them to run, in order,
-        and the CPU time by program until the last one did."""
+        """Run that many pods at once. Return the seconds until a kubelet reported each of them to
+        run, in order, and the CPU time by program until the last one did."""
         os.kill(self.kube_scheduler, signal.SIGSTOP)
         try:
             uids = await self._create(kind, count)

@@ -1,4 +1,4 @@
-"""What played nodes have to do, carried out by several writers at once."""
+"""Work of the played nodes, carried out by several writers at once."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ OWNED = (
     "UPDATE usage_rollups SET owner_name = '' WHERE bucket_s = 3600 AND pod_uid <> ''"
     " AND bucket_start > now() - interval '8 days'"
 )
-"""As hours are a week after 0026; the month's pods have no owners."""
+"""SQL that leaves hours as a week after 0026; the month's pods have no owners."""
 BUDGET_MS = 1000.0
 RUNS = 3
 Row = dict[str, Any]
@@ -143,7 +143,7 @@ async def prepared(settings: PostgresSettings, arguments: argparse.Namespace) ->
 
 
 async def examples(connection: asyncpg.Connection) -> Row:
-    """What the questions are asked about: a card with many holders, and a pod of the last day."""
+    """Return examples to ask about: a card with many holders, and a pod of the last day."""
     card = await connection.fetchval("SELECT max(uuid) FROM devices")
     pod = await connection.fetchrow(
         "SELECT a.pod_uid, a.namespace, a.pod_name FROM allocations a JOIN decisions d"

@@ -31,7 +31,7 @@ from bench.filter.objects import CARDS, MEMORY_MIB, card_uuid
 TICK_S = 0.1
 MOST_AT_ONCE = 256
 _SEQUENCE, _AT = 987_654_321, datetime(2001, 1, 1, tzinfo=UTC)
-"""What stands in a template in place of what changes."""
+"""Placeholders in a template, for what changes."""
 
 
 class PlayedAgents:

@@ -1,5 +1,5 @@
-"""What kube-scheduler asks at this size: /filter with the names of all nodes, or with as many as it
-looks at, and /bind of what was answered.
+"""Requests of kube-scheduler at this size: /filter with the names of all nodes, or with as many as
+it looks at, and /bind of what was answered.
 
 kube-scheduler stops looking for nodes when it has enough (`percentageOfNodesToScore`: 5 % of a
 large cluster) and begins where it stopped, so the names are other ones for every pod. Whole Node
@@ -40,7 +40,7 @@ class Extender:
 
 
 def body(pod: bytes, names: bytes) -> bytes:
-    """Of /filter, as kube-scheduler writes it."""
+    """Return the body of /filter, as kube-scheduler writes it."""
     return b'{"pod":%b,"nodes":null,"nodenames":%b}' % (pod, names)
 
 

@@ -39,12 +39,12 @@ POLL_S = 0.05
 READY_S = 900.0
 """A machine that is busy with other things lists 80,000 pods for minutes."""
 HELD = Fill(title="one slice per card", pods_per_node=CARDS, memory_mib=16_384, core_percent=20)
-"""As many placed pods as cards."""
+"""Fill with as many placed pods as cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """What runs all the time."""
+    """Servers that run all the time."""
 
     folder: Path
     dsn: str

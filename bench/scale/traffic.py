@@ -1,4 +1,4 @@
-"""What heartbeats cost: messages and bytes by NATS' own counters, CPU time by process."""
+"""Cost of heartbeats: messages and bytes by NATS' own counters, CPU time by process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Of the consumer of inventories."""
+    """Backlog of the consumer of inventories."""
 
     pending: int
     """Messages that nobody has taken yet."""
@@ -79,7 +79,7 @@ def between(first: Reading, last: Reading) -> dict[str, float]:
 
 
 def backlog(servers: Servers) -> Backlog:
-    """Of the schedulers' inventory consumer."""
+    """Return the backlog of the schedulers' inventory consumer."""
     query = f"{servers.nats_monitor}/jsz?consumers=true&streams=true&accounts=true"
     found = httpx.get(query, timeout=30).json()
     for account in found["account_details"]:

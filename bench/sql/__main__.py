@@ -119,7 +119,7 @@ async def asked(connection: asyncpg.Connection, runs: int) -> dict[str, Row]:
 
 
 async def asked_as_reader(settings: PostgresSettings, runs: int) -> dict[str, Row]:
-    """As a dashboard: another connection, the read-only role."""
+    """Ask as a dashboard does: on another connection, in the read-only role."""
     connection = await asyncpg.connect(settings.dsn.get_secret_value(), statement_cache_size=0)
     try:
         await connection.execute("SET ROLE hami_reader")

@@ -1,12 +1,12 @@
-"""What auditors ask about, in a made-up ledger at the newest schema: owners of grants, refusals,
-calls, and the periods of cards and quotas that triggers would have kept."""
+"""Data that auditors ask about, in a made-up ledger at the newest schema: owners of grants,
+refusals, calls, and the periods of cards and quotas that triggers would have kept."""
 
 from __future__ import annotations
 
 import asyncpg
 
 OWNED_DAYS = 7
-"""Of these days grants have their owners; older ones are as of a ledger that was upgraded."""
+"""Days of which grants have their owners; older ones are as of a ledger that was upgraded."""
 
 _OWNERS = f"""
 UPDATE allocations SET owner_kind = 'ReplicaSet', owner_name = namespace || '-web-6d5f8c7b9',

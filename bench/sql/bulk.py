@@ -15,7 +15,7 @@ import asyncpg
 
 NULL = r"\N"
 LINES = 5000
-"""Of one piece of a COPY."""
+"""Lines of one piece of a COPY."""
 BUILD_MEMORY = "512MB"
 
 # Of partitioned tables the parent's: it takes those of its partitions along.

@@ -43,12 +43,12 @@ class Grant:
 
     @property
     def node(self) -> str:
-        """Where it ran."""
+        """Return the node that it ran on."""
         return node_name(self.card // CARDS_PER_NODE)
 
     @property
     def uuid(self) -> str:
-        """What it ran on."""
+        """Return the uuid of the card that it ran on."""
         return card_uuid(self.card)
 
 
@@ -58,7 +58,7 @@ def node_name(number: int) -> str:
 
 
 def card_uuid(number: int) -> str:
-    """As NVIDIA's look."""
+    """Return a uuid that looks like NVIDIA's."""
     return f"GPU-{number:08x}-0000-4000-8000-{number:012x}"
 
 
@@ -98,7 +98,7 @@ def ticks(count: int, per_tick: int, until: datetime) -> list[float]:
 
 
 def stamp(seconds: float) -> str:
-    """As Postgres reads it."""
+    """Return the moment as Postgres reads it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 

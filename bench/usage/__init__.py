@@ -1,1 +1,1 @@
-"""What usage costs from the bus to Postgres, beside a bare COPY; `make bench-usage`."""
+"""Cost of usage from the bus to Postgres, beside a bare COPY; `make bench-usage`."""

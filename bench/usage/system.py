@@ -1,4 +1,4 @@
-"""What `make bench-usage` measures: PostgreSQL, NATS and the metrics service as a process."""
+"""System that `make bench-usage` measures: PostgreSQL, NATS and the metrics service's process."""
 
 from __future__ import annotations
 

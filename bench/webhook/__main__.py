@@ -88,7 +88,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def figures(rounds: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
-    """What the rounds of each kind show."""
+    """Return the figures that the rounds of each kind show."""
     reviews, unseens, bares = rounds["review"], rounds["unseen"], rounds["bare"]
     failures = [text for kind in rounds.values() for load in kind for text in load.failures]
     return {
@@ -106,12 +106,12 @@ def figures(rounds: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
 
 
 def median(loads: Sequence[Load], figure: Callable[[Load], float]) -> float:
-    """Of one figure of each round."""
+    """Return the median of one figure of each round."""
     return statistics.median(map(figure, loads))
 
 
 def ratio(loads: Sequence[Load], bares: Sequence[Load]) -> float:
-    """Of the rates of the rounds that came one after the other."""
+    """Return the median ratio of the rates of rounds that came one after the other."""
     pairs = zip(loads, bares, strict=True)
     return statistics.median(load.rate() / bare.rate() for load, bare in pairs)
 

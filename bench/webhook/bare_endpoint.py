@@ -1,4 +1,4 @@
-"""What the webhook's server does when it has nothing to decide, for `make bench-webhook`.
+"""The webhook's server with nothing to decide, for `make bench-webhook`.
 
 The same server on the same event loop (`hamicommon.process.http_server.run`), the same application
 with the

@@ -17,7 +17,7 @@ ROTATE_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class Load:
-    """What came of one round."""
+    """Result of one round."""
 
     latencies_s: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
