@@ -1,4 +1,4 @@
-"""What keeps history honest, and what people ask: guards, partitions, views, the read-only role."""
+"""Guards that keep history honest; partitions, views and the read-only role for questions."""
 
 from __future__ import annotations
 

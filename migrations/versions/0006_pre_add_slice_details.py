@@ -1,4 +1,4 @@
-"""What other vendors' slices need: sizes, wire types, details, annotations; what a card holds.
+"""Details of other vendors' slices: sizes, wire types, annotations; and the holdings of a card.
 
 `devices.holdings` is {allocation id: [{"role": "init"|"app", "detail": {...}}, ...]}, written by
 the same guarded UPDATE as the counters. A detail with a `placement` {start, size} (a MIG slice)

@@ -1,4 +1,4 @@
-"""What explain needs of a decision: its cards, shared between decisions, and one plain sentence."""
+"""Cards of a decision, shared between decisions, and one plain sentence: for explain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What questions about a month need: periods, rollups of namespaces, better views.
+"""Support for questions about a month: periods, rollups of namespaces, better views.
 
 Runs while the version before still writes: a new table, functions, a trigger and views, which ask
 for their locks at most a second. What the views answer stays the same.

@@ -50,4 +50,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What was filled stays until 0012 goes."""
+    """Leave the filled rows: they stay until 0012 goes."""

@@ -1,4 +1,4 @@
-"""What a node used in a span of time, read from its own samples alone.
+"""Index for the use of a node in a span of time, read from its own samples alone.
 
 The primary key begins with the time, so an hour of one node was an hour of all nodes. Built beside
 the writers, a partition at a time, as in 0009; a run that was cut off goes on.

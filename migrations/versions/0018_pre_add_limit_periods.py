@@ -1,4 +1,4 @@
-"""What nodes find when they check limits from outside: periods, and when each node checked last."""
+"""Findings of nodes that check limits from outside: periods, and when each node checked last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose pod each grant was: controller, service account, creator, labels. Unknown of older grants.
+"""Owner of each grant's pod: controller, service account, creator, labels. Unknown of older grants.
 
 Columns without a default and a view with more columns: the version before works on beside them. An
 index for "what did this user run" is built beside the writers, as in 0009; of older grants it has

@@ -1,4 +1,4 @@
-"""What there was to grant, over time: periods of cards and quotas, kept by triggers.
+"""History of capacity: periods of cards and quotas that could be granted, kept by triggers.
 
 A card's row changes with every grant, so its trigger is of the columns that grants never write: an
 UPDATE that does not name them pays nothing. Runs while the version before writes: locks `quotas`,

@@ -1,4 +1,4 @@
-"""Whose the cards' time was: card-microseconds by namespace, and what became of the rest.
+"""Namespaces' shares of the cards' time, in card-microseconds, and what became of the rest.
 
 A new table and a function, which no older code knows; nothing is filled and nothing is locked.
 """
@@ -14,7 +14,7 @@ branch_labels = None
 depends_on = None
 
 UNHEARD = "interval '75 seconds'"
-"""As in 0022."""
+"""Interval without a report, the same as in 0022."""
 
 # As `capacity_between` of 0022 each card's time is cut where anything changes. In each piece a
 # grant's share of a card is its size by the larger of the card and of all that is granted of it, so

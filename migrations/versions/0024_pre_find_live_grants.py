@@ -1,4 +1,4 @@
-"""What is asked about live grants finds them by their index.
+"""Access to live grants by their index, for every question about them.
 
 Since 0019 the index of live rows knows them by `ended_at`; functions and views of 0008 asked by the
 state, and read every grant there ever was. What they answer stays the same: a grant has an end just

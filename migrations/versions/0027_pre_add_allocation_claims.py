@@ -1,4 +1,4 @@
-"""What pods use by ResourceClaims, and who holds a claim: rows of their own.
+"""ResourceClaims that pods use, and the holders of a claim: rows of their own.
 
 The version before neither reads nor writes them. Live grants get theirs from the first event of
 their history, so that a pod that comes to a claim of theirs finds the slice counted.
@@ -80,7 +80,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What is granted stays; a pod that held a claim beside another one has no slices of its own,
-    which the version before gives back with that one."""
+    """Drop the claims; grants stay. A pod that held a claim beside another one has no slices of its
+    own, which the version before gives back with that one."""
     op.execute("DROP VIEW v_claim_holders")
     op.drop_table(TABLE)

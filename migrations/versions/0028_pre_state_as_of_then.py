@@ -61,7 +61,7 @@ def after() -> str:
 
 
 def _of_live(event: str, column: str) -> str:
-    """What is asked of now is the row itself."""
+    """Return the SQL of the column: for a question about now the row itself."""
     return (
         f"CASE WHEN $1 >= now() THEN h.{column}"
         f" ELSE coalesce({event}, CASE WHEN {_LIVE_BY_THEN} THEN h.{column} END) END"
@@ -69,10 +69,10 @@ def _of_live(event: str, column: str) -> str:
 
 
 def upgrade() -> None:
-    """As of then."""
+    """Answer questions about the state as of then."""
     op.execute(after())
 
 
 def downgrade() -> None:
-    """As of now."""
+    """Answer questions about the state as of now."""
     op.execute(BEFORE)

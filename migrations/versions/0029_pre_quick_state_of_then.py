@@ -61,7 +61,7 @@ def after(event: str = AFTER, known: str = _ALLOCATED_BY_THEN) -> str:
 
 
 def _of_live(event: str, column: str, known: str) -> str:
-    """What is asked of now is the row itself."""
+    """Return the SQL of the column: for a question about now the row itself."""
     return (
         f"CASE WHEN $1 >= now() THEN h.{column} {known}"
         f" ELSE coalesce({event}, CASE WHEN {_LIVE_BY_THEN} THEN h.{column} END) END"
@@ -74,5 +74,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """As 0028."""
+    """Restore the functions of 0028."""
     op.execute(after(BEFORE, ""))
