@@ -1,4 +1,4 @@
-"""What vendors fill in: each edits each container, and amounts keep what the API server wants.
+"""Vendors' edits of each container; amounts stay as the API server wants them.
 
 In: a copy of a pod that may be edited; out: whether it asks for a card, and warnings for its user.
 A pod that wants to ask by a claim asks by one then (`by_claim`).
@@ -64,8 +64,8 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
 
 
 def _asking_us(pod: Json, rules: AdmissionRules) -> str:
-    """Of a pod of our scheduler: an amount of nothing, for which kube-scheduler asks its extender;
-    it looks at resources alone, and not at claims."""
+    """Return the resource to ask for with an amount of nothing, in a pod of our scheduler. For it
+    kube-scheduler asks its extender: it looks at resources alone, and not at claims."""
     ours = rules.scheduler_name and pod["spec"].get("schedulerName") == rules.scheduler_name
     return rules.vendors[VENDOR].resources.count if ours else ""
 

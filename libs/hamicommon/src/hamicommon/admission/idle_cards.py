@@ -33,7 +33,7 @@ MAX_CHANGES = 2
 SEARCH_BUDGET_S = 0.1
 """For ways out: the user's `kubectl` waits for the answer."""
 _WAITING = (", or wait until a pod ends", "; wait until a pod ends")
-"""What the scheduler's sentence adds; here nothing is granted, so no end would help."""
+"""Ends of the scheduler's sentence; here nothing is granted, so no pod's end would help."""
 
 
 class IdleCards:

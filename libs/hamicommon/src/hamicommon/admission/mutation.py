@@ -1,4 +1,4 @@
-"""What the webhook answers when a pod is created: defaults filled in, or a denial with the reason.
+"""The webhook's answer when a pod is created: defaults filled in, or a denial with the reason.
 
 In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: an
 `AdmissionResult` with a minimal JSON patch. Pure. The decisions and their order are HAMi's
@@ -112,7 +112,7 @@ def _is_mirror(pod: Json) -> bool:
 def standing_of(
     pod: Json, rules: AdmissionRules, about: AdmissionCircumstances
 ) -> NamespacePermits:
-    """What the pod's namespace may do."""
+    """Return the permits of the pod's namespace."""
     return rules.tampering.standing(about.namespace or str(metadata_of(pod).get("namespace") or ""))
 
 
@@ -143,7 +143,7 @@ def judge(
 
 
 def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    """As many as anybody reads, each of a length that the API server passes on."""
+    """Return no more warnings than are read, each short enough for the API server to pass on."""
     left_out = len(warnings) - MOST_WARNINGS
     shown = tuple(clip(text, MOST_OF_A_WARNING) for text in warnings[:MOST_WARNINGS])
     return (*shown, f"{left_out} more warnings are left out") if left_out > 0 else shown

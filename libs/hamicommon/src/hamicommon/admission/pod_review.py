@@ -1,4 +1,4 @@
-"""What follows from a pod alone, before the cluster, the quotas and the trace are looked at.
+"""Review of a pod alone, before the cluster, the quotas and the trace are looked at.
 
 In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
 the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
@@ -50,7 +50,7 @@ STAMPS = (keys.TRACEPARENT, keys.CREATED_BY)
 """Annotations that admission writes on each pod that asks for a card."""
 
 _NAMES = frozenset({"name", "uid"})
-"""Of metadata: they matter only where they are no texts, which is refused."""
+"""Fields of the metadata that matter only where they are no texts, which is refused."""
 _LISTS = ("initContainers", "containers")
 _OF_SPEC = frozenset(
     {"schedulerName", "nodeName", "runtimeClassName", "hostPID", "resourceClaims", *_LISTS}
@@ -64,14 +64,14 @@ Missing = Literal["metadata", "annotations", "key"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a pod comes to by itself."""
+    """Result of the review of a pod by itself."""
 
     verdict: AdmissionResult | None = None
     """The whole answer, where nothing else matters."""
     wants: bool = False
-    """It asks for a card."""
+    """Whether the pod asks for a card."""
     request: PodRequest | None = None
-    """What for; None: for nothing."""
+    """The cards that the pod asks for; None: it asks for none."""
     chosen: tuple[str, ...] = ()
     """The annotations that choose among cards, as the user wrote them."""
     patch: tuple[Operation, ...] = ()
@@ -80,11 +80,11 @@ class Look:
     remarks: tuple[str, ...] = ()
     """Warnings that stand behind those of the cluster."""
     stamp_at: Missing = "key"
-    """Where `patch` leaves off."""
+    """The first part of the stamps' place that `patch` leaves missing."""
     stamps: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Of `STAMPS`, what it brings along."""
+    """Values of those `STAMPS` that the pod brings along."""
     audit: Mapping[str, str] = field(default_factory=dict)
-    """What was stripped, or allowed by the installation."""
+    """Parts that were stripped, or allowed by the installation."""
 
 
 def relevant(pod: Json, guard: Guard) -> Json:
@@ -194,7 +194,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
 def _of_other_scheduler(
     seen: Json, after: Json, guard: Guard, vendors: Vendors, standing: NamespacePermits
 ) -> Look:
-    """It keeps its scheduler; what the node would read of it is judged all the same.
+    """Leave the pod to its scheduler, and judge all the same those parts that the node would read.
 
     HAMi admits it untouched: its author could see all cards by naming another scheduler.
     """

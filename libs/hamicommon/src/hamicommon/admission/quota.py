@@ -1,4 +1,4 @@
-"""What a pod takes of its namespace's quotas, before anybody knows on which cards (protocol 3).
+"""Amounts that a pod takes of its namespace's quotas, before its cards are known (protocol 3).
 
 In: the request and the ledger's numbers; out: the quota that is too small, if one is. The amounts
 are the least that the ledger can come to count: per resource the greatest of what any one init
@@ -18,7 +18,7 @@ from hamicommon.explain.record import QuotaShort
 from hamicommon.vendors.registry import Vendors
 
 MOST_CORES = 100
-"""Of one card; more are taken as all of them (protocol 1.0.4, 8)."""
+"""Cores of one card; more are taken as all of them (protocol 1.0.4, 8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

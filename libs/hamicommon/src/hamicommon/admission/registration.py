@@ -72,7 +72,7 @@ class ServiceReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRegistration:
-    """What the API server has to know to call us."""
+    """Everything that the API server has to know to call us."""
 
     target: ServiceReference | str
     """The Service, or the whole address (https://host:port/webhook) of a webhook outside."""
@@ -91,7 +91,7 @@ class WebhookRegistration:
     request_folders: tuple[str, ...] = ()
     """Names of folders whose mounts concern us in these, too."""
     pods_may_opt_out: bool = False
-    """As with HAMi, pods with the label `hami.io/webhook: ignore` don't come to us. Then every
+    """Pods with the label `hami.io/webhook: ignore` don't come to us, as with HAMi. Then every
     author of a pod can leave out what this webhook checks."""
     excluded_namespaces: tuple[str, ...] = SYSTEM_NAMESPACES
     timeout_s: int = TIMEOUT_S
@@ -138,7 +138,7 @@ def registration_of(
     pods_may_opt_out: bool = False,
     tampering: TamperingPolicy = STRICT,
 ) -> WebhookRegistration:
-    """What follows from the vendors that are served and from what pods may not set."""
+    """Return the registration for the vendors that are served and for what pods may not set."""
     guard = Guard.of(vendors, tampering)
     guards = tampering.mode != "allow"
     return WebhookRegistration(

@@ -63,17 +63,17 @@ class AdmissionRules:
     force_overwrite_default_scheduler: bool = True
     """Take over pods whose scheduler is the default one (which is what the API server fills in)."""
     never_fits: NeverFits = "warn"
-    """What becomes of pods that no node could take if nothing were granted. A warning by default:
-    an autoscaler makes a node for a pod that waits, not for one that was refused."""
+    """Treatment of pods that no node could take if nothing were granted. A warning by default: an
+    autoscaler makes a node for a pod that waits, not for one that was refused."""
     tampering: TamperingPolicy = field(default_factory=TamperingPolicy)
-    """What becomes of pods that undo their slices."""
+    """Treatment of pods that undo their slices."""
     claims: bool = False
     """Pods with `hami.io/front-end: dra` ask by a ResourceClaim in place of limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """What is known of the cluster at one moment."""
+    """Facts known of the cluster at one moment."""
 
     cards: IdleCards | None = None
     cards_unknown: str = "the cluster's cards are not known"
@@ -121,16 +121,16 @@ class AdmissionResult:
 
 
 class AdmissionCircumstances(NamedTuple):
-    """What belongs to one review and not to the pod."""
+    """Circumstances that belong to one review and not to the pod."""
 
     namespace: str = ""
-    """Of the request; empty: the pod's own counts."""
+    """Namespace of the request; empty: the pod's own counts."""
     traceparent: str = ""
     """Stamped on a pod that asks for cards; empty: none is."""
     stamped: bool = False
     """The pod's own stamp is ours, from an earlier look at the same pod: it stays."""
     username: str = ""
-    """Who creates the pod; stamped like the trace. Empty: unknown."""
+    """Name of the user who creates the pod; stamped like the trace. Empty: unknown."""
     knowledge: Knowledge = NOTHING_KNOWN
     by_node: bool = False
     """A kubelet asks, as itself."""

@@ -20,7 +20,7 @@ SliceKey = tuple[str, str, str]
 
 
 class AllocationState(StrEnum):
-    """Where an allocation is on its way."""
+    """Phase that an allocation is in."""
 
     RESERVED = "reserved"
     """A phase of older releases, which wrote grants in /filter; no longer written."""
@@ -112,17 +112,17 @@ class DeviceShare:
     core_percent: int
     """Percent of the card; the vendor's own unit where its module documents one."""
     slots: int = 1
-    """Of the card's slots; more than one only where the vendor counts a slice's size (Enflame)."""
+    """Slots of the card; more than one only where the vendor counts a slice's size (Enflame)."""
     type: str = ""
-    """What HAMi writes in place of the vendor's name in annotations; empty: the name."""
+    """Name that HAMi writes in place of the vendor's in annotations; empty: the vendor's."""
     detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What only the vendor understands (a MIG profile and its placement, a class of pods); JSON
-    values. Kept in the ledger, and seen by later decisions as `DeviceUsage.holdings`."""
+    """Facts that only the vendor understands (a MIG profile and its placement, a class of pods);
+    JSON values. Kept in the ledger, and seen by later decisions as `DeviceUsage.holdings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerGrant:
-    """What one container gets; `shares` is empty for a container that asked for no card."""
+    """Grant of one container; `shares` is empty for a container that asked for no card."""
 
     index: int
     """Position among init containers followed by app containers."""
@@ -158,9 +158,9 @@ class ClaimedSlice:
 
 
 def slices_name(keys: Iterable[SliceKey]) -> str:
-    """Of a container's slices by ResourceClaims, whichever container or pod holds them: the nonce
-    of their limits directory, account and CDI device. It is never used again, as an allocation has
-    share ids of its own."""
+    """Return the name of a container's slices by ResourceClaims, whichever container or pod holds
+    them: the nonce of their limits directory, account and CDI device. It is never used again, as an
+    allocation has share ids of its own."""
     return str(uuid5(NAMESPACE_OID, "/".join(min(keys))))
 
 
@@ -258,10 +258,10 @@ class Allocation:
     traceparent: str = ""
     reason: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What the vendors of its cards write on the pod, made when the cards were reserved."""
+    """Annotations that the cards' vendors write on the pod, made when the cards were reserved."""
     origin: Origin = Origin.SCHEDULED
     has_agent: bool = True
-    """Its node runs our agent; else annotations carry the grant to the node and its state back."""
+    """Whether its node runs our agent; else annotations carry the grant, and its state back."""
 
     @property
     def live(self) -> bool:

@@ -47,7 +47,7 @@ class GpuDevice:
     health_reason: str = ""
     mig_profiles: tuple[MigProfile, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What only the card's vendor understands (its network, its link zone); JSON values."""
+    """Facts that only the card's vendor understands (its network, its link zone); JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,16 @@ from enum import StrEnum
 
 
 class LimitState(StrEnum):
-    """Of one container on one card."""
+    """State of the limits of one container on one card."""
 
     ENFORCED = "enforced"
-    """It holds no more than it may, and all its processes there use the library."""
+    """The container holds no more than it may, and all its processes there use the library."""
     UNKNOWN = "unknown"
-    """What its processes hold, or whose a process is, can't be known."""
+    """The amounts that its processes hold, or the owner of a process, can't be known."""
     BYPASSED = "bypassed"
-    """It uses a card of which it has no grant, or uses one past the library."""
+    """The container uses a card of which it has no grant, or uses one past the library."""
     EXCEEDED = "exceeded"
-    """Its processes hold more than its grant and what may come on top of it."""
+    """The container's processes hold more than its grant and what may come on top of it."""
 
     @property
     def severity(self) -> int:

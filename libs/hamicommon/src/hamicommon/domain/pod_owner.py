@@ -1,4 +1,4 @@
-"""Whose pod it is: kept with each of its grants, for people who ask later."""
+"""The owner of a pod: kept with each of its grants, for people who ask later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PodOwner:
     """
 
     kind: str = ""
-    """Of the controller, `ReplicaSet` or `Job`; empty: the pod has none."""
+    """Kind of the controller, `ReplicaSet` or `Job`; empty: the pod has none."""
     name: str = ""
     uid: str = ""
     deployment: str = ""
@@ -24,7 +24,7 @@ class PodOwner:
     service_account: str = ""
     """In the pod's namespace."""
     created_by: str | None = None
-    """Who created the pod, as the API server authenticated him: a person, or the controller's
+    """Creator of the pod, as the API server authenticated him: a person, or the controller's
     service account. None: the webhook did not see its creation."""
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """Those that the operator chose to keep."""
+    """Labels that the operator chose to keep."""

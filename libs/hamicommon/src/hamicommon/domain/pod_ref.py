@@ -10,7 +10,7 @@ from hamicommon.domain.ids import PodUid
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Its namespace and name, and the uid that distinguishes it from another pod of that name."""
+    """Namespace, name and uid of a pod; the uid distinguishes it from another pod of that name."""
 
     namespace: str
     name: str

@@ -1,4 +1,4 @@
-"""What a pod asks for, parsed once (`vendors/pod_request.py` makes it from a pod)."""
+"""The request of a pod, parsed once (`vendors/pod_request.py` makes it from a pod)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DeviceRequest:
     core_percent: int = 0
     """Per card; 0 means no share is guaranteed and none is enforced."""
     traits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What only the vendor understands of the way the container asks (a slice's size, a mode)."""
+    """Traits of the request that only the vendor understands (a slice's size, a mode)."""
 
     def memory_mib_on(self, capacity_mib: int) -> int:
         """Memory that this request takes on a card of `capacity_mib` (truncated, as HAMi does)."""
@@ -61,7 +61,7 @@ class Selection:
     """Value of `nvidia.com/vgpu-mode`: the card's mode must be contained in it; empty: any."""
     numa_bind: bool = False
     traits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """What only the vendor understands of the pod's annotations (a QoS policy, a class)."""
+    """Traits of the pod's annotations that only the vendor understands (a QoS policy, a class)."""
 
 
 ANY_CARD = Selection()
@@ -98,7 +98,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """What the pod asks of its node beside cards; kube-scheduler grants it, we only look at it."""
+    """Request of the pod to its node beside cards; kube-scheduler grants it, we only look at it."""
 
     cpu_milli: int = 0
     """Thousandths of a core; 0: it asks for none, or it is not known."""

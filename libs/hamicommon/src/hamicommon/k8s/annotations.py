@@ -64,7 +64,7 @@ CREATED_BY = "hami.io/created-by"
 """The user who created the pod; the webhook writes it, and drops what the author wrote."""
 RETRY_AT = "hami.io/retry-at"
 CLAIM_SHAPE = "hami.io/claim-shape"
-"""What a converted pod's ResourceClaimTemplate is made of (`hamicommon.dra`); from the webhook."""
+"""Contents of a converted pod's ResourceClaimTemplate (`hamicommon.dra`); from the webhook."""
 
 # Node.
 NVIDIA_REGISTER = "hami.io/node-nvidia-register"
@@ -80,8 +80,8 @@ DEVICE_CORDON = "hami.io/device-cordon"
 """Comma list of card uuids that are closed for new slices."""
 
 MOST_CHARACTERS = 16 * 1024
-"""Of an annotation that chooses among cards: some 360 uuids. A request is kept with its decision
-and its allocation, and an object may have annotations of 256 KiB."""
+"""Maximum length of an annotation that chooses among cards: some 360 uuids. A request is kept with
+its decision and its allocation, and an object may have annotations of 256 KiB."""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
@@ -130,7 +130,7 @@ def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def is_true(value: str) -> bool:
-    """What Go's ParseBool takes for true."""
+    """Return whether Go's ParseBool takes the value for true."""
     return value in _TRUE
 
 
@@ -201,7 +201,7 @@ def _share(entry: str) -> DeviceShare:
 def binding_annotations(
     node: NodeName, *, filtered_at: datetime, bound_at: datetime
 ) -> dict[str, str]:
-    """What HAMi writes on every placed pod, at filter and at bind time, beside the vendors' own."""
+    """Return the annotations that HAMi writes on every placed pod beside the vendors' own."""
     return {
         ASSIGNED_NODE: node,
         ASSIGNED_TIME: _unix_s(filtered_at),
@@ -221,7 +221,7 @@ def _unix_s(at: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLockValue:
-    """What `hami.io/mutex.lock` holds; old versions name no pod."""
+    """Contents of `hami.io/mutex.lock`; old versions name no pod."""
 
     at: datetime
     namespace: str = ""

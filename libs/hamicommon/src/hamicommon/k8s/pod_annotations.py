@@ -58,7 +58,7 @@ class UserAnnotation(Generic[T]):
     is_list: bool = False
     """`is_known` is asked of each entry of a comma list."""
     otherwise: str = ""
-    """What is done with a value that is not known, for the warning."""
+    """Treatment of a value that is not known, for the warning."""
     in_claims: bool = False
     """A ResourceClaim can state it; a pod with any other is not converted into one."""
 
@@ -85,7 +85,7 @@ class UserAnnotation(Generic[T]):
 
     @property
     def effect(self) -> str:
-        """What a value that is not right does, for people."""
+        """Return the effect of a value that is not right, for people."""
         if self.otherwise:
             return f"warned of; {self.otherwise}"
         return "" if self.parse in (str, split_list) else "the pod is refused"
@@ -224,10 +224,10 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
     PRELOAD,
     FRONT_END,
 )
-"""Of every pod."""
+"""Annotations of every pod."""
 
 NVIDIA_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (NVIDIA_MODE,)
-"""Of pods that ask for NVIDIA cards, besides lists of cards."""
+"""Annotations of pods that ask for NVIDIA cards, besides lists of cards."""
 
 _PLUGINS = "HAMi's plugins and tools"
 WRITTEN_ANNOTATIONS = (
@@ -263,4 +263,4 @@ WRITTEN_ANNOTATIONS = (
         is_dropped=False,
     ),
 )
-"""Of every vendor's pods; the services write them."""
+"""Annotations of every vendor's pods; the services write them."""

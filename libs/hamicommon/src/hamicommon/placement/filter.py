@@ -33,7 +33,7 @@ class Fitted(NamedTuple):
     grants: list[tuple[ContainerGrant, ...]]
     """One per survivor, containers in spec order."""
     steps: list[Step]
-    """Where the others dropped out."""
+    """Steps at which the other nodes dropped out."""
 
 
 def fit(
@@ -48,7 +48,7 @@ def fit(
 def fit_with_picks(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> Fitted:
-    """As `fit`, with the cards that every survivor would give."""
+    """Fit the pod as `fit` does, and return the cards that every survivor would give."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=True)
     return Fitted(walk.rows, walk.grants(), walk.steps)

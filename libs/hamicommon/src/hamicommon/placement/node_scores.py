@@ -23,7 +23,7 @@ MOST_PARTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrandedParts:
-    """What a placement costs under the node policy `fragmentation`, in milli of a card.
+    """Cost of a placement under the node policy `fragmentation`, in milli of a card.
 
     The node's score is minus the sum, in whole steps. Below 0: it strands less than before.
     """
@@ -82,7 +82,7 @@ class NodeScores(Mapping[NodeName, float]):
         ]
 
     def parts(self) -> dict[NodeName, StrandedParts]:
-        """Of the most preferred nodes; empty where scores have none."""
+        """Return the parts of the most preferred nodes' scores; empty where scores have none."""
         if self._parts is None:
             return {}
         columns = [each.round(1).tolist() for each in self._parts]

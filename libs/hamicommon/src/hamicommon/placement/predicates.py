@@ -143,7 +143,7 @@ class Ask:
 
 
 class Needs:
-    """What one slice takes of a card, by model; plain numbers where all models agree."""
+    """Amounts that one slice takes of a card, by model; plain numbers where all models agree."""
 
     def __init__(self, by_model: Sequence[Need | None]) -> None:
         self._memory = _amounts(None if need is None else need.memory_mib for need in by_model)
@@ -184,13 +184,13 @@ class Needs:
         return np.where(counted < 0, cards.core, counted)
 
     def free_core_of(self, cards: Cards) -> Int:
-        """What is free of them."""
+        """Return the cards' free cores, counted as the request counts them."""
         if self._whole_core is None:
             return cards.free_core
         return self.whole_core_of(cards) - (cards.core - cards.free_core)
 
     def core_is(self, amount: int, cards: Cards) -> Bools | None:
-        """Where exactly `amount` of cores is taken; None: on no card."""
+        """Return on which cards a slice takes exactly `amount` of cores; None: on no card."""
         if isinstance(self._core, int):
             return np.ones(cards.model.shape, np.bool_) if self._core == amount else None
         equal: Bools = self._core[cards.model] == amount
@@ -217,7 +217,7 @@ def _needs(
     selection: Selection,
     rules: VendorRules,
 ) -> Needs:
-    """What the vendor's `need` returns for every model that is its own."""
+    """Return the vendor's `need` for every model that is its own."""
     return Needs(
         [
             rules.need(request, selection, model)

@@ -1,4 +1,4 @@
-"""What vendors add to the score of a node for the placement found on it (protocol 4.6 f)."""
+"""Amounts that vendors add to the score of a node for its placement (protocol 4.6 f)."""
 
 from __future__ import annotations
 

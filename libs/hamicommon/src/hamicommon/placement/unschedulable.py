@@ -33,7 +33,7 @@ from hamicommon.placement.vendor_policy import NotChosen
 
 _NAMES = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
 _COLUMN = {name: column for column, name in enumerate(_NAMES, start=1)}
-"""Where a reason is counted; column 0 counts the node's cards."""
+"""Column in which a reason is counted; column 0 counts the node's cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Shortfall:
     requested: int
     """In the rule's unit: MiB, percent or slots; 0 where the rule compares no amounts."""
     available: int
-    """What is free in the same unit; may be negative on a card that shrank."""
+    """Amount that is free, in the same unit; may be negative on a card that shrank."""
 
     @property
     def reason(self) -> str:
@@ -79,7 +79,7 @@ class Step:
     rows: Int
     """Rows of the view that were asked; what follows has one entry for each."""
     cards: Cards
-    """As they were at this step."""
+    """State of the cards at this step."""
     refused: Int
     """Positions in `rows` of those that dropped out."""
     partial: Int
@@ -89,7 +89,7 @@ class Step:
     largest_group: Int | None
     """Cards that fitted in one NUMA group; None: it was not asked for."""
     asked: ChooserAnswers
-    """What the vendor's chooser answered, where it decided."""
+    """Answers of the vendor's chooser, where it decided."""
 
     def detail(self) -> Refused:
         """The refused nodes alone, with the reason of each of their cards."""

@@ -37,7 +37,7 @@ PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
 
 
 class Need(NamedTuple):
-    """What one slice takes of a card, in the card's own units."""
+    """Amounts that one slice takes of a card, in the card's own units."""
 
     memory_mib: int
     core: int
@@ -46,7 +46,7 @@ class Need(NamedTuple):
     rules CORES, EXCLUSIVE and CORES_EXHAUSTED (Ascend's soft slices are percent on a card that
     registers AI cores); None: what the card registers."""
     slots: int = 1
-    """Of the card's slots."""
+    """Slots of the card."""
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
@@ -73,7 +73,7 @@ class NodeAsk:
     rules: Sequence[Rule]
     """Per card the first rule of `VendorRules.order` that it fails, or `FITS`."""
     earlier: Sequence[DeviceShare] = ()
-    """What the pod's earlier containers got from this vendor on this node; nothing for an init
+    """Shares that the pod's earlier containers got from this vendor on this node; none for an init
     container, which meets the node alone."""
     pairs: PairScores = field(default_factory=dict)
     """How well two of the cards are connected, higher is better; empty where it is not known."""
@@ -119,7 +119,7 @@ class Chooser(Protocol):
 
 
 class NodeScorer(Protocol):
-    """What the vendor adds to a node's score for a placement on it (protocol 4.6 f)."""
+    """Amount that the vendor adds to a node's score for a placement on it (protocol 4.6 f)."""
 
     def __call__(
         self,

@@ -72,7 +72,7 @@ class Amd(RegisteredVendor, ShareVendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """What the container's limits ask for; None when they ask for no card.
+        """Return what the container's limits ask for; None when they ask for no card.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """

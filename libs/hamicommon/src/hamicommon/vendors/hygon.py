@@ -36,5 +36,5 @@ class Hygon(RegisteredVendor, ShareVendor):
 
     @property
     def memory_factor(self) -> int:
-        """As configured, at least 1."""
+        """Return the factor as configured, at least 1."""
         return max(self.config.memory_factor, 1)

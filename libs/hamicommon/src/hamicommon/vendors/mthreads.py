@@ -25,7 +25,7 @@ NAME = "Mthreads"
 FACTOR = 512
 """MiB per unit of the memory resource."""
 CORES = 16
-"""Of one card."""
+"""Cores of one card."""
 UNITS = 96
 """Memory units that admission gives per whole card."""
 SIZES = (2, 4, 8, 16, 32, 64, 96)

@@ -50,7 +50,7 @@ a pod of 64 containers is more than people run, and less than an object of the A
 
 
 def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
-    """What the pod asks for: init containers first, then app containers, as in the spec.
+    """Return the pod's request: init containers first, then app containers, as in the spec.
 
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """

@@ -38,7 +38,7 @@ class Vendors:
 
     items: tuple[Vendor, ...]
     memory: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What was computed from them once; each user bounds what it keeps here."""
+    """Values that were computed from the vendors once; each user bounds what it keeps here."""
 
     @classmethod
     def from_config(

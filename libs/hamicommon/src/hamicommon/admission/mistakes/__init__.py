@@ -1,1 +1,1 @@
-"""What the author of a pod will not have meant: misspelt names, odd requests."""
+"""Probable mistakes of a pod's author: misspelt names, odd requests."""

@@ -46,7 +46,7 @@ def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What is known of an installation's names."""
+    """Names that an installation knows."""
 
     resources: frozenset[str]
     resources_by_domain: Mapping[str, list[str]]
@@ -161,7 +161,7 @@ def _annotations(pod: Json, vendors: Vendors) -> Iterator[str]:
 
 
 def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:
-    """What stands behind each domain."""
+    """Group names by their domain: the part before the slash."""
     found: dict[str, list[str]] = {}
     for domain, _, local in sorted(name.partition("/") for name in names):
         found.setdefault(domain, []).append(local)

@@ -1,4 +1,4 @@
-"""What is odd about a pod's request, without being wrong: shown at admission and by explain.
+"""Remarks on a pod's request that is odd without being wrong: shown at admission and by explain.
 
 Each remark names the annotation or resource, the value, and what is done with it (docs/explain.md
 has the list). HAMi takes all of these in silence.

@@ -1,1 +1,1 @@
-"""What in a pod's spec undoes slices: found, and refused or stripped."""
+"""Parts of a pod's spec that undo slices: found, and refused or stripped."""

@@ -32,7 +32,7 @@ class JudgedContainer:
 
     @property
     def privileged(self) -> bool:
-        """It has every device of its node."""
+        """Whether the container is privileged: then it has every device of its node."""
         return bool(object_of(self.container, "securityContext").get("privileged"))
 
     def finding(
@@ -47,7 +47,7 @@ class JudgedContainer:
         needs: Literal["trust", "priority"] = "trust",
         unknown: bool = False,
     ) -> Finding:
-        """What was found in it: `what` it is, and `why` it may not be."""
+        """Return a finding in this container: `what` it is, and `why` it may not be."""
         return Finding(
             kind=kind,
             what=f"{what} of container {self.name}",
@@ -62,7 +62,7 @@ class JudgedContainer:
         )
 
     def privileges(self) -> Iterator[Finding]:
-        """Of its security context."""
+        """Yield the findings in its security context."""
         context = self.container.get("securityContext")
         if not isinstance(context, dict):
             return

@@ -14,7 +14,7 @@ Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount"
 MAX_FINDINGS = 256
 """A pod in which more is found is refused, and never stripped of a part of it."""
 MOST_SENTENCES = 3
-"""Of a refusal; a pod may have thousands of variables."""
+"""Findings named in a refusal; a pod may have thousands of variables."""
 TRUST = "HAMI_ADMISSION_TRUSTED_NAMESPACES"
 PRIORITY = "HAMI_ADMISSION_PRIORITY_NAMESPACES"
 
@@ -27,15 +27,15 @@ class Finding:
     what: str
     """In short, for a node's reason: `variable LD_AUDIT of container main`."""
     sentence: str
-    """Where it is, its value, what it does, and what would be right."""
+    """The place, the value, what it does, and what would be right."""
     part: str = ""
     """The list in the pod's spec; empty: the pod itself."""
     index: int = 0
-    """Of the container in it."""
+    """Index of the container in that list."""
     place: int = 0
-    """Of the entry in the container's list."""
+    """Index of the entry in the container's list."""
     name: str = ""
-    """Of the capability or field."""
+    """Name of the capability or field."""
     instead: str | None = None
     """The value that a stripped variable gets; None: it is removed."""
     needs: Literal["trust", "priority"] = "trust"

@@ -1,4 +1,4 @@
-"""What of a pod undoes slices: variables, mounts, host namespaces, capabilities.
+"""Judge of what undoes slices in a pod: variables, mounts, host namespaces, capabilities.
 
 In: a pod as raw JSON of any shape, and what its namespace may do; out: `Finding`s. Pure. In pods
 that ask for cards all containers are judged, init, sidecar and ephemeral ones too; in other pods
@@ -58,8 +58,8 @@ class Guard:
         return tuple(islice(self._of_spec(pod, spec, standing, wants), MAX_FINDINGS + 1))
 
     def at_filter(self, pod: Json) -> tuple[Finding, ...]:
-        """What a pod that asks for cards is refused for by the scheduler, where it passed admission
-        by: nothing can be stripped from it any more."""
+        """Return the findings for which the scheduler refuses a pod that asks for a card and
+        bypassed admission. Nothing can be stripped from it any more."""
         if self.policy.mode == "allow":
             return ()
         metadata = pod.get("metadata") or {}

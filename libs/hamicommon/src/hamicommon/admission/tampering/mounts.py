@@ -55,7 +55,7 @@ def text_of(parts: Parts) -> str:
 
 
 IN_CONTAINERS = ("/etc/ld.so.preload", "/etc/hami", "/usr/local/vgpu")
-"""What limits are loaded by and read from, and the account of a container's processes."""
+"""Paths that limits are loaded by and read from, and the account of a container's processes."""
 _LISTS: tuple[tuple[str, str, Kind], ...] = (
     ("volumeMounts", "mountPath", "mount"),
     ("volumeDevices", "devicePath", "device"),
@@ -66,7 +66,7 @@ _KNOWN_PATHS = 4096
 
 
 class MountRules:
-    """Where containers may mount, and what of the node."""
+    """Rules of the paths at which containers may mount, and of the node's paths in volumes."""
 
     def __init__(self, vendors: Vendors, host_folders: tuple[str, ...]) -> None:
         guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
@@ -103,7 +103,7 @@ class MountRules:
     def findings(
         self, at: JudgedContainer, host_volumes: Mapping[str, str], *, wants: bool
     ) -> Iterator[Finding]:
-        """Of one container; `wants`: its pod asks for a card."""
+        """Yield the findings of one container; `wants`: its pod asks for a card."""
         for listed, key, kind in _LISTS:
             if listed not in at.container:
                 continue
@@ -117,7 +117,7 @@ class MountRules:
     def _why_not(
         self, path: object, volume: str, host_volumes: Mapping[str, str], *, wants: bool
     ) -> str:
-        """What is wrong with a mount; empty: nothing."""
+        """Return why a mount is wrong; empty: it is not."""
         reached = self._reached(path)
         if reached is not None and reached in self._requests:
             return "asks the runtime for cards past the scheduler; ask for their resource"
@@ -136,8 +136,8 @@ class MountRules:
         return self._known(path) if len(path) <= _ORDINARY_LENGTH else self._reached_from(path)
 
     def _reached_from(self, path: str) -> Parts | None:
-        """What of the limits a mount there is at, above or below; or the folder of requests that
-        it is in."""
+        """Return the path of the limits that a mount there is at, above or below; or the folder of
+        requests that it is in."""
         parts = parts_of(path)
         asked = next((folder for folder in self._requests if is_within(parts, folder)), None)
         return asked if asked is not None else covers(parts, self._inside)

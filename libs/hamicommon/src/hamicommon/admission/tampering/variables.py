@@ -24,7 +24,7 @@ _SHOWN = 64
 
 
 class VariableRules:
-    """What the vendors' variables may be."""
+    """Rules of the values that the vendors' variables may have."""
 
     def __init__(self, vendors: Vendors) -> None:
         guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
@@ -45,7 +45,7 @@ class VariableRules:
     def findings(
         self, at: JudgedContainer, standing: NamespacePermits, *, wants: bool
     ) -> Iterator[Finding]:
-        """Of one container; `wants`: its pod asks for a card."""
+        """Yield the findings of one container; `wants`: its pod asks for a card."""
         if "env" not in at.container:
             return
         for place, entry in enumerate(objects(at.container["env"])):
@@ -100,7 +100,8 @@ class VariableRules:
 
 
 def _is_harmless(entry: Json, variable: GuardedVariable) -> bool:
-    """What is set from elsewhere, or put together of other variables, can't be known."""
+    """Return whether the value is known to be harmless: one from elsewhere, or with other
+    variables in it, is not."""
     value = entry.get("value")
     if entry.get("valueFrom"):
         return False

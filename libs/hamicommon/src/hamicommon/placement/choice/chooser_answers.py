@@ -1,4 +1,4 @@
-"""What a vendor's chooser answered for the nodes of one request.
+"""Answers of a vendor's chooser for the nodes of one request.
 
 Nodes that are as they were when a request of the same shape was last put to them are not asked
 again (`cluster/cache.py`).
@@ -18,7 +18,7 @@ class ChooserAnswers:
 
     def __init__(self, asking: VendorChoosers) -> None:
         self.chosen: dict[int, Chosen] = {}
-        """What nodes give, where it was asked for."""
+        """Slices that nodes give, where it was asked for."""
         self.refusals: dict[int, NotChosen] = {}
         """Why nodes don't take the request, where the chooser decides."""
         self._asking = asking

@@ -1,4 +1,4 @@
-"""What one request takes of every node that is still in: which slices of which cards.
+"""Slices of cards that one request takes of every node that is still in.
 
 `slices.py` fills it in, the walk (`filter.py`) spends it from the cards and gives it out.
 """
@@ -54,7 +54,7 @@ class Picks:
                 np.subtract.at(free, where, amount)
 
     def shares(self, row: int, usages: Sequence[DeviceUsage], view: ClusterView) -> Shares:
-        """What the row gives; `usages` are its cards by place."""
+        """Return the shares that the row gives; `usages` are its cards by place."""
         chosen = None if self.chosen is None else self.chosen[row]
         if chosen is not None:
             return chosen.shares

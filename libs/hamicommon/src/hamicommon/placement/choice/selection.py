@@ -21,7 +21,7 @@ _MOST_SUBSETS = 50_000
 
 
 class NumaWalk(NamedTuple):
-    """What walking nodes in NUMA groups ended with."""
+    """Result of walking nodes in NUMA groups."""
 
     places: Int
     """(nodes, places): in the order picked; only the first `found` of a row count."""

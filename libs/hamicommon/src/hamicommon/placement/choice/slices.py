@@ -1,4 +1,4 @@
-"""What one request finds on every node, and which slices the nodes then give.
+"""The fit of one request on every node, and the slices that the nodes then give.
 
 Whether a node fits is counted on arrays (`predicates.py`), or asked of the vendor's chooser where
 that decides (`vendor_chooser.py`, `chooser_answers.py`). Which cards are taken is asked only where
@@ -34,7 +34,7 @@ class Stock:
 
 
 class Choice:
-    """What one request finds on every row, and which slices the rows then give."""
+    """The fit of one request on every row, and the slices that the rows then give."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Choice:
         return "topology-aware" in self._asking.ask.policy.gpu
 
     def picks(self, kept: Int, container: int) -> Picks:
-        """What the rows `kept` give."""
+        """Return the picks on the rows `kept`."""
         assert self.order is not None
         count, view = self._asking.ask.request.count, self._asking.view
         if not self._special[kept].any():

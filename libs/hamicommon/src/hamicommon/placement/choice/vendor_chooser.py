@@ -29,11 +29,11 @@ _NO_CARD = int(Rule.NO_CARD)
 
 
 class ChooserRequest(NamedTuple):
-    """What a chooser is asked of one node."""
+    """Question to a chooser about one node."""
 
     ask: NodeAsk
     places: tuple[int, ...]
-    """Of `ask.cards`."""
+    """Places of the cards in `ask.cards`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class VendorChoosers:
         return needed
 
     def answers(self) -> Answers:
-        """Where answers are kept: what earlier containers took makes the question unlike others."""
+        """Return the cache of answers; a new one where earlier containers have taken something."""
         if self.spent:
             return Answers(self.view.room)
         # Whatever the pod's policy about nodes is.

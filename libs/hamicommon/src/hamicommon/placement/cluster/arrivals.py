@@ -23,7 +23,7 @@ over days, in which it sees thousands."""
 _MOST_SHAPES = 512
 """Kept; beyond it the rarest are forgotten."""
 _MOST_USED = 64
-"""Of one vendor, in a mix: those that make up nearly all pods, and all with several cards."""
+"""Shapes of one vendor in a mix: those that make up nearly all pods, and all with several cards."""
 _COVERED = 0.99
 _LARGEST_WEIGHT = 1e12
 _DRIFT = 0.05
@@ -33,12 +33,12 @@ _ANY = Selection()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShape:
-    """What one pod asks of a node."""
+    """Request of one pod to a node."""
 
     request: DeviceRequest
     selection: Selection = _ANY
     cpu_milli: int = 0
-    """Of the host; 0 where it is not known."""
+    """CPU of the host; 0 where it is not known."""
 
 
 class Mix:
@@ -54,7 +54,7 @@ class Mix:
 
     @classmethod
     def of(cls, shapes: Iterable[PodShape]) -> Mix:
-        """Of pods that are all counted alike: a mix that was given, or measured in a trace."""
+        """Return the mix of pods that are all counted alike: one given, or measured in a trace."""
         counts = ShapeCounts(half_life=None)
         for shape in shapes:
             counts.saw(shape)

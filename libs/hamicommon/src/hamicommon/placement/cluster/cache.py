@@ -1,4 +1,4 @@
-"""What nodes answered before, kept for as long as they stay as they were.
+"""Earlier answers of nodes, kept for as long as the nodes stay as they were.
 
 Choosers and scorers of vendors are asked in Python, node by node. Between two decisions a commit
 changes a node or two, and pods come in few shapes: so the answers to a shape are kept by row of the
@@ -61,14 +61,14 @@ class Answers(ByRow):
 
 
 class OwnScores(ByRow):
-    """What vendors add to nodes' scores for a pod, by row."""
+    """Amounts that vendors add to nodes' scores for a pod, by row."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
         self.scores: Floats = np.zeros(rows, np.float32)
 
     def put(self, rows: Int, changed: Int, scores: Floats) -> None:
-        """What they add now."""
+        """Keep the amounts that they add now."""
         self._seen[rows] = changed
         self.scores[rows] = scores
 
@@ -84,7 +84,7 @@ class Latest(Generic[K]):
         self._kept: OrderedDict[Hashable, K] = OrderedDict()
 
     def get(self, key: Hashable, new: Callable[[], K]) -> K:
-        """What is kept under the key, or from now on a new one."""
+        """Return the value kept under the key, or from now on a new one."""
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = new()
@@ -115,12 +115,12 @@ class Memory:
         return found
 
     def answers(self, shape: Hashable, rows: int) -> Answers:
-        """Those of a request of this shape, for a view that has room for `rows` rows."""
+        """Return the answers to a request of this shape, for a view with room for `rows` rows."""
         self._make_room(rows)
         return self._answers.get(shape, lambda: Answers(rows))
 
     def scores(self, shape: Hashable, rows: int) -> OwnScores:
-        """Those of a pod of this shape."""
+        """Return the scores of a pod of this shape."""
         self._make_room(rows)
         return self._scores.get(shape, lambda: OwnScores(rows))
 

@@ -43,7 +43,7 @@ class Cards:
     memory: Int
     core: Int
     free_slots: Int
-    """What may still be granted; negative on a card that shrank below what it holds."""
+    """Slots that may still be granted; negative on a card that shrank below what it holds."""
     free_memory: Int
     free_core: Int
     numa: Int

@@ -1,4 +1,4 @@
-"""What is left of the hosts' CPU, as far as the API server's pods show it."""
+"""CPU left on the hosts, as far as the API server's pods show it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FreeCpu:
         self._known: dict[NodeName, int] = {}
 
     def set(self, node: NodeName, free_milli: int | None) -> bool:
-        """What pods have not asked for; None: it is not known. False when that is no news."""
+        """Set the CPU that pods have not asked for; None: unknown. False when that is no news."""
         if self._known.get(node) == free_milli:
             return False
         if free_milli is None:

@@ -195,7 +195,7 @@ class Rows:
         return [*of_cards, self.totals, self.used, self.makeup, self.changed]
 
     def touch(self, row: int) -> None:
-        """What was found out about the row no longer holds."""
+        """Count a change of the row: facts found out about it before no longer hold."""
         self._changes += 1
         self.changed[row] = self._changes
 

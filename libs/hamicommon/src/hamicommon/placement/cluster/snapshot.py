@@ -13,7 +13,7 @@ from hamicommon.placement.cluster.cards import Cards
 
 
 class Frozen(NamedTuple):
-    """What a view knew at one moment; later changes of the view leave it as it is."""
+    """Contents of a view at one moment; later changes of the view leave it as it is."""
 
     version: int
     """`ClusterView.version` then."""

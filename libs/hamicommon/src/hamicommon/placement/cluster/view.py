@@ -40,7 +40,7 @@ class ClusterView(CardsByRow):
         self.version = 0
         """Grows with every change."""
         self.memory = Memory()
-        """What nodes answered before; of use while they stay as they were."""
+        """Earlier answers of nodes; of use while they stay as they were."""
         self.usual = UsualPods()
         """Which pods come; the node policy `fragmentation` goes by them."""
         self._free_cpu = FreeCpu()
@@ -171,7 +171,7 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
 
     def set_free_cpu(self, node: NodeName, free_cpu_milli: int | None) -> None:
-        """What pods have not asked for of the host's CPU; None: it is not known.
+        """Set the host's CPU that pods have not asked for; None: it is not known.
 
         Only the node policy `fragmentation` looks at it: kube-scheduler grants it.
         """
@@ -191,7 +191,7 @@ class ClusterView(CardsByRow):
         return tuple(map(CardState, self._rows.usages[row], self._rows.versions[row]))
 
     def frozen(self, nodes: Collection[NodeName] | None = None) -> Frozen:
-        """What it knows now, for the record of a decision: all cards, counters of some nodes.
+        """Return the state now, for the record of a decision: all cards, counters of some nodes.
 
         Copies counters only; `nodes` None means all, and unknown ones are left out.
         """

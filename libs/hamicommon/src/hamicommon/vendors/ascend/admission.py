@@ -1,4 +1,4 @@
-"""What admission makes of a request for Ascend chips (protocol 1.16).
+"""Admission's edits of a request for Ascend chips (protocol 1.16).
 
 Memory is rounded up to a template of the chip, so that what the scheduler counts is what the chip
 can be cut into. All of it is editing of the given container; `ascend.py` has read the amounts.
@@ -25,7 +25,7 @@ ASCEND_VISIBLE = GuardedVariable(
     without_card=True,
     instead="",
 )
-"""What the Ascend runtime gives chips by."""
+"""Variable by which the Ascend runtime gives chips."""
 
 
 def template_for(chip: VnpuChip, memory_mib: int) -> VnpuTemplate | None:

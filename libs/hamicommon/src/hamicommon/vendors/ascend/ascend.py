@@ -122,11 +122,11 @@ class Ascend(RegisteredVendor, ShareVendor):
 
     @property
     def request_folder(self) -> str:
-        """It has none."""
+        """Return empty: the vendor has no such folder."""
         return ""
 
     def hide_cards(self, container: Json) -> None:
-        """As `mutate` does to a container of a pod of ours."""
+        """Hide the chips, as `mutate` does in a container of a pod of ours."""
         hide_chips(container, self.chip, self.config)
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:

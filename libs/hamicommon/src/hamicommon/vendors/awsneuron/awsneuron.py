@@ -49,7 +49,7 @@ _KEYS = AnnotationKeys(
 )
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _MOST_CORES = 31
-"""Of a device: its mask is an int32; the largest devices have 8."""
+"""Cores of a device: its mask is an int32; the largest devices have 8."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -119,7 +119,7 @@ def _run(first: DeviceUsage, free: Sequence[bool], count: int) -> int | None:
 
 
 def _starts(first: DeviceUsage, devices: int, count: int) -> Sequence[int]:
-    """Where a run may begin."""
+    """Return the places at which a run may begin."""
     if "inf" in str(first.device.info.get("AWSNodeType", "")).lower():
         return range(devices)
     return range(0, devices, count) if count in _ALIGNED_SIZES else ()

@@ -78,7 +78,7 @@ def _core(profile: Profile, card: GpuDevice) -> int:
 
 
 def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """What the profile takes; one slot, because HAMi only asks whether one is free."""
+    """Return what the profile takes; one slot, because HAMi only asks whether one is free."""
     profile = profile_for(request, card)
     if profile is None:
         return Need(0, 0)

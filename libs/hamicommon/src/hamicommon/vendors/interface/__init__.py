@@ -1,1 +1,1 @@
-"""What a vendor is to the engine, and the parts that most vendors share."""
+"""The interface between a vendor and the engine, and the parts that most vendors share."""

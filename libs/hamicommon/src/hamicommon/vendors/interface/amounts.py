@@ -102,7 +102,7 @@ def _where(container: Json, resource: str, amount: object) -> str:
 
 
 def _hint(amount: object, nearly: int, top: int) -> str:
-    """What was probably meant, for an amount of memory written in bytes."""
+    """Return what was probably meant, for an amount of memory written in bytes."""
     mib = nearly // 2**20
     if str(amount).endswith("i") and 0 < mib <= top and nearly > top:
         return f" (the unit is MiB: write {mib})"

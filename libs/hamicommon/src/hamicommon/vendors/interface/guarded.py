@@ -1,4 +1,4 @@
-"""What in a container's spec undoes a vendor's slices or takes cards that nobody granted.
+"""Parts of a container's spec that undo a vendor's slices or take cards that were not granted.
 
 A vendor whose node-side parts read a container's variables or mounts declares them here;
 `admission/tampering/` judges pods by them.
@@ -21,18 +21,18 @@ class GuardedVariable:
     harmless: Callable[[str], bool]
     """Whether a literal value does nothing to a slice."""
     effect: str
-    """What any other does, as the part of a sentence: `it switches the limits off`."""
+    """Effect of any other value, as the part of a sentence: `it switches the limits off`."""
     numbered: bool = False
     """`<name>_0` and the like are read, too."""
     needs: Literal["trust", "priority"] = "trust"
-    """What a namespace must have for it."""
+    """Permit that a namespace must have for it."""
     without_card: bool = False
     """The runtime gives cards by it to containers that asked for none, so it is judged in every
     pod."""
     with_whole_cards: bool = False
     """The variable undoes nothing in a pod whose containers have whole cards only."""
     instead: str | None = None
-    """Where it is stripped: the value that is written; None: the variable is removed."""
+    """Value that is written where it is stripped; None: the variable is removed."""
 
 
 @runtime_checkable

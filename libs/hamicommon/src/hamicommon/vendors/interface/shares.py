@@ -17,9 +17,9 @@ class ShareVendor(StandardVendor, Protocol):
     """A vendor with a resource for the count, one for memory and one for cores."""
 
     config: Any
-    """Its block of the device configuration; names the three resources."""
+    """The vendor's block of the device configuration; names the three resources."""
     default_core_percent: ClassVar[int] = 100
-    """What a request without cores is given of every card."""
+    """Cores of every card, in percent, that a request without cores is given."""
 
     @property
     def memory_factor(self) -> int:

@@ -19,7 +19,7 @@ from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, ResourceNames
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
-"""What is asked of a card: there is nothing else to run out of, and no annotation of types."""
+"""Rules for a card: there is nothing else to run out of, and no annotation of types."""
 
 _NOTHING = Need(0, 0)
 
@@ -33,7 +33,7 @@ class SlotVendor(RegisteredVendor, Protocol):
     """A vendor of slots; its module has its names, and how cards are chosen together."""
 
     config: Any
-    """Its block of the device configuration; names the count resource."""
+    """The vendor's block of the device configuration; names the count resource."""
 
     @property
     def resources(self) -> ResourceNames:

@@ -1,4 +1,4 @@
-"""What most vendors do alike.
+"""The parts that most vendors have alike.
 
 Annotations of a placed pod, selection by annotation keys, what a Node reports, env of a container.
 """
@@ -23,11 +23,11 @@ from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, PairSc
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)
 MOST_CARDS = 1024
-"""Of one vendor on a node that reports only how many; the largest servers have some dozens."""
+"""Cards of one vendor on a node that reports only how many; the largest have some dozens."""
 
 
 class StandardVendor(Vendor, Protocol):
-    """What most vendors do; a vendor's module has the rest and what differs."""
+    """Parts that most vendors have alike; a vendor's module has the rest and what differs."""
 
     @property
     def rules(self) -> VendorRules:

@@ -1,4 +1,4 @@
-"""What a vendor must provide: its names, how a container asks for its cards, and its nodes' cards.
+"""The interface of a vendor: its names, how a container asks for its cards, and its nodes' cards.
 
 A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
 and does no I/O. `registry.py` lists the vendors; `pod_request.py` (requests), `admission`
@@ -37,7 +37,7 @@ class ResourceNames:
     memory_factor: int = 1
     """MiB per unit of `memory` (and of a namespace's quota on it)."""
     alone: tuple[str, ...] = ()
-    """Those of the above, besides `count`, that ask for a card without it (AWS cores)."""
+    """Resources among these, besides `count`, that ask for a card without it (AWS cores)."""
 
     def all(self) -> tuple[str, ...]:
         """Every name that is set."""
@@ -75,7 +75,7 @@ class AnnotationKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What `Vendor.mutate` found in one container."""
+    """Result of `Vendor.mutate` for one container."""
 
     wants: bool
     """True when the container asks for a card of this vendor."""
@@ -152,7 +152,7 @@ class Vendor(Protocol):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """What the container asks for; None when it asks for no card of this vendor.
+        """Return what the container asks for; None when it asks for no card of this vendor.
 
         `annotations` are the pod's.
 
@@ -175,7 +175,7 @@ class Vendor(Protocol):
         """
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """What this vendor writes on a placed pod, HAMi's keys and values to the byte.
+        """Return what this vendor writes on a placed pod, HAMi's keys and values to the byte.
 
         Empty when none of the containers has a card of this vendor.
         """

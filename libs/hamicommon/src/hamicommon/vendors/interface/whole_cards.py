@@ -22,15 +22,15 @@ class WholeCardVendor(StandardVendor, Protocol):
     """A vendor of whole cards; its module has the facts that no Node reports."""
 
     config: Any
-    """Its block of the device configuration; `resource_count_name` unless `resources` differs."""
+    """Block of the device configuration; has `resource_count_name` unless `resources` differs."""
     card_name: ClassVar[str]
     """Part of a card's uuid, `<node>-<card_name>-<index>`."""
     card_memory_mib: ClassVar[int]
-    """Of every card."""
+    """Memory of every card, in MiB."""
     card_slots: ClassVar[int] = 1
     """Grants that HAMi counts room for on a card; one takes all of it."""
     request_memory_mib: ClassVar[int] = 0
-    """What a request names besides 100 % of the memory."""
+    """Memory that a request names besides 100 %, in MiB."""
     request_core_percent: ClassVar[int] = 100
 
     @property
@@ -57,7 +57,7 @@ class WholeCardVendor(StandardVendor, Protocol):
         )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """As many equal cards of 100 cores as the kubelet lists.
+        """Return as many equal cards of 100 cores as the kubelet lists.
 
         Raises: InvalidRequest when the capacity is no whole number, or absurdly large.
         """

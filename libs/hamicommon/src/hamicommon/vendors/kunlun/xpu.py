@@ -24,7 +24,7 @@ from hamicommon.vendors.kunlun.topology import bubbles, choose
 
 NAME = "kunlun"
 MEMORY_MIB = 98304
-"""Of every card: the node reports none."""
+"""Memory of every card: the node reports none."""
 INDEX = "BAIDU_COM_DEVICE_IDX"
 
 USE_UUIDS = (
@@ -148,7 +148,7 @@ class KunlunXpu(WholeCardVendor):
         return kunlun_selection(annotations)
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """As many cards as the kubelet lists, the first half of them on NUMA node 0.
+        """Return as many cards as the kubelet lists, the first half of them on NUMA node 0.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """

@@ -24,7 +24,7 @@ from hamicommon.vendors.interface.whole_cards import WholeCardVendor
 
 NAME = "Metax-GPU"
 MEMORY_MIB = 65536
-"""Of every card: the node reports none."""
+"""Memory of every card: the node reports none."""
 TOPOLOGY = {
     "binpack": "metax-tech.com/gpu.topology.losses",
     "spread": "metax-tech.com/gpu.topology.scores",
@@ -68,7 +68,7 @@ class MetaxGpu(WholeCardVendor):
     card_memory_mib = MEMORY_MIB
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """As many cards as the kubelet lists, with the node's topology if it is registered.
+        """Return as many cards as the kubelet lists, with the node's topology if it is registered.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """

@@ -168,7 +168,8 @@ class MetaxSgpu(StandardVendor):
         return replace(StandardVendor.select(self, annotations), traits=traits)
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """What a slice of a placed pod remembers (see `interface.vendor.RestoresDetails`)."""
+        """Return what a slice of a placed pod remembers (see
+        `interface.vendor.RestoresDetails`)."""
         return detail_of(self.select(annotations), share.core_percent)
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:

@@ -29,7 +29,7 @@ WEIGHT = 10000
 """HAMi multiplies this vendor's score of a node."""
 WHOLE = 100
 ZONE_PAIR = 10
-"""What two cards of one link zone are worth."""
+"""Score of two cards of one link zone."""
 
 
 _UNHEALTHY = "CardUnhealthy"
@@ -127,7 +127,7 @@ def _share(ask: NodeAsk, card: GpuDevice) -> DeviceShare:
 
 
 def detail_of(selection: Selection, core_percent: int) -> dict[str, str]:
-    """What a slice remembers of its pod: the class, and the policy unless it has all cores."""
+    """Return the details of a slice: its pod's class, and the policy unless it has all cores."""
     policy = "" if core_percent == WHOLE else selection.traits.get(QOS, "")
     kept = {CLASS: selection.traits.get(CLASS, ""), QOS: policy}
     return {name: value for name, value in kept.items() if value}

@@ -26,7 +26,7 @@ _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 _FALSE = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
 _NOTHING_VISIBLE = frozenset({"", NO_CARDS, "void"})
 LEAST_PRIORITY = 1
-"""What a pod without the variable has; a smaller number goes first (protocol 6.4)."""
+"""Priority of a pod without the variable; a smaller number goes first (protocol 6.4)."""
 
 
 def guarded_variables(
@@ -118,7 +118,7 @@ def _names_driver(value: str) -> bool:
 
 
 def _as_c_reads(value: str) -> int:
-    """As atoi(3) reads it, which HAMi-core asks; an empty variable is none."""
+    """Return the number that atoi(3) reads, which HAMi-core asks; an empty variable is none."""
     text = value.strip()
     if not text:
         return LEAST_PRIORITY

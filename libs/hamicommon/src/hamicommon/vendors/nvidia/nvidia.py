@@ -86,7 +86,7 @@ class Nvidia(RegisteredVendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """What the container asks for; None when it asks for no card.
+        """Return what the container asks for; None when it asks for no card.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -176,11 +176,11 @@ class Nvidia(RegisteredVendor):
 
     @property
     def request_folder(self) -> str:
-        """Where the strategy `volume-mounts` looks."""
+        """Return the folder in which the strategy `volume-mounts` looks."""
         return REQUEST_FOLDER
 
     def hide_cards(self, container: Json) -> None:
-        """As `mutate` does to a container of a pod of ours."""
+        """Hide the cards, as `mutate` does in a container of a pod of ours."""
         if self.config.overwrite_env and not amounts.asks(
             container, self.config.resource_count_name
         ):
@@ -245,8 +245,8 @@ class Nvidia(RegisteredVendor):
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
 
     def _lenient_percent(self, container: Json) -> int | None:
-        """As HAMi's scheduler takes it from a pod that the webhook did not see (protocol 1.1):
-        more than 100 is all of the card, and nothing or less is none given."""
+        """Return the percentage as HAMi's scheduler takes it from a pod that the webhook did not
+        see (protocol 1.1): more than 100 is all of the card, and nothing or less is none given."""
         percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
         return min(percent, 100) if percent and percent > 0 else None
 
