@@ -29,7 +29,6 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from hamilocal.system.layout import ensure_credentials
 
 from tests.bootstrapped import bootstrap
-from tests.contract.kubernetes.servers import TOKEN, client_for, emulator_plan
 from tests.control_plane import Assets, control_plane
 from tests.e2e.conftest import kubernetes_client
 from tests.processes import http_ready, running
@@ -48,38 +47,12 @@ class Cluster:
 
     kubeconfig: Path
     scheduler_kubeconfig: Path
-    """Of the scheduler's own identity, where the server knows roles."""
+    """Credentials of the scheduler's own identity."""
     files: Path
     authority: Authority
     """Of the certificates among them."""
     tokens: dict[str, str]
     audience: str
-
-
-@contextmanager
-def emulated(folder: Path) -> Iterator[Cluster]:
-    """The emulated API server; it gives no service account a token, so people have those of its
-    file, which are for its own audience."""
-    plan = emulator_plan(folder)
-    tokens = {name: f"token-of-{name}" for name in PEOPLE}
-    with (folder / "tokens.csv").open("a") as file:
-        file.writelines(f"{token},{name},{name}\n" for name, token in tokens.items())
-    with running(plan, die_with_parent=True):
-        with client_for(plan.url, folder / "ca.crt", TOKEN) as client:
-            for body in _roles():
-                path = "/apis/rbac.authorization.k8s.io/v1/" + body["kind"].lower() + "s"
-                client.post(path, json=body).raise_for_status()
-        files = folder / "files"
-        authority = _make_files(files)
-        kubeconfig = folder / "kubeconfig"
-        yield Cluster(
-            kubeconfig=kubeconfig,
-            scheduler_kubeconfig=kubeconfig,
-            files=files,
-            authority=authority,
-            tokens=tokens,
-            audience="",
-        )
 
 
 @contextmanager
@@ -241,19 +214,6 @@ def _manifest_environment(files: Path) -> dict[str, str]:
         folder, _, name = str(value).rpartition("/")
         env[entry["name"]] = str(files / mounts[folder] / name) if folder in mounts else str(value)
     return env
-
-
-def _roles() -> Iterator[dict[str, Any]]:
-    yield from yaml.safe_load_all((BASE / "access.yaml").read_text())
-    group = "rbac.authorization.k8s.io"
-    for name, role in PEOPLE.items():
-        if role:
-            yield {
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": name},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-                "subjects": [{"apiGroup": group, "kind": "User", "name": name}],
-            }
 
 
 def _make_files(files: Path) -> Authority:

@@ -1,6 +1,6 @@
 """Every verb of hamictl against the scheduler that `k8s/base` runs, and the messages of mistakes.
 
-On the emulated API server always, and on a real one where KUBEBUILDER_ASSETS names it.
+On a real API server (KUBEBUILDER_ASSETS): the emulated one knows no roles.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hamictl.exit_codes import ExitCode
 from typer.testing import CliRunner
 
 from tests.conftest import Databases
+from tests.control_plane import Assets
 from tests.integration.k8s import installation
 from tests.integration.k8s.installed import Installed, kubernetes
 from tests.integration.k8s.mistakes import gateway, mistakes_of
@@ -25,20 +26,16 @@ from tests.servers import Servers, migrate
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module", params=["emulator", "real"])
+@pytest.fixture(scope="module")
 def installed(
-    request: pytest.FixtureRequest,
+    kubernetes_assets: Assets,
     servers: Servers,
     databases: Databases,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installed]:
     folder = tmp_path_factory.mktemp("installed")
-    if request.param == "emulator":
-        opened = installation.emulated(folder)
-    else:
-        opened = installation.real(folder, request.getfixturevalue("kubernetes_assets"))
     with (
-        opened as cluster,
+        installation.real(folder, kubernetes_assets) as cluster,
         databases.database("migrated", fill=migrate) as dsn,
         servers.nats() as nats_url,
     ):

@@ -93,8 +93,8 @@ async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) 
     ]
 
     async def shown() -> bool:
-        events = await world.api.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
-        return any(event["note"] == sentence for event in events["items"])
+        events = await world.api.get(f"/api/v1/namespaces/{namespace}/events")
+        return any(event["message"] == sentence for event in events["items"])
 
     await eventually(shown, "the pod's event")
 
