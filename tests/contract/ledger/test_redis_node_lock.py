@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,7 +16,7 @@ from hamicommon.errors import Conflict, Unavailable
 from hamicommon.settings import RedisSettings
 
 from tests.contract.ledger.node_locks import KEY, LOCK_S, NODE, holder
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -81,6 +83,32 @@ async def test_a_lock_expires_after_the_time_of_the_setting(redis_url: str) -> N
         await lock.acquire(NODE, holder(2), wait_s=PATIENCE_S)
 
         assert not await lock.release(NODE, 1)
+
+
+async def test_a_lock_that_a_hanging_redis_gives_too_late_holds_up_nobody(
+    redis_url: str, client: redis.asyncio.Redis
+) -> None:
+    server = (await client.info("server"))["process_id"]
+    settings = RedisSettings(url=redis_url, timeout_s=0.2)
+    async with open_node_lock(settings, lock_s=LOCK_S) as lock:
+        assert await lock.holder(NODE) is None  # it is connected now
+        os.kill(server, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        await eventually(lambda: lock.holder(NODE), "Redis to carry out what it was sent")
+        assert await lock.holder(NODE) == holder(1)
+
+        await lock.acquire(NODE, holder(2), wait_s=1.0)
+
+        assert await lock.holder(NODE) == holder(2)
+        # One that has the lock again keeps it.
+        await lock.release(NODE, 2)
+        await lock.acquire(NODE, holder(2), wait_s=1.0)
+        with pytest.raises(Conflict):
+            await lock.acquire(NODE, holder(3), wait_s=0.2)
 
 
 async def test_a_waiter_that_is_cancelled_holds_up_nobody(lock: RedisNodeLock) -> None:

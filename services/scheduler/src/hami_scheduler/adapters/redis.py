@@ -3,6 +3,9 @@
 The value names pod, allocation and fencing token. Waiters of this process take their turns per node
 in order of arrival, so only the first of them polls; a release by this process wakes it. While
 Redis is unavailable no lock is taken and none is freed: a lock that was held expires by itself.
+
+A Redis that hangs carries out later what nobody waits for any more. The next pod of this process
+therefore takes a lock over whose holder has given up.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 import orjson
 import redis.asyncio
 import redis.exceptions
+from cachetools import TTLCache
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.model import LockHolder
@@ -29,6 +33,7 @@ logger = logging.getLogger(__name__)
 _KEY = "hami:nodelock:{node}"
 # A lock that expires, or that another replica frees, is noticed within this.
 POLL_INTERVAL_S = 0.1
+MAX_ABANDONED = 10_000
 # Deletes KEYS[1] if its value is ARGV[1], or if it is no string, which no lock of ours is.
 _DELETE = """
 if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -59,6 +64,8 @@ class RedisNodeLock:
         self._lock_ms = int(lock_s * 1000)
         self._delete = client.register_script(_DELETE)
         self._turns: dict[NodeName, _Turns] = {}
+        self._abandoned: TTLCache[int, None] = TTLCache(MAX_ABANDONED, lock_s)
+        """Tokens that want their lock no more, and may have it."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
         """See the port."""
@@ -69,6 +76,9 @@ class RedisNodeLock:
                 return
             except TimeoutError:
                 pass
+            except Unavailable:
+                self._abandoned[holder.token] = None
+                raise
         # The answer to the last attempt may have been lost; nobody must wait for that lock.
         await self.release(node, holder.token)
         raise Conflict(
@@ -106,12 +116,17 @@ class RedisNodeLock:
             freed.clear()
             with _translated():
                 if await self._client.set(key, value, nx=True, px=self._lock_ms):
+                    self._abandoned.pop(holder.token, None)
                     return
             if is_first_try:
                 is_first_try = False
                 current = await self._read(node)
                 # The same allocation with an older token: its binding was taken over.
-                if current is None or current[1].allocation_id == holder.allocation_id:
+                if (
+                    current is None
+                    or current[1].allocation_id == holder.allocation_id
+                    or current[1].token in self._abandoned
+                ):
                     if current is not None:
                         await self._delete_if(node, current[0])
                     continue
@@ -121,6 +136,7 @@ class RedisNodeLock:
 
     async def release(self, node: NodeName, token: int) -> bool:
         """See the port."""
+        self._abandoned[token] = None
         current = await self._read(node)
         if current is None or current[1].token != token:
             return False
