@@ -48,7 +48,7 @@ _WANT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeUser:
-    """Somebody who may log in with a token; RBAC decides what they may do."""
+    """User who may log in with a token; RBAC decides what they may do."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def node_user(node: str) -> KubeUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServer:
-    """What clients of the server need; `kubeconfigs` maps a user's name to a file."""
+    """Addresses and files for clients of the server; `kubeconfigs` maps a user's name to a file."""
 
     plan: ServerPlan
     ca_file: Path
@@ -325,7 +325,7 @@ class ControlPlane:
 
 
 def find_assets(folder: Path) -> Assets:
-    """What is in the folder.
+    """Return the binaries in the folder.
 
     Raises:
         ServerError: a binary is missing or does not print its version.

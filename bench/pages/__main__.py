@@ -39,7 +39,7 @@ ASKED = (
     ("all cards", "/api/v1/questions/cards?limit=20000"),
 )
 """Questions to the API: those of `hamictl get allocations` and `get devices`."""
-MOST_ASKED = 5
+MAX_ASKED = 5
 TIMEOUT_S = 60.0
 TRIES = 10
 FIRST_READING_S = 180.0
@@ -82,7 +82,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         }
         memory_mb = resident_mb(found.pid)
         with httpx.Client(base_url=found.api_url, timeout=TIMEOUT_S) as api:
-            rounds = min(args.rounds, MOST_ASKED)
+            rounds = min(args.rounds, MAX_ASKED)
             questions = {name: _page(api, found.pid, path, rounds) for name, path in ASKED}
         questions_mb = resident_mb(found.pid)
         streams = None

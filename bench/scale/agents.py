@@ -29,7 +29,7 @@ from bench.filter.cluster import names_of
 from bench.filter.objects import CARDS, MEMORY_MIB, card_uuid
 
 TICK_S = 0.1
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 _SEQUENCE, _AT = 987_654_321, datetime(2001, 1, 1, tzinfo=UTC)
 """Placeholders in a template, for what changes."""
 
@@ -75,8 +75,8 @@ class PlayedAgents:
         self._sequence += 1
         at = datetime.now(UTC).isoformat().encode()
         sequence = str(self._sequence).encode()
-        for first in range(numbers.start, numbers.stop, MOST_AT_ONCE):
-            chunk = range(first, min(first + MOST_AT_ONCE, numbers.stop))
+        for first in range(numbers.start, numbers.stop, MAX_AT_ONCE):
+            chunk = range(first, min(first + MAX_AT_ONCE, numbers.stop))
             messages = [
                 Outgoing(
                     subject=self._subjects[number],

@@ -22,7 +22,7 @@ from bench.filter.figures import percentile
 CLIENTS = 8
 SHARE = 20
 """kube-scheduler's own: one node in so many, in clusters of 5600 nodes and more."""
-LEAST_NODES = 100
+MIN_NODES = 100
 
 
 class Extender:
@@ -46,7 +46,7 @@ def body(pod: bytes, names: bytes) -> bytes:
 
 def windows(nodes: list[str], count: int) -> list[bytes]:
     """`count` lists of names as kube-scheduler looks at them, one after the other."""
-    size = min(len(nodes), max(LEAST_NODES, len(nodes) // SHARE))
+    size = min(len(nodes), max(MIN_NODES, len(nodes) // SHARE))
     endless = cycle(nodes)
     return [orjson.dumps(list(islice(endless, size))) for _ in range(count)]
 

@@ -14,7 +14,7 @@ down_revision = "0016"
 branch_labels = None
 depends_on = None
 
-LEAST_DAYS = 30
+MIN_DAYS = 30
 """No younger grant can be removed, whatever a service asks for."""
 
 # The setting alone could be made by anybody; removing also takes the right to delete, which the
@@ -24,7 +24,7 @@ CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql
 BEGIN
     IF TG_LEVEL = 'ROW' AND TG_OP = 'DELETE' THEN
         IF current_setting('hami.forgetting', true) = 'on'
-           AND OLD.at < now() - interval '{LEAST_DAYS} days'
+           AND OLD.at < now() - interval '{MIN_DAYS} days'
            AND NOT EXISTS (SELECT FROM public.allocations
                             WHERE id = OLD.allocation_id AND ended_at IS NULL) THEN
             RETURN OLD;
@@ -53,7 +53,7 @@ BEGIN
     END IF;
     SELECT max(bucket_start) + interval '1 hour' INTO summed
       FROM namespace_rollups WHERE bucket_s = 3600;
-    before := least(before, now() - interval '{LEAST_DAYS} days', summed);
+    before := least(before, now() - interval '{MIN_DAYS} days', summed);
     SELECT array_agg(DISTINCT pod_uid) INTO pods FROM (
         SELECT a.pod_uid FROM allocations a
          WHERE a.reserved_at < before AND a.ended_at < before

@@ -10,7 +10,7 @@ down_revision = "0020"
 branch_labels = None
 depends_on = None
 
-LEAST_DAYS = 30
+MIN_DAYS = 30
 """No younger call can be removed, whatever a service asks for (as in 0017)."""
 
 # A call is written as it begins, its outcome when it ends; of one that was refused the same again
@@ -19,7 +19,7 @@ GUARD = f"""
 CREATE FUNCTION hami_guard_calls() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_LEVEL = 'ROW' AND TG_OP = 'DELETE' THEN
-        IF OLD.at < now() - interval '{LEAST_DAYS} days' THEN
+        IF OLD.at < now() - interval '{MIN_DAYS} days' THEN
             RETURN OLD;
         END IF;
     ELSIF TG_LEVEL = 'ROW' THEN

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hamicommon.device_config import DeviceConfig
-from hamicommon.k8s.annotations import MOST_CHARACTERS
+from hamicommon.k8s.annotations import MAX_CHARACTERS
 from hamicommon.k8s.pod_annotations import USER_ANNOTATIONS, UserAnnotation
 from hamicommon.vendors.annotation_table import user_annotations, written_annotations
 from hamicommon.vendors.registry import Vendors
@@ -39,7 +39,7 @@ def annotations_page() -> str:
             f"{WRITTEN}\n"
             "The rows are in `hamicommon/k8s/pod_annotations.py` and in the modules of "
             "`hamicommon/vendors`; [Add a rule](add-a-rule.md) leads through an example.\n"
-            f"A value that chooses among cards has at most {MOST_CHARACTERS} characters: a pod "
+            f"A value that chooses among cards has at most {MAX_CHARACTERS} characters: a pod "
             "with a longer one is refused.",
             "## What people write on every pod",
             table(head, own),

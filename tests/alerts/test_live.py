@@ -19,9 +19,9 @@ KNOWN_COMPLAINT = (
     'hami_gpu_shared_count non-histogram and non-summary metrics should not have "_count" suffix'
 )
 """HAMi's name, which stays."""
-MOST_OWN_LINES = 10
+MAX_OWN_LINES = 10
 """Of a process that is of no pod: it serves, it is connected, its rounds of an hour."""
-MOST_POD_LINES = 3
+MAX_POD_LINES = 3
 """In one service: a line for each step of the pod there."""
 WITH_DATA = (
     *("outcome:hami_scheduler_decisions:rate5m", "reason:hami_pending_pods:sum"),
@@ -90,6 +90,6 @@ def test_a_healthy_system_logs_little_and_nothing_above_info(up: Json) -> None:
 
         assert [line for line in lines if line["level"] != "INFO"] == [], path.name
         own = [line for line in lines if "pod_uid" not in line and "pod" not in line]
-        assert len(own) <= MOST_OWN_LINES, (path.name, own)
+        assert len(own) <= MAX_OWN_LINES, (path.name, own)
         of_pods = Counter(line.get("pod_uid") or line["pod"] for line in lines if line not in own)
-        assert all(count <= MOST_POD_LINES for count in of_pods.values()), path.name
+        assert all(count <= MAX_POD_LINES for count in of_pods.values()), path.name

@@ -13,7 +13,7 @@ from tests.simulation.scripts import Action, Scenario, scenario
 from tests.simulation.settling import settle
 from tests.simulation.world import World
 
-MOST_TRIES = 60
+MAX_TRIES = 60
 SHOWN_LINES = 60
 
 
@@ -68,7 +68,7 @@ def shrunk(failing: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
     size = max(1, len(best.actions) // 2)
     while size:
         start = 0
-        while start < len(best.actions) and tries < MOST_TRIES:
+        while start < len(best.actions) and tries < MAX_TRIES:
             tries += 1
             shorter = _without(best, start, size)
             if fails(shorter):

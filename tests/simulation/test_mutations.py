@@ -37,7 +37,7 @@ from tests.simulation.scripts import scenario
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-MOST_STEPS = 30_000
+MAX_STEPS = 30_000
 
 Patch = tuple[object, str, object]
 
@@ -170,7 +170,7 @@ def test_a_missing_guard_is_found(name: str) -> None:
             steps += played.steps
             if played.error is not None:
                 break
-            assert steps < MOST_STEPS, "nothing was found"
+            assert steps < MAX_STEPS, "nothing was found"
     measured.note(f"found after {steps} steps: {name}: {played.error}")
     assert isinstance(played.error, Broken), played.error
     assert str(played.error).partition(":")[0] in mutation.breaks

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-MOST_MIB = 60_000
+MAX_MIB = 60_000
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def bench(kubernetes_assets: Assets) -> AsyncIterator[Bench]:
 
 
 def by_limits(name: str, node: str) -> Json:
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(MOST_MIB)}
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(MAX_MIB)}
     return {
         "metadata": {"name": name},
         "spec": {
@@ -77,7 +77,7 @@ async def test_a_claim_on_a_card_that_is_full_by_limits_is_refused_and_goes_else
         "name": "gpu",
         "exactly": {
             "deviceClassName": "gpu.hami.io",
-            "capacity": {"requests": {"memory": f"{MOST_MIB}Mi"}},
+            "capacity": {"requests": {"memory": f"{MAX_MIB}Mi"}},
         },
     }
     await bench.api.create(

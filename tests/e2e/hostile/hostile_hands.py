@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 DEEPEST = 300
-MOST_NAMES = 400
+MAX_NAMES = 400
 SPARSE_BYTES = 1 << 40
 _TAIL_AT = 2_008_896
 """Of the second layout, where the number of slots stands (`usage/regions/layout.py`)."""
@@ -170,7 +170,7 @@ class Hands:
 
     def many(self) -> None:
         """Files that look like regions and come before the real one."""
-        for number in range(MOST_NAMES):
+        for number in range(MAX_NAMES):
             flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(f"!{number}.cache", flags, dir_fd=self._folder))
 

@@ -23,7 +23,7 @@ from tests.e2e.system import System, a_pod
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TIME_S = 120.0
-MOST_PENDING = 25
+MAX_PENDING = 25
 BATCH = 5
 """Pods that come after each other before what waits is changed."""
 MIB = 1024 * 1024
@@ -136,10 +136,10 @@ def test_whatever_a_pod_contains_it_runs_or_waits_with_one_sentence(
         waiting = [pod for pod in system.pods() if not pod["spec"].get("nodeName")]
         for _ in range(BATCH if waiting else 0):
             change(system, chance.choice(waiting), chance)
-        for pod in waiting[:-MOST_PENDING]:
+        for pod in waiting[:-MAX_PENDING]:
             system.force_delete(pod["metadata"]["name"])
         placed = [pod for pod in system.pods() if pod["spec"].get("nodeName")]
-        for pod in placed[:-MOST_PENDING]:
+        for pod in placed[:-MAX_PENDING]:
             system.force_delete(pod["metadata"]["name"])
 
     now = size_of(system)

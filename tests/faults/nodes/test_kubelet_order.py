@@ -112,7 +112,7 @@ class Crowd:
         return a_pod(name, slice_of(size_mib, 1, count=2 if shape == 1 else 1), command=PROBE)
 
     def _create(self, pod: Json) -> None:
-        """As a controller does: what a busy API server or webhook did not answer is tried again."""
+        """Create the pod as a controller does: retry while API server or webhook is busy."""
 
         def is_created() -> bool:
             answer = self.system.create(pod)

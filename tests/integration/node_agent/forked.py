@@ -94,7 +94,7 @@ class ForkedAgent:
 
 
 def exit_status(pid: int) -> int | None:
-    """As `subprocess.Popen.returncode` has it."""
+    """Return the exit status in the form of `subprocess.Popen.returncode`."""
     found, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 

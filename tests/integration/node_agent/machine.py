@@ -152,7 +152,7 @@ FORKS = Forks(FORKED_WITH, REPOSITORY)
 
 
 def loader_variables(env: dict[str, str]) -> dict[str, str]:
-    """Those that are read when a program starts, and so are the same for all forks."""
+    """Variables that are read when a program starts, and so are the same for all forks."""
     return {name: value for name, value in env.items() if name.startswith(("LD_", "PYTHON"))}
 
 

@@ -35,7 +35,7 @@ def row(under: ReplayCluster, one: TracePod) -> int | None:
 
 
 def test_spread_pods_go_where_most_is_free_of_cpu_and_memory() -> None:
-    under = cluster(HostChoice.LEAST_ALLOCATED)
+    under = cluster(HostChoice.MIN_ALLOCATED)
 
     # In percent, free then of CPU and memory: a 50 and 90, b 75 and 90, c 50 and 95.
     assert row(under, pod(5000, 100)) == 1
@@ -44,14 +44,14 @@ def test_spread_pods_go_where_most_is_free_of_cpu_and_memory() -> None:
 
 
 def test_packed_pods_go_where_least_is_free() -> None:
-    under = cluster(HostChoice.MOST_ALLOCATED)
+    under = cluster(HostChoice.MAX_ALLOCATED)
 
     assert row(under, pod(5000, 100)) == 0
     assert row(under, pod(5000, 100)) == 0
     assert row(under, pod(5000, 100)) == 2
 
 
-@pytest.mark.parametrize("choice", [HostChoice.LEAST_ALLOCATED, HostChoice.MOST_ALLOCATED])
+@pytest.mark.parametrize("choice", [HostChoice.MIN_ALLOCATED, HostChoice.MAX_ALLOCATED])
 def test_what_fits_nowhere_is_refused_and_changes_nothing(choice: HostChoice) -> None:
     under = cluster(choice)
 
@@ -62,7 +62,7 @@ def test_what_fits_nowhere_is_refused_and_changes_nothing(choice: HostChoice) ->
 
 @pytest.mark.parametrize("policy", ["binpack", "fragmentation", "fgd", "bestfit"])
 def test_pods_with_cards_are_the_policys_and_their_cpu_counts(policy: str) -> None:
-    under = cluster(HostChoice.LEAST_ALLOCATED, policy)
+    under = cluster(HostChoice.MIN_ALLOCATED, policy)
     for _ in range(3):
         assert under.take(pod(8000, cards=1)) is not None
 
@@ -72,7 +72,7 @@ def test_pods_with_cards_are_the_policys_and_their_cpu_counts(policy: str) -> No
 
 
 def test_what_ended_is_free_again() -> None:
-    under = cluster(HostChoice.LEAST_ALLOCATED)
+    under = cluster(HostChoice.MIN_ALLOCATED)
     one = pod(20_000)
     held = under.take(one)
     assert held is not None
@@ -84,7 +84,7 @@ def test_what_ended_is_free_again() -> None:
 
 
 def test_a_pod_that_waits_for_one_node_gets_no_other() -> None:
-    under = cluster(HostChoice.MOST_ALLOCATED)
+    under = cluster(HostChoice.MAX_ALLOCATED)
     first = under.take(pod(10_000), 0)
     assert first is not None
     assert first.row == 0
@@ -142,4 +142,4 @@ def test_a_published_policy_has_no_scores_for_them(policy: str) -> None:
 
     with pytest.raises(InvalidRequest, match=f"policy {policy} has no scores for pods without"):
         check_published([policy], trace, HostChoice.EXTENDER)
-    check_published([policy], trace, HostChoice.LEAST_ALLOCATED)
+    check_published([policy], trace, HostChoice.MIN_ALLOCATED)

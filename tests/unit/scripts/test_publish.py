@@ -1,4 +1,4 @@
-"""What a release publishes: `scripts/publish`, and the workflows that call it."""
+"""Publication of a release: `scripts/publish`, and the workflows that call it."""
 
 from __future__ import annotations
 

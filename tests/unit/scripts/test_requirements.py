@@ -1,4 +1,4 @@
-"""What `scripts/requirements` pins for images is what their members need."""
+"""Pins of `scripts/requirements` for images: what their members need."""
 
 from __future__ import annotations
 

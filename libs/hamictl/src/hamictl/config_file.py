@@ -16,7 +16,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 
 FILE_NAME = "hamictl.toml"
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 OPTIONS: Mapping[str, tuple[str, ...] | type[bool] | type[str]] = {
     "output": ("table", "wide", "json", "yaml"),
     "color": ("auto", "always", "never"),
@@ -47,14 +47,14 @@ def read_config(path: Path, addresses: Collection[str], *, named: bool) -> Confi
     """
     try:
         with path.open("rb") as opened:
-            content = opened.read(MOST_BYTES + 1)
+            content = opened.read(MAX_BYTES + 1)
     except FileNotFoundError:
         if named:
             raise InvalidRequest(f"HAMICTL_CONFIG={path}: there is no such file") from None
         return ConfigFile(path=path)
     except OSError as exc:
         raise InvalidRequest(f"{path}: not readable: {exc.strerror}") from None
-    if len(content) > MOST_BYTES:
+    if len(content) > MAX_BYTES:
         raise InvalidRequest(f"{path}: is too large for a configuration")
     try:
         return parsed(content.decode(), path, addresses)

@@ -22,7 +22,7 @@ from hamicommon.k8s.quantities import canonical
 from hamicommon.k8s.types import Json, JsonMapping
 
 STDIN = "-"
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 """Maximum bytes of one file: a million pods have a tenth of it."""
 
 
@@ -50,9 +50,9 @@ def read_text(source: str) -> str:
 
 def _bounded(file: TextIO, source: str, size: int = 0) -> str:
     """`size`: as far as it is known; a device or a pipe has none."""
-    text = "" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
-    if size > MOST_BYTES or len(text) > MOST_BYTES:
-        raise InvalidRequest(f"{source} is too large: at most {MOST_BYTES >> 20} MiB are read")
+    text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
+    if size > MAX_BYTES or len(text) > MAX_BYTES:
+        raise InvalidRequest(f"{source} is too large: at most {MAX_BYTES >> 20} MiB are read")
     # Spreadsheets begin a file with it.
     return text.removeprefix("\ufeff")
 
@@ -68,7 +68,7 @@ _TEMPLATES = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 # More of one workload than this is a slip of the finger on a simulated cluster.
-_MOST_REPLICAS = 1000
+_MAX_REPLICAS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +143,9 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
         raise InvalidRequest(f"{source}: {kind}/{name} has no {where}.spec")
     spec = item.get("spec") or {}
     count = spec.get("parallelism" if kind == "Job" else "replicas", 1)
-    if not isinstance(count, int) or not 0 <= count <= _MOST_REPLICAS:
+    if not isinstance(count, int) or not 0 <= count <= _MAX_REPLICAS:
         raise InvalidRequest(
-            f"{source}: {kind}/{name}: replicas is {count!r}; 0 to {_MOST_REPLICAS} is possible"
+            f"{source}: {kind}/{name}: replicas is {count!r}; 0 to {_MAX_REPLICAS} is possible"
         )
     metadata = template.get("metadata") or {}
     return [

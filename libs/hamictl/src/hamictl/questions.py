@@ -12,7 +12,7 @@ from hamictl.target import Installation
 
 PATH = "/api/v1/questions"
 PAGE_ROWS = 1000
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Pages are asked for until so many rows; who wants more narrows the question."""
 
 
@@ -51,7 +51,7 @@ class QuestionClient:
 
         Raises: NotFound for an unknown name, InvalidRequest, Forbidden, Unavailable.
         """
-        bound = most or MOST_ROWS
+        bound = most or MAX_ROWS
         asked = {key: _text(value) for key, value in parameters.items() if value not in (None, "")}
         rows: list[Row] = []
         after: str | None = None

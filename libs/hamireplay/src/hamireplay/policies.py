@@ -50,8 +50,8 @@ class HostChoice(StrEnum):
 
     POLICY = "policy"
     """By the policy that places the others, as in published comparisons."""
-    LEAST_ALLOCATED = "least-allocated"
-    MOST_ALLOCATED = "most-allocated"
+    MIN_ALLOCATED = "least-allocated"
+    MAX_ALLOCATED = "most-allocated"
     EXTENDER = "extender"
     """By kube-scheduler's default scores and ours (`placement/host_scores.py`)."""
 
@@ -133,7 +133,7 @@ class StockHosts:
         ordered = sorted(nodes, key=lambda node: node.name)
         self._capacity = np.array([[node.cpu_milli, node.memory_mib] for node in ordered])
         self._free = self._capacity.copy()
-        self._sign = -1 if choice is HostChoice.MOST_ALLOCATED else 1
+        self._sign = -1 if choice is HostChoice.MAX_ALLOCATED else 1
 
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
         """Put the pod as the cluster does; without cards on the host that kube-scheduler takes."""

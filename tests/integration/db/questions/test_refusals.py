@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from hami_metrics.adapters import refusals as adapter
 from hami_metrics.adapters.refusals import PostgresRefusalStore
-from hami_metrics.domain.refusals import MOST_GROUPS, AdmissionRefusal, refusal_of
+from hami_metrics.domain.refusals import MAX_GROUPS, AdmissionRefusal, refusal_of
 from hamicommon.errors import Conflict
 from hamicommon.events import AdmissionRefused
 from hamicommon.ledger.pool import open_pool
@@ -100,13 +100,13 @@ async def test_a_user_who_changes_every_text_fills_a_bounded_number_of_rows(
     pool: asyncpg.Pool,
 ) -> None:
     store = PostgresRefusalStore(pool)
-    for number in range(adapter.MOST_ROWS + 25):
+    for number in range(adapter.MAX_ROWS + 25):
         await store.write(refusal(f"u{number}", message=f"{number}" * 50))
     await store.write(refusal("victim", username="bob"))
 
     mine = [row for row in await rows(pool) if row["username"] == "alice"]
-    assert len(mine) == adapter.MOST_ROWS
-    assert sum(row["repeat_count"] + row["other_count"] for row in mine) == adapter.MOST_ROWS + 25
+    assert len(mine) == adapter.MAX_ROWS
+    assert sum(row["repeat_count"] + row["other_count"] for row in mine) == adapter.MAX_ROWS + 25
     assert mine[-1]["other_count"] == 25
     assert [row["repeat_count"] for row in await rows(pool) if row["username"] == "bob"] == [1]
 
@@ -114,7 +114,7 @@ async def test_a_user_who_changes_every_text_fills_a_bounded_number_of_rows(
 async def test_all_users_together_fill_a_bounded_number_of_rows(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adapter, "MOST_ROWS_OF_ALL", 10)
+    monkeypatch.setattr(adapter, "MAX_ROWS_OF_ALL", 10)
     store = PostgresRefusalStore(pool)
     for number in range(30):
         await store.write(refusal(f"u{number}", username=f"user-{number}"))
@@ -183,7 +183,7 @@ async def test_deliveries_in_any_order_and_number_count_each_review_once(
     by_user = Counter(event.user for event in events.values())
     for user, count in by_user.items():
         assert sum(row["repeat_count"] for row in found if row["username"] == user) == count
-    assert all(len(row["groups"]) == MOST_GROUPS for row in found)
+    assert all(len(row["groups"]) == MAX_GROUPS for row in found)
 
 
 async def test_old_ones_go_and_the_others_stay(pool: asyncpg.Pool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hamicommon.dra.shapes import (
-    MOST_ALTERNATIVES,
+    MAX_ALTERNATIVES,
     ClaimShape,
     SliceShape,
     selector_of,
@@ -97,7 +97,7 @@ def sized(mib: int) -> str:
 def test_a_request_has_no_more_alternatives_than_kubernetes_takes() -> None:
     body = template_of(ClaimShape(slices=(PART,)), "team", range(1024, 40960, 1024))
     [part] = body["spec"]["spec"]["devices"]["requests"]
-    assert len(part["firstAvailable"]) == MOST_ALTERNATIVES
+    assert len(part["firstAvailable"]) == MAX_ALTERNATIVES
 
 
 def test_selections_are_cel_that_quotes_what_users_wrote() -> None:

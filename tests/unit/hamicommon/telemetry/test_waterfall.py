@@ -7,7 +7,7 @@ import json
 import pytest
 from hamicommon.telemetry.waterfall import (
     FEWEST_COMPARED,
-    MOST_SPANS,
+    MAX_SPANS,
     FoldedWait,
     TraceSpan,
     WaterfallSpan,
@@ -175,11 +175,11 @@ def test_a_percentile_is_of_the_hour_before_and_of_enough_spans() -> None:
 
 
 def test_the_shortest_spans_are_left_out_where_there_are_too_many() -> None:
-    spans = [a_span("x", number, number % 7 + 1) for number in range(MOST_SPANS + 30)]
+    spans = [a_span("x", number, number % 7 + 1) for number in range(MAX_SPANS + 30)]
 
     drawn = waterfall(spans)
 
-    assert (len(drawn.rows), drawn.left_out) == (MOST_SPANS, 30)
+    assert (len(drawn.rows), drawn.left_out) == (MAX_SPANS, 30)
 
 
 def test_lines_that_are_no_span_are_left_out() -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.manifests import MOST_BYTES
+from hamictl.manifests import MAX_BYTES
 from hamireplay import runs
 from hamireplay.openb import read_trace
 from typer.testing import CliRunner, Result
@@ -226,7 +226,7 @@ def test_columns_that_nobody_looks_at_are_named(files: tuple[str, ...], tmp_path
 
 def test_a_huge_file_is_not_read(files: tuple[str, ...], tmp_path: Path) -> None:
     with (tmp_path / "pods.csv").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     result = replay(*files)
 
     assert result.exit_code == 1

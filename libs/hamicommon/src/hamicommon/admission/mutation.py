@@ -44,9 +44,9 @@ OVER_QUOTA = "exceeding resource quota"
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
-MOST_WARNINGS = 32
+MAX_WARNINGS = 32
 """An object may have thousands of annotations with odd names."""
-MOST_OF_A_WARNING = 1024
+MAX_WARNING_LENGTH = 1024
 """Characters; the API server cuts all warnings of an answer at 4096."""
 
 
@@ -144,8 +144,8 @@ def judge(
 
 def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
     """Return no more warnings than are read, each short enough for the API server to pass on."""
-    left_out = len(warnings) - MOST_WARNINGS
-    shown = tuple(clip(text, MOST_OF_A_WARNING) for text in warnings[:MOST_WARNINGS])
+    left_out = len(warnings) - MAX_WARNINGS
+    shown = tuple(clip(text, MAX_WARNING_LENGTH) for text in warnings[:MAX_WARNINGS])
     return (*shown, f"{left_out} more warnings are left out") if left_out > 0 else shown
 
 

@@ -17,7 +17,7 @@ from hamicommon.domain.requests import ContainerRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.vendors.registry import Vendors
 
-MOST_CORES = 100
+MAX_CORES = 100
 """Cores of one card; more are taken as all of them (protocol 1.0.4, 8)."""
 
 
@@ -56,7 +56,7 @@ def _taken(container: ContainerRequest, vendors: Vendors) -> Counter[str]:
         if names.memory:
             taken[names.memory] += asked.count * asked.memory_mib
         if names.core:
-            taken[names.core] += asked.count * min(asked.core_percent, MOST_CORES)
+            taken[names.core] += asked.count * min(asked.core_percent, MAX_CORES)
     return taken
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from hamicommon.errors import InvalidRequest
 from hamicommon.events.payload import NodePayload
 
-_MOST_MISTAKES = 3
+_MAX_MISTAKES = 3
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 N = TypeVar("N", bound=NodePayload)
@@ -67,5 +67,5 @@ def _read(validate: Callable[[bytes], T], data: bytes, what: str) -> T:
 def _mistakes(error: ValidationError) -> str:
     found = error.errors(include_url=False, include_input=False)
     mistakes = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in found]
-    more = f" and {len(mistakes) - _MOST_MISTAKES} more" if len(mistakes) > _MOST_MISTAKES else ""
-    return "; ".join(mistakes[:_MOST_MISTAKES]) + more
+    more = f" and {len(mistakes) - _MAX_MISTAKES} more" if len(mistakes) > _MAX_MISTAKES else ""
+    return "; ".join(mistakes[:_MAX_MISTAKES]) + more

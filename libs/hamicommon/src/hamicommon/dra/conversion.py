@@ -13,8 +13,8 @@ from collections.abc import Collection
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
 from hamicommon.dra.claims import VENDOR
 from hamicommon.dra.shapes import (
-    MOST_CARDS,
-    MOST_SELECTOR,
+    MAX_CARDS,
+    MAX_SELECTOR,
     ClaimShape,
     SliceShape,
     request_name,
@@ -84,7 +84,7 @@ def convert(
         use_uuids=chosen.use_uuids,
         avoid_uuids=chosen.avoid_uuids,
     )
-    if len(selector_of(shape).encode()) > MOST_SELECTOR - 100:
+    if len(selector_of(shape).encode()) > MAX_SELECTOR - 100:
         raise NotClaimable("its annotations name more cards than a selector can hold")
     spec = pod["spec"]
     spec["resourceClaims"] = [
@@ -113,8 +113,8 @@ def _check(pod: Json, request: PodRequest) -> None:
             raise NotClaimable(f"cards of {each.vendor} are no devices of DRA")
         if each.traits:
             raise NotClaimable("a ResourceClaim has nothing like " + ", ".join(sorted(each.traits)))
-    if sum(each.count for each in asked) > MOST_CARDS:
-        raise NotClaimable(f"a ResourceClaim has at most {MOST_CARDS} cards")
+    if sum(each.count for each in asked) > MAX_CARDS:
+        raise NotClaimable(f"a ResourceClaim has at most {MAX_CARDS} cards")
     entries = pod["spec"].get("resourceClaims") or ()
     if any(entry.get("name") == ENTRY for entry in entries):
         raise NotClaimable(f"its spec has a claim with the name {ENTRY} already")

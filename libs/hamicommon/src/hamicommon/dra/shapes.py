@@ -22,15 +22,15 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import CLAIM_SHAPE
 from hamicommon.k8s.types import Json
 
-MOST_CARDS = 32
+MAX_CARDS = 32
 """Results of one claim (resource.k8s.io/v1)."""
-MOST_ALTERNATIVES = 8
+MAX_ALTERNATIVES = 8
 """Subrequests of one request (resource.k8s.io/v1)."""
 TEMPLATE_LABELS = {"app.kubernetes.io/managed-by": "hami-scheduler"}
 """Templates without these are not ours to delete."""
-MOST_SELECTOR = 10 * 1024
+MAX_SELECTOR = 10 * 1024
 """Bytes of a CEL expression (resource.k8s.io/v1)."""
-_MOST_MIB = 2**31 - 1
+_MAX_MIB = 2**31 - 1
 _ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
@@ -92,8 +92,8 @@ def shape_from(text: str) -> ClaimShape:
         raise InvalidRequest(
             f"annotation {CLAIM_SHAPE} is '{clip(text)}': what the webhook writes is wanted"
         ) from exc
-    if not 0 < sum(each.count for each in shape.slices) <= MOST_CARDS:
-        raise InvalidRequest(f"annotation {CLAIM_SHAPE} asks for no card or more than {MOST_CARDS}")
+    if not 0 < sum(each.count for each in shape.slices) <= MAX_CARDS:
+        raise InvalidRequest(f"annotation {CLAIM_SHAPE} asks for no card or more than {MAX_CARDS}")
     if shape.text != text:
         raise InvalidRequest(f"annotation {CLAIM_SHAPE} is not as the webhook writes it")
     return shape
@@ -102,8 +102,8 @@ def shape_from(text: str) -> ClaimShape:
 def _slice(found: dict[str, Any]) -> SliceShape:
     each = SliceShape(**found)
     bounds = {
-        "count": (1, MOST_CARDS),
-        "memory_mib": (0, _MOST_MIB),
+        "count": (1, MAX_CARDS),
+        "memory_mib": (0, _MAX_MIB),
         "memory_percent": (0 if each.memory_mib else 1, 100),
         "core_percent": (0, 100),
     }
@@ -155,7 +155,7 @@ def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]
     `card_sizes_mib`: of the cluster's cards, for parts of them: a claim states an amount, so there
     is one alternative for each size, the smallest first.
     """
-    sizes_mib = sorted(set(card_sizes_mib))[-MOST_ALTERNATIVES:]
+    sizes_mib = sorted(set(card_sizes_mib))[-MAX_ALTERNATIVES:]
     requests = [
         {"name": request_name(number), **_request(each, selector_of(shape), sizes_mib)}
         for number, each in enumerate(shape.slices)

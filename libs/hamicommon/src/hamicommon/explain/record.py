@@ -30,7 +30,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, HostRequest, PodRequest, Policy, Selection
 from hamicommon.placement.cluster.view import CardState, ClusterView, Frozen
-from hamicommon.placement.node_scores import MOST_PARTS, NodeScores, StrandedParts
+from hamicommon.placement.node_scores import MAX_PARTS, NodeScores, StrandedParts
 from hamicommon.placement.rules import NODE_UNREGISTERED
 
 FAST = 1
@@ -171,9 +171,9 @@ def _packed(text: bytes) -> Blob:
     return Blob(hashlib.blake2b(text, digest_size=16).hexdigest(), zlib.compress(text, FAST))
 
 
-MOST_SCORES = MOST_PARTS
+MAX_SCORES = MAX_PARTS
 """Nodes whose scores are kept: the most preferred."""
-MOST_UNREGISTERED = 20
+MAX_UNREGISTERED = 20
 """Nodes without a card of ours that are kept by name; the others are counted."""
 
 _CONTAINERS = TypeAdapter(tuple[ContainerRequest, ...])
@@ -280,13 +280,13 @@ def detail_bytes(
     nodes = () if moment is None else moment.nodes
     by_row = [texts[reasons[node]] if node in reasons else -1 for node in nodes]
     rest = reasons.keys() - set(nodes) - set(unregistered)
-    best = reversed(scores.best(MOST_SCORES))
+    best = reversed(scores.best(MAX_SCORES))
     detail: dict[str, Any] = {
         "texts": list(texts),
         "by_row": by_row,
         "rest": {node: texts[reasons[node]] for node in sorted(rest)},
         # Keys of stored rows.
-        "strangers": sorted(unregistered)[:MOST_UNREGISTERED],  # codespell:ignore strangers
+        "strangers": sorted(unregistered)[:MAX_UNREGISTERED],  # codespell:ignore strangers
         "stranger_count": len(unregistered),  # codespell:ignore stranger
         "scores": [[node, round(score, 4)] for node, score in best],
         "parts": {node: asdict(parts) for node, parts in scores.parts().items()},

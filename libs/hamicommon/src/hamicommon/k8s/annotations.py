@@ -48,7 +48,7 @@ __all__ = [
 ASSIGNED_NODE = "hami.io/vgpu-node"
 """Also a label with the same key and value."""
 ASSIGNED_TIME = "hami.io/vgpu-time"
-MOST_LABEL = 63
+MAX_LABEL = 63
 """Characters of a label's value."""
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
@@ -79,7 +79,7 @@ Who goes back to other device plugins removes it."""
 DEVICE_CORDON = "hami.io/device-cordon"
 """Comma list of card uuids that are closed for new slices."""
 
-MOST_CHARACTERS = 16 * 1024
+MAX_CHARACTERS = 16 * 1024
 """Maximum length of an annotation that chooses among cards: some 360 uuids. A request is kept with
 its decision and its allocation, and an object may have annotations of 256 KiB."""
 
@@ -105,9 +105,9 @@ class _Bounded(Mapping[str, str]):
 
     def __getitem__(self, key: str) -> str:
         value = self._written[key]
-        if len(value) > MOST_CHARACTERS:
+        if len(value) > MAX_CHARACTERS:
             raise InvalidRequest(
-                f"annotation {clip(key)} has {len(value)} characters: at most {MOST_CHARACTERS} "
+                f"annotation {clip(key)} has {len(value)} characters: at most {MAX_CHARACTERS} "
                 f"are wanted; it begins with '{clip(value, 64)}'"
             )
         return value
@@ -122,9 +122,9 @@ class _Bounded(Mapping[str, str]):
 def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
     """The annotations, for readers that keep what they read (requests, decisions, allocations).
 
-    Reading one that is longer than MOST_CHARACTERS raises InvalidRequest, with its name.
+    Reading one that is longer than MAX_CHARACTERS raises InvalidRequest, with its name.
     """
-    if all(len(value) <= MOST_CHARACTERS for value in written.values()):
+    if all(len(value) <= MAX_CHARACTERS for value in written.values()):
         return written
     return _Bounded(written)
 
@@ -212,7 +212,7 @@ def binding_annotations(
 
 def node_label(node: NodeName) -> dict[str, str]:
     """The label of a placed pod; none where the node's name is longer than a label may be."""
-    return {ASSIGNED_NODE: node} if len(node) <= MOST_LABEL else {}
+    return {ASSIGNED_NODE: node} if len(node) <= MAX_LABEL else {}
 
 
 def _unix_s(at: datetime) -> str:

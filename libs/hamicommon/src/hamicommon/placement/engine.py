@@ -23,7 +23,7 @@ from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_picks
 from hamicommon.placement.node_policies import NodeCosts, node_policy
-from hamicommon.placement.node_scores import MOST_PARTS, NodeScores
+from hamicommon.placement.node_scores import MAX_PARTS, NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
 from hamicommon.placement.walks.kept import KeptWalks
@@ -253,7 +253,7 @@ def _scores(
     ranked: Int,
     costs: NodeCosts | None,
 ) -> NodeScores:
-    parts = None if costs is None else costs.parts(ranked[-MOST_PARTS:])
+    parts = None if costs is None else costs.parts(ranked[-MAX_PARTS:])
     return NodeScores(view.names_by_row(), rows[ranked], scores[ranked], parts)
 
 

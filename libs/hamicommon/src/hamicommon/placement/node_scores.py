@@ -17,7 +17,7 @@ from hamicommon.placement.cluster.cards import Floats, Int
 
 Float64 = npt.NDArray[np.float64]
 
-MOST_PARTS = 20
+MAX_PARTS = 20
 """Nodes whose scores are kept in parts: the most preferred."""
 
 

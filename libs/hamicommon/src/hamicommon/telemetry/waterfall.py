@@ -21,7 +21,7 @@ FOLD = 20
 COMPARED_WITHIN = timedelta(hours=1)
 FEWEST_COMPARED = 5
 """A percentile of fewer spans is none."""
-MOST_SPANS = 200
+MAX_SPANS = 200
 RELEASE = "release"
 """The end of a grant: no part of the way to the first kernel."""
 _US = timedelta(microseconds=1)
@@ -93,7 +93,7 @@ class Waterfall:
     earlier_decisions: int = 0
     """Decisions of the pod before the one that is shown."""
     left_out: int = 0
-    """Spans beyond `MOST_SPANS`, the shortest ones."""
+    """Spans beyond `MAX_SPANS`, the shortest ones."""
 
     @property
     def between_us(self) -> int:
@@ -150,9 +150,9 @@ def latest_uid(spans: Sequence[TraceSpan], pod: str) -> str | None:
 def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -> Waterfall:
     """The lines for one pod's spans; `every`: what percentiles are of."""
     shown, earlier = _last_decision(pod_spans)
-    left_out = max(0, len(shown) - MOST_SPANS)
+    left_out = max(0, len(shown) - MAX_SPANS)
     if left_out:
-        longest = sorted(shown, key=lambda span: -span.lasted_us)[:MOST_SPANS]
+        longest = sorted(shown, key=lambda span: -span.lasted_us)[:MAX_SPANS]
         kept = {span.span_id for span in longest}
         shown = [span for span in shown if span.span_id in kept]
     lengths = _lengths(every, before_us=max((span.end_us for span in shown), default=0))

@@ -28,7 +28,7 @@ from hamicommon.vendors.mthreads import Mthreads
 from hamicommon.vendors.nvidia.nvidia import Nvidia
 from hamicommon.vendors.vastai import Vastai
 
-_MOST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 """Sets of resource names that containers were seen with."""
 
 
@@ -87,7 +87,7 @@ class Vendors:
         named = frozenset((*(resources.get("limits") or ()), *(resources.get("requests") or ())))
         known: tuple[Vendor, ...] | None = self.memory.get(named)
         if known is None:
-            if len(self.memory) > _MOST_REMEMBERED:
+            if len(self.memory) > _MAX_REMEMBERED:
                 self.memory.clear()
             known = tuple(
                 vendor

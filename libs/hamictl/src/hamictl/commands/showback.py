@@ -180,7 +180,7 @@ def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
 DEFAULT_CURRENCY = "EUR"
 FORM = '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'
 """Form of a price list."""
-_MOST_PRICE = Decimal(10**9)
+_MAX_PRICE = Decimal(10**9)
 
 
 def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
@@ -200,7 +200,7 @@ def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
         amount = Decimal(price)
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not amount.is_finite() or not 0 <= amount <= _MOST_PRICE:
+    if not amount.is_finite() or not 0 <= amount <= _MAX_PRICE:
         raise typer.BadParameter(
             f"{price!r} is no price of a card-hour, as in 2.50", param_hint="--price"
         )

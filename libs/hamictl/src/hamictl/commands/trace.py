@@ -34,7 +34,7 @@ from hamictl.output.terminal import console, note
 from hamictl.target import Installation, find_target
 from hamictl.view.waterfall import closing, heading, length, waterfall_table
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 """Maximum bytes read of one file: the end of a longer one, which is the newest."""
 
 
@@ -76,7 +76,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         try:
             with file.open("rb") as opened:
                 # What is no file, such as a pipe, is read as a whole.
-                if (more := file.stat().st_size - MOST_BYTES) > 0:
+                if (more := file.stat().st_size - MAX_BYTES) > 0:
                     opened.seek(more)
                 yield from opened
         except OSError as exc:

@@ -78,7 +78,7 @@ class VerbDefaults(UserDict[str, Any]):
         }
 
 
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 """Maximum length of the sentence: a value that was typed is repeated in it."""
 _OF_THE_LIBRARY = "Value error, "
 """Before what is wrong with a choice."""
@@ -92,8 +92,8 @@ def sentence(error: Any) -> str:
     or by the verb itself.
     """
     text = " ".join(_text(error).split()).removesuffix(".")
-    if len(text) > MOST_CHARACTERS:
-        text = f"{text[:MOST_CHARACTERS]}…"
+    if len(text) > MAX_CHARACTERS:
+        text = f"{text[:MAX_CHARACTERS]}…"
     context = getattr(error, "ctx", None)
     return text if context is None else f"{text} ({context.command_path} --help)"
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hamictl.output.terminal import in_ascii, presentation, printable
 
-LEAST_BAR, MOST_BAR = 12, 80
+MIN_BAR, MAX_BAR = 12, 80
 _GAP = 2
 PLACED = frozenset({"bind", "allocate", "prepare", "first-kernel"})
 """Steps after which the node's kubelet has its turn."""
@@ -78,7 +78,7 @@ def waterfall_table(drawn: Waterfall, width: int) -> Table:
             justify="right" if header in ("LASTED", "RANK") else "left",
             no_wrap=header != "SERVICE",
         )
-    bar = min(MOST_BAR, max(LEAST_BAR, width - _beside(drawn)))
+    bar = min(MAX_BAR, max(MIN_BAR, width - _beside(drawn)))
     for row in drawn.rows:
         made.add_row(*(Text(_plain(cell)) for cell in _cells(row, drawn, bar)))
     return made
@@ -86,7 +86,7 @@ def waterfall_table(drawn: Waterfall, width: int) -> Table:
 
 def _beside(drawn: Waterfall) -> int:
     """Columns of the terminal that all but the bars take."""
-    cells = [tuple(_cells(row, drawn, LEAST_BAR)) for row in drawn.rows]
+    cells = [tuple(_cells(row, drawn, MIN_BAR)) for row in drawn.rows]
     widest = (max((len(each[at]) for each in cells), default=0) for at in (0, 2, 3, 4))
     headers = (len("SPAN"), len("LASTED"), len("RANK"), len("SERVICE"))
     return sum(max(pair) + _GAP for pair in zip(widest, headers, strict=True)) + _GAP

@@ -1,7 +1,7 @@
 """Refusals at admission in Postgres: folded, and bounded whatever a user does.
 
-Identical refusals of an hour are one row. A user has at most `MOST_ROWS` rows in a namespace and
-hour, all users together `MOST_ROWS_OF_ALL`; what comes beyond is counted by the user's newest row
+Identical refusals of an hour are one row. A user has at most `MAX_ROWS` rows in a namespace and
+hour, all users together `MAX_ROWS_OF_ALL`; what comes beyond is counted by the user's newest row
 there, or by the row of user ''. So an attacker fills at most some 30 MiB a day, and is seen by his
 counts.
 """
@@ -16,8 +16,8 @@ import asyncpg
 from hami_metrics.adapters.postgres import connection
 from hami_metrics.domain.refusals import AdmissionRefusal
 
-MOST_ROWS = 60
-MOST_ROWS_OF_ALL = 1000
+MAX_ROWS = 60
+MAX_ROWS_OF_ALL = 1000
 REVIEWS_KEPT = 64
 """Reviews kept in a row. A review may be delivered again that was counted just before a crash; if
 more than so many equal ones came since, it counts twice."""
@@ -61,7 +61,7 @@ INSERT INTO admission_refusals (at, last_at, username, namespace, pod_name, oper
                                 message, repeat_count, other_count, reviews)
 VALUES ($1, $1, '', '', '', '', 'not-kept', $2, 0, 1, ARRAY[hashtextextended($3, 0)])
 """
-OTHERS = f"more than {MOST_ROWS_OF_ALL} different refusals within an hour; these were only counted"
+OTHERS = f"more than {MAX_ROWS_OF_ALL} different refusals within an hour; these were only counted"
 _FORGET = """
 DELETE FROM admission_refusals
  WHERE id IN (SELECT id FROM admission_refusals WHERE at < $1 ORDER BY at LIMIT $2)
@@ -111,7 +111,7 @@ async def _write(conn: Any, refusal: AdmissionRefusal) -> bool:
         await _count_on(conn, "repeat_count", same, refusal)
         return True
     own = await conn.fetchrow(_NEWEST, *who)
-    if own["rows"] < MOST_ROWS and await conn.fetchval(_OF_ALL, since, until) < MOST_ROWS_OF_ALL:
+    if own["rows"] < MAX_ROWS and await conn.fetchval(_OF_ALL, since, until) < MAX_ROWS_OF_ALL:
         await conn.execute(
             _INSERT,
             refusal.at,

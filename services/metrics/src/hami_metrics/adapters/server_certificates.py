@@ -25,7 +25,7 @@ from hamicommon.ledger.connection import places_of
 from hamicommon.settings import NatsSettings, PostgresSettings
 
 POSTGRES_PORT, NATS_PORT = 5432, 4222
-_MOST_OF_INFO = 65_536
+_MAX_OF_INFO = 65_536
 """Bytes; a server in a cluster of a hundred sends some kB."""
 _SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 
@@ -106,7 +106,7 @@ def _ask_postgres(connection: socket.socket) -> bool:
 
 def _ask_nats(connection: socket.socket) -> bool:
     line = b""
-    while not line.endswith(b"\n") and len(line) < _MOST_OF_INFO:
+    while not line.endswith(b"\n") and len(line) < _MAX_OF_INFO:
         byte = connection.recv(1)  # what follows the line is the handshake's
         if not byte:
             break

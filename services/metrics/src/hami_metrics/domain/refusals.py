@@ -9,9 +9,9 @@ from datetime import datetime
 from hamicommon.clipping import clip
 from hamicommon.events import AdmissionRefused
 
-MOST_GROUPS = 16
-MOST_OF_A_GROUP = 128
-MOST_OF_A_MESSAGE = 512
+MAX_GROUPS = 16
+MAX_GROUP_LENGTH = 128
+MAX_MESSAGE_LENGTH = 512
 """Characters. An identity provider may put a user into hundreds of groups."""
 
 
@@ -43,7 +43,7 @@ def refusal_of(event: AdmissionRefused) -> AdmissionRefusal:
         review_uid=event.review_uid,
         at=event.at,
         username=clip(event.user),
-        groups=tuple(clip(group, MOST_OF_A_GROUP) for group in event.groups[:MOST_GROUPS]),
+        groups=tuple(clip(group, MAX_GROUP_LENGTH) for group in event.groups[:MAX_GROUPS]),
         namespace=clip(event.namespace),
         pod_name=clip(event.pod_name),
         owner_kind=clip(event.owner_kind),
@@ -51,5 +51,5 @@ def refusal_of(event: AdmissionRefused) -> AdmissionRefusal:
         service_account=clip(event.service_account),
         operation=clip(f"{event.operation} {event.subresource}".strip()),
         reason=clip(event.reason),
-        message=clip(event.said, MOST_OF_A_MESSAGE),  # codespell:ignore said
+        message=clip(event.said, MAX_MESSAGE_LENGTH),  # codespell:ignore said
     )

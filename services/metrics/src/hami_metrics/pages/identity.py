@@ -30,7 +30,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request
 
 from hami_metrics.domain.redaction import EVERYBODY, PageViewer, ShowOwners
-from hami_metrics.questions.asking import ASK, MOST_NAMESPACES, READ_ALL, list_pods
+from hami_metrics.questions.asking import ASK, MAX_NAMESPACES, READ_ALL, list_pods
 
 REVIEW_TTL_S = 60.0
 REFUSAL_TTL_S = 5.0
@@ -168,7 +168,7 @@ class Reviewed:
                 f" {ASK.role} to this user",
                 caller,
             )
-        asked = sorted(set(namespaces))[:MOST_NAMESPACES]
+        asked = sorted(set(namespaces))[:MAX_NAMESPACES]
         answers = await asyncio.gather(*(self._may(caller, list_pods(name)) for name in asked))
         seen = frozenset(name for name, may in zip(asked, answers, strict=True) if may)
         return PageViewer(name=caller.username, namespaces=seen, show=self._show)

@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from fastapi import APIRouter, Request, Response
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
-from hamicommon.ledger.questions import MOST_ROWS, answer
+from hamicommon.ledger.questions import MAX_ROWS, answer
 from hamicommon.ledger.showback import (
     CENT,
     UNKNOWN_USE,
@@ -211,8 +211,8 @@ async def _bill(
     month, since, until = month_of(text_of(request, "month"), shown)
     parameters: dict[str, object] = {"since": since, "until": until, "basis": basis}
     async with site.ledger.connection() as connection:
-        rows = await answer(connection, "showback", parameters, limit=MOST_ROWS)
-        sums = await answer(connection, "showback-sum", parameters, limit=MOST_ROWS)
+        rows = await answer(connection, "showback", parameters, limit=MAX_ROWS)
+        sums = await answer(connection, "showback-sum", parameters, limit=MAX_ROWS)
     use = await _use_in_time(site, since, until) if with_use else None
     names = {str(row["namespace"]) for row in rows.rows if row["namespace"]}
     asked = await site.review_names(asked, request, names)
@@ -236,7 +236,7 @@ async def _use_in_time(site: Site, since: datetime, until: datetime) -> Sequence
     span = {"since": since, "until": until}
     try:
         async with asyncio.timeout(USE_TIMEOUT_S), site.ledger.connection() as connection:
-            found = await answer(connection, "namespace-use", span, limit=MOST_ROWS)
+            found = await answer(connection, "namespace-use", span, limit=MAX_ROWS)
     except (TimeoutError, Unavailable):
         return None
     return found.rows if found.next is None else None

@@ -25,7 +25,7 @@ from hami_metrics.domain.redaction import WITHHELD, ShowOwners, redacted
 
 READ_ALL = Right(verb="get", group="hami.io", resource="scheduler", role="hami-reader")
 ASK = Right(verb="get", group="hami.io", resource="questions", role="hami-viewer")
-MOST_NAMESPACES = 256
+MAX_NAMESPACES = 256
 """That are asked about for one answer; the names of further ones are not shown."""
 
 
@@ -117,7 +117,7 @@ class TokenViewers:
         if viewer.sees_all:
             return frozenset(wanted)
         return frozenset(
-            [name for name in wanted[:MOST_NAMESPACES] if await self._may_list(viewer, name)]
+            [name for name in wanted[:MAX_NAMESPACES] if await self._may_list(viewer, name)]
         )
 
     async def _may_list(self, viewer: Viewer, namespace: str) -> bool:

@@ -13,7 +13,7 @@ import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from hamicommon.access.checks import NotAllowed, Unauthenticated
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
-from hamicommon.ledger.questions import MOST_ROWS, PAGE_ROWS, Answer, Question, questions
+from hamicommon.ledger.questions import MAX_ROWS, PAGE_ROWS, Answer, Question, questions
 from hamicommon.ledger.showback import BillFormat, PriceList, as_csv, as_focus, as_json, make_bill
 
 from hami_metrics.questions.asking import Asking, Sender, Viewer, Viewers
@@ -161,9 +161,9 @@ def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> A
         try:
             parameters = single_values(request)
             wanted = _format(parameters.pop("format", ""))
-            found = await asking.ask(viewer, "showback", parameters, limit=MOST_ROWS)
+            found = await asking.ask(viewer, "showback", parameters, limit=MAX_ROWS)
             if found.next is not None:
-                raise InvalidRequest(f"the bill has more than {MOST_ROWS} lines")
+                raise InvalidRequest(f"the bill has more than {MAX_ROWS} lines")
         except HamiError as exc:
             raise refusal(exc) from exc
         since, until = found.parameters["since"], found.parameters["until"]

@@ -1,7 +1,7 @@
 """What a pod asks in a malformed way is refused, and what is taken otherwise is warned of."""
 
 import pytest
-from hamicommon.admission.mutation import MOST_WARNINGS, mutate
+from hamicommon.admission.mutation import MAX_WARNINGS, mutate
 from hamicommon.admission.verdicts import AdmissionRules
 
 from tests.unit.hamicommon.admission.pods import (
@@ -116,5 +116,5 @@ def test_warnings_are_bounded_in_number_and_length() -> None:
 
     warnings = mutate(given_, rules()).warnings
 
-    assert len(warnings) <= MOST_WARNINGS + 1
+    assert len(warnings) <= MAX_WARNINGS + 1
     assert all(len(text) <= 1024 and text.isprintable() for text in warnings)

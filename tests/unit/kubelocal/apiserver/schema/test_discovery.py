@@ -1,4 +1,4 @@
-"""What clients learn of the server, and the one OpenAPI document that kubectl reads."""
+"""Discovery of the server's kinds, and the one OpenAPI document that kubectl reads."""
 
 from collections.abc import Iterator
 

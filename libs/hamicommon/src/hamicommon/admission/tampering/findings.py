@@ -13,7 +13,7 @@ Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount"
 
 MAX_FINDINGS = 256
 """A pod in which more is found is refused, and never stripped of a part of it."""
-MOST_SENTENCES = 3
+MAX_SENTENCES = 3
 """Findings named in a refusal; a pod may have thousands of variables."""
 TRUST = "HAMI_ADMISSION_TRUSTED_NAMESPACES"
 PRIORITY = "HAMI_ADMISSION_PRIORITY_NAMESPACES"
@@ -50,8 +50,8 @@ class Finding:
 
 def refusal(findings: Sequence[Finding]) -> str:
     """The sentence for whom the pod is refused; `findings` is not empty."""
-    shown = "; ".join(each.sentence for each in findings[:MOST_SENTENCES])
-    more = len(findings) - MOST_SENTENCES
+    shown = "; ".join(each.sentence for each in findings[:MAX_SENTENCES])
+    more = len(findings) - MAX_SENTENCES
     needed = {each.needs for each in findings}
     permits = [name for kind, name in (("trust", TRUST), ("priority", PRIORITY)) if kind in needed]
     least = "at least " if len(findings) > MAX_FINDINGS else ""

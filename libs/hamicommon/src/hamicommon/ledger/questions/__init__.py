@@ -8,7 +8,7 @@ Nobody but this package writes SQL for what people ask.
 
 from __future__ import annotations
 
-from hamicommon.ledger.questions.answering import MOST_ROWS, PAGE_ROWS, TIMEOUT_MS, Answer, answer
+from hamicommon.ledger.questions.answering import MAX_ROWS, PAGE_ROWS, TIMEOUT_MS, Answer, answer
 from hamicommon.ledger.questions.catalogue import question, questions
 from hamicommon.ledger.questions.question import (
     AnswerColumn,
@@ -20,7 +20,7 @@ from hamicommon.ledger.questions.question import (
 )
 
 __all__ = [
-    "MOST_ROWS",
+    "MAX_ROWS",
     "PAGE_ROWS",
     "TIMEOUT_MS",
     "Answer",

@@ -129,7 +129,7 @@ def _time(text: object) -> datetime:
 
 TIMEOUT_MS = 2000
 PAGE_ROWS = 100
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rows of one page: all slices of 1000 nodes with 8 cards."""
 AHEAD = timedelta(minutes=1)
 """Time that the caller's clock may be ahead of the ledger's."""
@@ -198,8 +198,8 @@ async def answer(
     `TIMEOUT_MS`.
     """
     asked = named(name)
-    if not 1 <= limit <= MOST_ROWS:
-        raise InvalidRequest(f"limit: {limit} is no number of rows from 1 to {MOST_ROWS}")
+    if not 1 <= limit <= MAX_ROWS:
+        raise InvalidRequest(f"limit: {limit} is no number of rows from 1 to {MAX_ROWS}")
     position = None if after is None else read_position(asked, after)
     kinds = {column.name: column.kind for column in asked.columns}
     with translated():

@@ -16,7 +16,7 @@ import numpy as np
 from hamicommon.placement.cluster.cards import Bools, Codes, Int
 from hamicommon.placement.rules import BEFORE_NUMA, Rule
 
-_MOST_SUBSETS = 50_000
+_MAX_SUBSETS = 50_000
 """Above this many subsets (8 of 18 cards) the topology choice grows a set card by card instead."""
 
 
@@ -86,7 +86,7 @@ def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tu
     if count == 1:
         others = scores.sum(axis=1) - scores.diagonal()
         return (places[int(others.argmin())],)
-    if comb(len(places), count) > _MOST_SUBSETS:
+    if comb(len(places), count) > _MAX_SUBSETS:
         return _grown(places, count, scores)
     subsets = _subsets(len(places), count)
     sums = np.zeros(len(subsets), np.int64)

@@ -20,9 +20,9 @@ Float64 = npt.NDArray[np.float64]
 HALF_LIFE = 4000
 """Arrivals. openb's mix of 35 shapes is known well after some hundreds; a fleet's workload changes
 over days, in which it sees thousands."""
-_MOST_SHAPES = 512
+_MAX_SHAPES = 512
 """Kept; beyond it the rarest are forgotten."""
-_MOST_USED = 64
+_MAX_USED = 64
 """Shapes of one vendor in a mix: those that make up nearly all pods, and all with several cards."""
 _COVERED = 0.99
 _LARGEST_WEIGHT = 1e12
@@ -95,8 +95,8 @@ class ShapeCounts:
         if self._weight > _LARGEST_WEIGHT:
             self._counts = {key: count / self._weight for key, count in self._counts.items()}
             self._weight = 1.0
-        if len(self._counts) > 2 * _MOST_SHAPES:
-            self._counts = dict(self._ordered()[:_MOST_SHAPES])
+        if len(self._counts) > 2 * _MAX_SHAPES:
+            self._counts = dict(self._ordered()[:_MAX_SHAPES])
 
     def mix(self) -> Mix:
         """The usual shapes: the most common, and all that want several cards."""
@@ -104,8 +104,8 @@ class ShapeCounts:
         total, covered = sum(count for _, count in ordered), 0.0
         chosen: list[tuple[PodShape, float]] = []
         for shape, count in ordered:
-            common = covered < _COVERED * total and len(chosen) < _MOST_USED
-            if common or (shape.request.count > 1 and len(chosen) < 2 * _MOST_USED):
+            common = covered < _COVERED * total and len(chosen) < _MAX_USED
+            if common or (shape.request.count > 1 and len(chosen) < 2 * _MAX_USED):
                 chosen.append((shape, count))
             covered += count
         return Mix([shape for shape, _ in chosen], [count for _, count in chosen])

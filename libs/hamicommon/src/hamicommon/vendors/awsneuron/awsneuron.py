@@ -21,7 +21,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.vendors.awsneuron.fit import BY_CORE, CORES, NAME, RULES, USUAL_CORES, cores_of
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import (
-    MOST_CARDS,
+    MAX_CARDS,
     StandardVendor,
     device_annotations,
     listed,
@@ -48,7 +48,7 @@ _KEYS = AnnotationKeys(
     extra=(IDS, RESOURCE_TYPE, ALLOC_TIME, ALLOCATED, NODE),
 )
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
-_MOST_CORES = 31
+_MAX_CORES = 31
 """Cores of a device: its mask is an int32; the largest devices have 8."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -117,11 +117,11 @@ class AwsNeuron(StandardVendor):
         count = listed(node, "capacity", self.config.resource_count_name)
         cores = listed(node, "capacity", self.config.resource_core_name)
         each = (cores // count if count else 0) or USUAL_CORES
-        if count > MOST_CARDS or each > _MOST_CORES:
+        if count > MAX_CARDS or each > _MAX_CORES:
             raise InvalidRequest(
                 f"node {name}: a capacity of {count} {self.config.resource_count_name} and {cores} "
-                f"{self.config.resource_core_name}: at most {MOST_CARDS} devices of "
-                f"{_MOST_CORES} cores are wanted"
+                f"{self.config.resource_core_name}: at most {MAX_CARDS} devices of "
+                f"{_MAX_CORES} cores are wanted"
             )
         instance_type = (metadata.get("labels") or {}).get(_INSTANCE_TYPE, "")
         return tuple(

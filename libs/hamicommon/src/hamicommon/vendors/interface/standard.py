@@ -22,7 +22,7 @@ from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, PairSc
 
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)
-MOST_CARDS = 1024
+MAX_CARDS = 1024
 """Cards of one vendor on a node that reports only how many; the largest have some dozens."""
 
 
@@ -144,9 +144,9 @@ def cards_by_capacity(
     Raises: InvalidRequest when there are absurdly many.
     """
     host = str((node.get("metadata") or {}).get("name", ""))
-    if count > MOST_CARDS:
+    if count > MAX_CARDS:
         raise InvalidRequest(
-            f"node {host}: its capacity comes to {count} {vendor} cards: at most {MOST_CARDS} are "
+            f"node {host}: its capacity comes to {count} {vendor} cards: at most {MAX_CARDS} are "
             "wanted"
         )
     return tuple(

@@ -25,7 +25,7 @@ mounted below it."""
 _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 _FALSE = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
 _NOTHING_VISIBLE = frozenset({"", NO_CARDS, "void"})
-LEAST_PRIORITY = 1
+MIN_PRIORITY = 1
 """Priority of a pod without the variable; a smaller number goes first (protocol 6.4)."""
 
 
@@ -81,10 +81,10 @@ def guarded_variables(
         ),
         GuardedVariable(
             name=PRIORITY_ENV,
-            harmless=lambda value: _as_c_reads(value) >= LEAST_PRIORITY,
+            harmless=lambda value: _as_c_reads(value) >= MIN_PRIORITY,
             effect=f"it goes before other pods on their cards ({priority or PRIORITY_ENV})",
             needs="priority",
-            instead=str(LEAST_PRIORITY),
+            instead=str(MIN_PRIORITY),
         ),
         GuardedVariable(
             name=VISIBLE_ENV,
@@ -121,7 +121,7 @@ def _as_c_reads(value: str) -> int:
     """Return the number that atoi(3) reads, which HAMi-core asks; an empty variable is none."""
     text = value.strip()
     if not text:
-        return LEAST_PRIORITY
+        return MIN_PRIORITY
     sign = -1 if text.startswith("-") else 1
     digits = ""
     for character in text.removeprefix("-" if sign < 0 else "+"):

@@ -28,7 +28,7 @@ from hamictl.manifests import STDIN, read_text
 from hamictl.view.lists import table
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_MOST_SEEDS = 1000
+_MAX_SEEDS = 1000
 
 
 def seeds_of(text: str) -> list[int]:
@@ -41,7 +41,7 @@ def seeds_of(text: str) -> list[int]:
         match = _RANGE.fullmatch(piece.strip())
         first = int(match[1]) if match else 1
         last = int(match[2] or first) if match else 0
-        if not 0 <= last - first < _MOST_SEEDS:
+        if not 0 <= last - first < _MAX_SEEDS:
             raise InvalidRequest(
                 f"--seeds is {clip(text)!r}: numbers or ranges are wanted, such as 42-51 or 7,9"
             )
