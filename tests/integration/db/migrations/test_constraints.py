@@ -140,6 +140,26 @@ async def test_an_event_that_does_not_go_on_from_the_last_one_is_refused(
     await database.fetch(insert, 2, ID.format(1), "reserved", "bound")
 
 
+async def test_a_step_of_a_grant_is_refused_in_the_history_of_another_pod(
+    database: Database,
+) -> None:
+    """A row whose pod was changed by hand takes no step until the reconciler has put it right."""
+    await database.fetch(allocation(1, "pod", 1, "10", None))
+    await database.fetch(allocation(2, "gone", 1, "10", "20"))
+    insert = (
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state)"
+        " VALUES ($1, $2, $3, $4, $5)"
+    )
+    await database.fetch(insert, "pod", 1, ID.format(1), None, "allocated")
+    await database.fetch(insert, "gone", 1, ID.format(2), None, "allocated")
+
+    for pod, sequence in (("garbage", 1), ("gone", 2)):
+        with pytest.raises(Conflict, match="does not follow"):
+            await database.fetch(insert, pod, sequence, ID.format(1), "allocated", "released")
+
+    await database.fetch(insert, "pod", 2, ID.format(1), "allocated", "released")
+
+
 @pytest.mark.parametrize("sequence", [3, 0, -1])
 async def test_an_event_that_leaves_a_gap_is_refused(database: Database, sequence: int) -> None:
     await database.fetch(allocation(1, "pod", 1, "10", None))
