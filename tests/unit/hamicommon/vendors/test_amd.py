@@ -13,8 +13,8 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
-from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.interface.vendor import Admitted, Placed
+from hamicommon.vendors.shares import Amd
 
 from tests.unit.hamicommon.vendors.asking import amounts_of, container, judge
 

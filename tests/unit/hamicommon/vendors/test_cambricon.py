@@ -3,7 +3,7 @@
 import pytest
 from hamicommon.device_config import CambriconConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.cambricon import Cambricon
+from hamicommon.vendors.shares import Cambricon
 
 from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
 

@@ -3,7 +3,7 @@
 import pytest
 from hamicommon.device_config import HygonConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.hygon import Hygon
+from hamicommon.vendors.shares import Hygon
 
 from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
 

@@ -10,9 +10,9 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, standard_need
-from hamicommon.vendors.iluvatar import Iluvatar
 from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.registry import Vendors
+from hamicommon.vendors.shares import Iluvatar
 
 from tests.unit.hamicommon.vendors.asking import amounts_of, container
 

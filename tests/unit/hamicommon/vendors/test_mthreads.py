@@ -3,7 +3,7 @@
 import pytest
 from hamicommon.device_config import MthreadsConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.mthreads import Mthreads
+from hamicommon.vendors.shares import Mthreads
 
 from tests.unit.hamicommon.vendors.standing import NOW_NS, container, node, placed, pod, share
 

@@ -9,7 +9,7 @@ the engine asks node by node, and only where it must.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -84,6 +84,27 @@ class Chosen:
     """The node takes the container: one share per slice, in the order picked."""
 
     shares: tuple[DeviceShare, ...]
+
+    @classmethod
+    def of(
+        cls,
+        ask: NodeAsk,
+        cards: Iterable[GpuDevice],
+        need: Callable[[DeviceRequest, Selection, GpuDevice], Need] = standard_need,
+    ) -> Chosen:
+        """One slice of each of the cards."""
+        needs = [(card, need(ask.request, ask.selection, card)) for card in cards]
+        return cls(
+            shares=tuple(
+                DeviceShare(
+                    uuid=card.uuid,
+                    vendor=ask.request.vendor,
+                    memory_mib=taken.memory_mib,
+                    core_percent=taken.core,
+                )
+                for card, taken in needs
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, check_placed, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
-from hamicommon.vendors.interface.vendor import PairScores, RestoresDetails, Vendor
+from hamicommon.vendors.interface.vendor import PairScores, Vendor
 from hamicommon.vendors.registry import Vendors
 
 MIG = "mig"
@@ -227,14 +227,11 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
     # card (TRAP-1).
     roles = [role for role, _ in containers_of(pod)]
     containers = keys.decode_pod_devices(text)
-    if isinstance(vendor, RestoresDetails):
-        containers = tuple(
-            tuple(
-                replace(share, detail=vendor.detail_of(share, keys.annotations_of(pod)))
-                for share in shares
-            )
-            for shares in containers
-        )
+    written = keys.annotations_of(pod)
+    containers = tuple(
+        tuple(replace(share, detail=vendor.detail_of(share, written)) for share in shares)
+        for shares in containers
+    )
     over = "init" if _init_is_through(pod) else ""
     found = []
     for index, shares in enumerate(containers):

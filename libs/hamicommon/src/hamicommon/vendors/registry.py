@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,26 +10,34 @@ from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
-from hamicommon.vendors.amd import Amd
-from hamicommon.vendors.ascend.ascend import Ascend
-from hamicommon.vendors.awsneuron.awsneuron import AwsNeuron
-from hamicommon.vendors.biren import Biren
-from hamicommon.vendors.cambricon import Cambricon
-from hamicommon.vendors.enflame.drs import EnflameDrs
-from hamicommon.vendors.enflame.gcu import EnflameGcu
-from hamicommon.vendors.hygon import Hygon
-from hamicommon.vendors.iluvatar import Iluvatar
+from hamicommon.vendors.ascend import Ascend
+from hamicommon.vendors.awsneuron import AwsNeuron
+from hamicommon.vendors.enflame import EnflameDrs, EnflameGcu
 from hamicommon.vendors.interface.vendor import Vendor
-from hamicommon.vendors.kunlun.vxpu import KunlunVxpu
-from hamicommon.vendors.kunlun.xpu import KunlunXpu
-from hamicommon.vendors.metax.gpu import MetaxGpu
-from hamicommon.vendors.metax.sgpu import MetaxSgpu
-from hamicommon.vendors.mthreads import Mthreads
+from hamicommon.vendors.kunlun import KunlunVxpu, KunlunXpu
+from hamicommon.vendors.metax import MetaxGpu, MetaxSgpu
 from hamicommon.vendors.nvidia.nvidia import Nvidia
-from hamicommon.vendors.vastai import Vastai
+from hamicommon.vendors.shares import Amd, Cambricon, Hygon, Iluvatar, Mthreads
+from hamicommon.vendors.slots import Biren, Vastai
 
 _MAX_REMEMBERED = 1024
 """Sets of resource names that containers were seen with."""
+
+_CLASSES: tuple[tuple[str, tuple[Callable[[Any], Vendor], ...]], ...] = (
+    ("nvidia", (Nvidia,)),
+    ("cambricon", (Cambricon,)),
+    ("hygon", (Hygon,)),
+    ("enflame", (EnflameGcu, EnflameDrs)),
+    ("mthreads", (Mthreads,)),
+    ("metax", (MetaxGpu, MetaxSgpu)),
+    ("kunlun", (KunlunXpu, KunlunVxpu)),
+    ("awsneuron", (AwsNeuron,)),
+    ("amd", (Amd,)),
+    ("vastai", (Vastai,)),
+    ("biren", (Biren,)),
+)
+"""By block of the configuration the vendors that need no flag, in HAMi's order; two where whole
+cards and slices differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,12 @@ class Vendors:
 
         Raises: InvalidRequest when two of them have one name.
         """
-        found = list(_in_order(config))
+        found = [
+            vendor(block)
+            for name, vendors in _CLASSES
+            if (block := getattr(config, name))
+            for vendor in vendors
+        ]
         if config.vnpus and enable_ascend:
             found += [Ascend(chip, config.vnpus) for chip in config.vnpus.configs]
         if enable_iluvatar:
@@ -117,32 +130,3 @@ def _changes_every_container(vendor: Vendor) -> bool:
     pod: Json = {"metadata": {}, "spec": {"containers": [container]}}
     vendor.mutate(container, pod)
     return pod != {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}
-
-
-def _in_order(config: DeviceConfig) -> Iterator[Vendor]:
-    """The vendors that need no flag: one per block, two where whole cards and slices differ."""
-    if config.nvidia:
-        yield Nvidia(config.nvidia)
-    if config.cambricon:
-        yield Cambricon(config.cambricon)
-    if config.hygon:
-        yield Hygon(config.hygon)
-    if config.enflame:
-        yield EnflameGcu(config.enflame)
-        yield EnflameDrs(config.enflame)
-    if config.mthreads:
-        yield Mthreads(config.mthreads)
-    if config.metax:
-        yield MetaxGpu(config.metax)
-        yield MetaxSgpu(config.metax)
-    if config.kunlun:
-        yield KunlunXpu(config.kunlun)
-        yield KunlunVxpu(config.kunlun)
-    if config.awsneuron:
-        yield AwsNeuron(config.awsneuron)
-    if config.amd:
-        yield Amd(config.amd)
-    if config.vastai:
-        yield Vastai(config.vastai)
-    if config.biren:
-        yield Biren(config.biren)

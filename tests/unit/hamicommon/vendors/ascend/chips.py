@@ -7,7 +7,7 @@ from typing import Any
 
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.vendors.ascend.ascend import Ascend
+from hamicommon.vendors.ascend import Ascend
 
 CONFIG = DeviceConfig().vnpus
 assert CONFIG is not None

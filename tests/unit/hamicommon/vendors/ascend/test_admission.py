@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hamicommon.device_config import DeviceConfig, VnpusConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.ascend.ascend import Ascend
+from hamicommon.vendors.ascend import Ascend
 
 from tests.unit.hamicommon.vendors.asking import container
 

@@ -8,7 +8,7 @@ from hamicommon.device_config import DeviceConfig, VnpuChip, VnpusConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.ascend.ascend import Ascend
+from hamicommon.vendors.ascend import Ascend
 from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.registry import Vendors
 

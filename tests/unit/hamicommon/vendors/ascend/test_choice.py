@@ -6,7 +6,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import Selection
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
-from hamicommon.vendors.ascend.fit import score_networks
+from hamicommon.vendors.ascend import score_networks
 
 from tests.unit.hamicommon.vendors.ascend.chips import (
     B3,

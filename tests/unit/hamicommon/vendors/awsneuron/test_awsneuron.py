@@ -11,7 +11,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.vendor_policy import Chosen
-from hamicommon.vendors.awsneuron.awsneuron import AwsNeuron
+from hamicommon.vendors.awsneuron import AwsNeuron
 from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.pod_request import wants_devices
 from hamicommon.vendors.registry import Vendors

@@ -8,7 +8,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Chosen, Need, NotChosen
-from hamicommon.vendors.enflame.drs import EnflameDrs, choose_card, need
+from hamicommon.vendors.enflame import EnflameDrs, choose_card, need
 
 from tests.unit.hamicommon.vendors.standing import (
     NOW_NS,

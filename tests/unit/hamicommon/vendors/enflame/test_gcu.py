@@ -5,7 +5,7 @@ from hamicommon.device_config import EnflameConfig
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import REASONS
-from hamicommon.vendors.enflame.gcu import EnflameGcu
+from hamicommon.vendors.enflame import EnflameGcu
 
 from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
 

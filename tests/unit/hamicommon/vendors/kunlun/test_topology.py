@@ -1,7 +1,7 @@
 """The graph of eight Kunlun cards, by protocol 1.9."""
 
 import pytest
-from hamicommon.vendors.kunlun.topology import PAIRS, QUADS, bubbles, choose
+from hamicommon.vendors.kunlun import PAIRS, QUADS, bubbles, choose
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Chosen, NotChosen
-from hamicommon.vendors.kunlun.vxpu import KunlunVxpu, choose_cards
+from hamicommon.vendors.kunlun import KunlunVxpu, choose_cut_cards
 
 from tests.unit.hamicommon.vendors.standing import (
     ask,
@@ -106,7 +106,7 @@ def test_without_count_or_memory_in_limits_admission_changes_nothing(limits, wan
 
 
 def test_slices_are_taken_by_the_graph() -> None:
-    answer = choose_cards(ask(request(1, 24576), walk((1, 24576))))
+    answer = choose_cut_cards(ask(request(1, 24576), walk((1, 24576))))
 
     assert isinstance(answer, Chosen)
     assert uuids(answer.shares) == ["XPU-0"]
@@ -116,12 +116,12 @@ def test_slices_are_taken_by_the_graph() -> None:
 def test_a_card_is_cut_into_equal_parts() -> None:
     halves = walk((1, 49152), (2, 49152), (0, 0), (1, 24576))
 
-    answer = choose_cards(ask(request(1, 24576), halves))
+    answer = choose_cut_cards(ask(request(1, 24576), halves))
 
     assert isinstance(answer, Chosen)
     # Card 0 holds a half, so the wing has three with room: 1 (two quarters), 2 and 3.
     assert uuids(answer.shares) == ["XPU-1"]
-    assert choose_cards(ask(request(8, 24576), halves)) == NotChosen(reasons={"NumaNotFit": 1})
+    assert choose_cut_cards(ask(request(8, 24576), halves)) == NotChosen(reasons={"NumaNotFit": 1})
     assert XPU.rules.exact
 
 
@@ -135,7 +135,9 @@ def test_a_card_is_cut_into_equal_parts() -> None:
     ids=["mutex first", "then uuids", "else topology"],
 )
 def test_a_refusal_names_one_reason(rules, reasons) -> None:
-    assert choose_cards(ask(request(1, 24576), walk(), rules=rules)) == NotChosen(reasons=reasons)
+    assert choose_cut_cards(ask(request(1, 24576), walk(), rules=rules)) == NotChosen(
+        reasons=reasons
+    )
 
 
 def test_a_placed_pod_carries_its_slices_under_the_vendors_name() -> None:

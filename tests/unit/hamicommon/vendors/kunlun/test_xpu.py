@@ -7,7 +7,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Chosen, NotChosen
-from hamicommon.vendors.kunlun.xpu import KunlunXpu, choose_cards
+from hamicommon.vendors.kunlun import KunlunXpu, choose_whole_cards
 
 from tests.unit.hamicommon.vendors.standing import (
     ask,
@@ -79,7 +79,7 @@ def test_cards_are_taken_by_the_graph_over_the_list_from_its_other_end() -> None
     walk = [DeviceUsage(device=card) for card in reversed(CARDS)]
     rules = [Rule.FITS] * 7 + [Rule.IN_USE]
 
-    answer = choose_cards(ask(request(2), walk, rules=rules))
+    answer = choose_whole_cards(ask(request(2), walk, rules=rules))
 
     assert isinstance(answer, Chosen)
     assert uuids(answer.shares) == ["n-kunlun-1", "n-kunlun-2"]
@@ -97,7 +97,7 @@ def test_cards_are_taken_by_the_graph_over_the_list_from_its_other_end() -> None
 def test_a_refusal_names_uuids_if_any_else_the_topology(rules, reasons) -> None:
     walk = [DeviceUsage(device=card) for card in CARDS]
 
-    assert choose_cards(ask(request(1), walk, rules=rules)) == NotChosen(reasons=reasons)
+    assert choose_whole_cards(ask(request(1), walk, rules=rules)) == NotChosen(reasons=reasons)
 
 
 @pytest.mark.parametrize(

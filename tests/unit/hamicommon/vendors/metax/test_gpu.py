@@ -5,7 +5,7 @@ from hamicommon.device_config import MetaxConfig
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.metax.gpu import MetaxGpu
+from hamicommon.vendors.metax import MetaxGpu
 
 from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from hamicommon.device_config import MetaxConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.metax.sgpu import MetaxSgpu
+from hamicommon.vendors.metax import MetaxSgpu
 
 from tests.unit.hamicommon.vendors.standing import NOW_NS, container, node, placed, pod, share
 

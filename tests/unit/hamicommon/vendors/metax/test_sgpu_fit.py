@@ -9,7 +9,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Chosen, NotChosen
-from hamicommon.vendors.metax.sgpu_fit import choose_cards, node_score
+from hamicommon.vendors.metax import choose_cards, node_score
 
 from tests.unit.hamicommon.vendors.standing import ask, uuids
 

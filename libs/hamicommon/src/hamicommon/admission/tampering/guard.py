@@ -23,7 +23,6 @@ from hamicommon.admission.tampering.mounts import MountRules
 from hamicommon.admission.tampering.variables import VariableRules
 from hamicommon.admission.whole_cards import has_whole_cards_only
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.interface.guarded import GuardsSlices
 from hamicommon.vendors.registry import Vendors
 
 
@@ -35,7 +34,6 @@ class Guard:
         self.policy = policy
         self.mounts = MountRules(vendors, policy.host_folders)
         self.variables = VariableRules(vendors)
-        self._guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
 
     @classmethod
     def of(cls, vendors: Vendors, policy: TamperingPolicy) -> Guard:
@@ -68,7 +66,7 @@ class Guard:
 
     def hide_cards(self, container: Json) -> None:
         """Shows a container that asks for no card none, where the configuration wants that."""
-        for vendor in self._guarding:
+        for vendor in self.vendors:
             vendor.hide_cards(container)
 
     def _of_spec(

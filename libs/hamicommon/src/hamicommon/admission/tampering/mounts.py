@@ -16,7 +16,6 @@ from hamicommon.admission.tampering.containers import JudgedContainer, object_of
 from hamicommon.admission.tampering.findings import Finding, Kind
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.interface.guarded import GuardsSlices
 from hamicommon.vendors.registry import Vendors
 
 Parts = tuple[str, ...]
@@ -69,8 +68,7 @@ class MountRules:
     """Rules of the paths at which containers may mount, and of the node's paths in volumes."""
 
     def __init__(self, vendors: Vendors, host_folders: tuple[str, ...]) -> None:
-        guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
-        folders = (vendor.request_folder for vendor in guarding)
+        folders = (vendor.request_folder for vendor in vendors)
         self._inside = tuple(map(parts_of, IN_CONTAINERS))
         self._host = tuple(map(parts_of, host_folders))
         self._requests = tuple(dict.fromkeys(parts_of(folder) for folder in folders if folder))

@@ -16,7 +16,7 @@ from hamicommon.admission.tampering.findings import Finding, NamespacePermits
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.guarded import GuardedVariable, GuardsSlices
+from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.registry import Vendors
 
 _SHOWN = 64
@@ -27,9 +27,8 @@ class VariableRules:
     """Rules of the values that the vendors' variables may have."""
 
     def __init__(self, vendors: Vendors) -> None:
-        guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
         self._vendors = vendors
-        self._known = {each.name: each for vendor in guarding for each in vendor.guarded_variables}
+        self._known = {each.name: each for vendor in vendors for each in vendor.guarded_variables}
         self._numbered = tuple(f"{each.name}_" for each in self._known.values() if each.numbered)
 
     @property

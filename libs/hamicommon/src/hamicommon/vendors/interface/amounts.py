@@ -107,3 +107,10 @@ def _hint(amount: object, nearly: int, top: int) -> str:
     if str(amount).endswith("i") and 0 < mib <= top and nearly > top:
         return f" (the unit is MiB: write {mib})"
     return ""
+
+
+def write(container: Json, given: Json) -> None:
+    """Write amounts to the container's limits and requests alike."""
+    resources = container["resources"]
+    for part in ("limits", "requests"):
+        resources[part] = (resources.get(part) or {}) | given

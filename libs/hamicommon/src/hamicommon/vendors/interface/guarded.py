@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
-
-from hamicommon.k8s.types import Json
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,20 +31,3 @@ class GuardedVariable:
     """The variable undoes nothing in a pod whose containers have whole cards only."""
     instead: str | None = None
     """Value that is written where it is stripped; None: the variable is removed."""
-
-
-@runtime_checkable
-class GuardsSlices(Protocol):
-    """A vendor whose slices, or cards, can be had by a variable or a mount."""
-
-    @property
-    def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """The variables, each once."""
-
-    @property
-    def request_folder(self) -> str:
-        """The folder in a container whose mounts the runtime takes for requests; empty: none."""
-
-    def hide_cards(self, container: Json) -> None:
-        """Writes into a container that asks for no card what keeps the runtime from showing it any,
-        where the device configuration wants that (`overwriteEnv`)."""

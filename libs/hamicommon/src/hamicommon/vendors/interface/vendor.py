@@ -1,25 +1,36 @@
-"""The interface of a vendor: its names, how a container asks for its cards, and its nodes' cards.
+"""A vendor: its names, how a container asks for its cards, and its nodes' cards.
 
 A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
-and does no I/O. `registry.py` lists the vendors; `pod_request.py` (requests), `admission`
-(mutation) and the inventory of nodes without our agent call them.
+and does no I/O. Most of it is data, which `Vendor` works from; the rest overrides a method.
+`registry.py` lists the vendors; `pod_request.py` (requests), `admission` (mutation) and the
+inventory of nodes without our agent call them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, card_id
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_annotations import UserAnnotation
+from hamicommon.k8s.quantities import parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.guarded import GuardedVariable
+
+MAX_CARDS = 1024
+"""Cards of one vendor on a node that reports only how many; the largest have some dozens."""
+STANDARD_RULES = VendorRules()
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
 """How well two cards are connected; higher is better."""
@@ -71,6 +82,21 @@ class AnnotationKeys:
     lock: str = ""
     """On the node: the lock that the vendor's device plugin expects at Allocate and removes after
     it (protocol 1.0.6); empty for a vendor that never locks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCards:
+    """Equal cards of which a Node lists the sums only; the facts that it does not report."""
+
+    name: str
+    """Part of a card's uuid, `<node>-<name>-<index>`."""
+    memory_mib: int = 0
+    """Memory of every card; not used with `cores`."""
+    cores: int = 0
+    """Cores of a card where the Node lists the sums of cores and memory; 0 where it lists the
+    number of cards."""
+    slots: int = 1
+    """Grants that HAMi counts room for on a card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,75 +155,270 @@ class Placed:
             now=now,
         )
 
+    def shares_of(self, vendor: str) -> list[DeviceShare]:
+        """The vendor's slices, in spec order."""
+        return [s for c in self.containers for s in c.shares if s.vendor == vendor]
 
-class Vendor(Protocol):
-    """One vendor of cards."""
+
+class Vendor:
+    """One vendor of cards: the standard answers, from the data that a subclass states."""
+
+    __slots__ = ()
+
+    config: Any
+    """The vendor's block of the device configuration."""
+    default_core_percent: ClassVar[int] = 100
+    """Cores of every card, in percent, that a request without cores is given."""
+    default_memory_mib: ClassVar[int] = 0
+    """MiB that a request without memory names besides 100 % of a card's."""
+    limits_only: ClassVar[bool] = False
+    """Whether amounts are read from limits only."""
+    always_parsed: ClassVar[bool] = False
+    """Whether admission looks at requests, too, where limits name nothing."""
+    listed_cards: ClassVar[ListedCards | None] = None
+    """Cards of a vendor without a register annotation."""
+    alive_while_listed: ClassVar[bool] = False
+    """Whether the plugin of a vendor without a handshake lives only while the kubelet lists cards;
+    otherwise it always does (protocol 1, CheckHealth answers true)."""
 
     @property
     def name(self) -> str:
         """HAMi's `commonWord`, such as `NVIDIA`; the key of the vendor everywhere."""
-
-    @property
-    def resources(self) -> ResourceNames:
-        """Names of its extended resources."""
+        raise NotImplementedError
 
     @property
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
+        raise NotImplementedError
 
     @property
     def rules(self) -> VendorRules:
-        """How the engine judges and chooses its cards."""
+        """How the engine judges and chooses its cards: the standard loop."""
+        return STANDARD_RULES
+
+    @property
+    def memory_factor(self) -> int:
+        """MiB per unit of the memory resource: as configured, at least 1."""
+        return max(getattr(self.config, "memory_factor", 1), 1)
+
+    @property
+    def resources(self) -> ResourceNames:
+        """Names of its extended resources, as far as its block has them."""
+        return ResourceNames(
+            count=self.config.resource_count_name,
+            memory=getattr(self.config, "resource_memory_name", ""),
+            core=getattr(self.config, "resource_core_name", ""),
+            memory_factor=self.memory_factor,
+        )
+
+    @property
+    def guarded_variables(self) -> tuple[GuardedVariable, ...]:
+        """The variables by which a container undoes a slice or takes cards, each once."""
+        return ()
+
+    @property
+    def request_folder(self) -> str:
+        """The folder in a container whose mounts the runtime takes for requests; empty: none."""
+        return ""
+
+    def hide_cards(self, container: Json) -> None:
+        """Write into a container that asks for no card what keeps the runtime from showing it any,
+        where the device configuration wants that (`overwriteEnv`)."""
 
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
         """Return what the container asks for; None when it asks for no card of this vendor.
 
-        `annotations` are the pod's.
+        `annotations` are the pod's. Without memory the whole card's.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
+        names = self.resources
+        count = amounts.count(container, names.count, limits_only=self.limits_only)
+        if not count:
+            return None
+        memory = self._memory_mib(container, names)
+        return DeviceRequest(
+            vendor=self.name,
+            count=count,
+            memory_mib=memory or self.default_memory_mib,
+            memory_percent=None if memory else 100,
+            core_percent=self._core_percent(container, names),
+        )
+
+    def _memory_mib(self, container: Json, names: ResourceNames) -> int:
+        factor = names.memory_factor
+        return amounts.memory(container, names.memory, factor=factor, limits_only=self.limits_only)
+
+    def _core_percent(self, container: Json, names: ResourceNames) -> int:
+        default = self.default_core_percent
+        return amounts.cores(container, names.core, default=default, limits_only=self.limits_only)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
+        """Which cards the pod's annotations allow: by the lists of types and uuids that the vendor
+        has."""
+
+        def entries(key: str) -> tuple[str, ...]:
+            return keys.split_list(annotations.get(key, "")) if key else ()
+
+        return Selection(
+            use_types=entries(self.keys.use_types),
+            avoid_types=entries(self.keys.avoid_types),
+            use_uuids=entries(self.keys.use_uuids),
+            avoid_uuids=entries(self.keys.avoid_uuids),
+        )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The cards that a Node object reports; empty when it reports none.
 
-        Raises: InvalidRequest when what it reports is malformed.
+        They are in the vendor's register annotation (JSON or CSV, protocol 2.3), or follow from
+        the capacities that the kubelet lists.
+
+        Raises: InvalidRequest when what it reports is malformed, or absurdly many cards.
         """
+        if self.listed_cards is not None:
+            return self._listed(node, self.listed_cards)
+        text = keys.annotations_of(node).get(self.keys.register, "")
+        return keys.decode_register(text, vendor=self.name) if text else ()
+
+    def _listed(self, node: Json, cards: ListedCards) -> tuple[GpuDevice, ...]:
+        names = self.resources
+        memory_mib = cards.memory_mib
+        if cards.cores:
+            cores = listed(node, "capacity", names.core)
+            if not cores:
+                return ()
+            units = listed(node, "capacity", names.memory)
+            count = -(-cores // cards.cores)
+            memory_mib = units * names.memory_factor * cards.cores // cores
+        else:
+            count = listed(node, "capacity", names.count)
+        host = str((node.get("metadata") or {}).get("name", ""))
+        if count > MAX_CARDS:
+            raise InvalidRequest(
+                f"node {host}: its capacity comes to {count} {self.name} cards: at most "
+                f"{MAX_CARDS} are wanted"
+            )
+        return tuple(
+            GpuDevice(
+                uuid=GpuUuid(f"{host}-{cards.name}-{index}"),
+                index=index,
+                vendor=self.name,
+                type=self.name,
+                slots=cards.slots,
+                memory_mib=memory_mib,
+                core_percent=cards.cores or 100,
+                mode="",
+            )
+            for index in range(count)
+        )
 
     def node_pair_scores(self, node: Json) -> PairScores:
         """How the node's cards are connected; empty when unknown.
 
-        Raises: InvalidRequest when what it reports is malformed.
+        Raises: InvalidRequest when the annotation is malformed.
         """
+        text = keys.annotations_of(node).get(self.keys.pair_scores, "")
+        return keys.decode_pair_scores(text) if text else {}
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """Return what this vendor writes on a placed pod, HAMi's keys and values to the byte.
 
         Empty when none of the containers has a card of this vendor.
         """
+        if not placed.shares_of(self.name):
+            return {}
+        devices = keys.encode_pod_devices(placed.containers, self.name)
+        written = {key: devices for key in (self.keys.to_allocate, self.keys.allocated) if key}
+        return written | self.plugin_annotations(placed)
+
+    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+        """Return what the vendor's device plugin reads besides the slices."""
+        return {}
+
+    def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
+        """`DeviceShare.detail` of a slice that was read from the annotations of a placed pod."""
+        return share.detail
 
     def plugin_alive(self, node: Json) -> bool:
         """Whether the node's device plugin of this vendor can take pods, as far as the Node shows.
 
         Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
         """
+        if self.keys.handshake:
+            return answers_handshake(node, self.keys.handshake, self.resources.count)
+        return not self.alive_while_listed or lists_some(node, "capacity", self.resources.count)
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Fills in defaults at admission, editing the given objects (the caller's own copy).
+        """Fill in defaults at admission, editing the given objects (the caller's own copy).
 
-        Doing it twice changes nothing more.
+        Nothing is filled in; the container asks for a card when its limits name a count that is
+        not 0. Doing it twice changes nothing more.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
+        wants = amounts.asks(container, self.resources.count, limits_only=True)
+        if wants or self.always_parsed:
+            self.parse_request(container, keys.annotations_of(pod))
+        return Admitted(wants=wants)
 
 
-@runtime_checkable
-class RestoresDetails(Protocol):
-    """A vendor whose slices have details that can be read from a placed pod."""
+def listed(node: Json, part: str, resource: str) -> int:
+    """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
 
-    def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """`DeviceShare.detail` of a slice that was read from the pod's annotations."""
+    Args: part: `capacity` or `allocatable`.
+    Raises: InvalidRequest when what it lists is no whole number.
+    """
+    amount = ((node.get("status") or {}).get(part) or {}).get(resource, 0)
+    value = parse_int(amount)
+    if value is None or value < 0:
+        name = (node.get("metadata") or {}).get("name", "")
+        raise InvalidRequest(
+            f"node {name}: {part} of {resource} is {amount}: a whole number is wanted"
+        )
+    return value
+
+
+def lists_some(node: Json, part: str, resource: str) -> bool:
+    """Whether the Node's status lists any of `resource`; an amount that is no number is none."""
+    try:
+        return listed(node, part, resource) > 0
+    except InvalidRequest:
+        return False
+
+
+def answers_handshake(node: Json, key: str, resource: str) -> bool:
+    """Whether a plugin with a handshake lives (protocol 2.4).
+
+    Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
+    then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
+    where it lists none of the resource.
+    """
+    if "Requesting" not in keys.annotations_of(node).get(key, ""):
+        return True
+    return lists_some(node, "allocatable", resource)
+
+
+def set_env(container: Json, name: str, value: str) -> None:
+    """Sets one env entry, in place of the entries of that name: of several the last counts."""
+    env = container["env"] = container.get("env") or []
+    wanted = {"name": name, "value": value}
+    places = [place for place, entry in enumerate(env) if entry.get("name") == name]
+    for place in reversed(places[1:]):
+        del env[place]
+    if places:
+        env[places[0]] = wanted
+    else:
+        env.append(wanted)
+
+
+def indexes(placed: Placed, vendor: str) -> str:
+    """Indexes of the cards of the last container that has some: HAMi overwrites the earlier."""
+    last = [c.shares for c in placed.containers if any(s.vendor == vendor for s in c.shares)][-1]
+    return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == vendor)
+
+
+def unix_ns(now: datetime) -> str:
+    """Nanoseconds since 1970, exact to the microsecond, as Go writes them."""
+    return str((now - _EPOCH) // timedelta(microseconds=1) * 1000)

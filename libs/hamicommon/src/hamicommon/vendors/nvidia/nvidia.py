@@ -12,27 +12,29 @@ from dataclasses import dataclass, replace
 from hamicommon.device_config import INT32_MAX, NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
+from hamicommon.k8s.annotations import (
+    MIG_ALLOCATIONS,
+    NODE_LOCK,
+    NVIDIA_ALLOCATED,
+    NVIDIA_HANDSHAKE,
+    NVIDIA_PAIR_SCORES,
+    NVIDIA_REGISTER,
+    NVIDIA_TO_ALLOCATE,
+)
 from hamicommon.k8s.pod_annotations import NVIDIA_ANNOTATIONS, NVIDIA_MODE, NVIDIA_NUMA_BIND
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.guarded import GuardedVariable
-from hamicommon.vendors.interface.registered import RegisteredVendor
-from hamicommon.vendors.interface.standard import (
-    answers_handshake,
-    device_annotations,
-    selection,
-    set_env,
-)
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
-    PairScores,
     Placed,
     ResourceNames,
+    Vendor,
+    set_env,
 )
 from hamicommon.vendors.nvidia.guarded import (
     CORE_POLICY_ENV,
@@ -46,29 +48,27 @@ from hamicommon.vendors.nvidia.mig import RULES
 
 NAME = "NVIDIA"
 
-KEYS = AnnotationKeys(
-    register=keys.NVIDIA_REGISTER,
-    handshake=keys.NVIDIA_HANDSHAKE,
-    to_allocate=keys.NVIDIA_TO_ALLOCATE,
-    allocated=keys.NVIDIA_ALLOCATED,
-    use_types="nvidia.com/use-gputype",
-    avoid_types="nvidia.com/nouse-gputype",
-    use_uuids="nvidia.com/use-gpuuuid",
-    avoid_uuids="nvidia.com/nouse-gpuuuid",
-    choices=NVIDIA_ANNOTATIONS,
-    pair_scores=keys.NVIDIA_PAIR_SCORES,
-    lock=keys.NODE_LOCK,
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Nvidia(RegisteredVendor):
-    """The vendor `NVIDIA` (see `interface.vendor.Vendor`)."""
+class Nvidia(Vendor):
+    """The vendor `NVIDIA`."""
 
     config: NvidiaConfig
 
     name = NAME
-    keys = KEYS
+    keys = AnnotationKeys(
+        register=NVIDIA_REGISTER,
+        handshake=NVIDIA_HANDSHAKE,
+        to_allocate=NVIDIA_TO_ALLOCATE,
+        allocated=NVIDIA_ALLOCATED,
+        use_types="nvidia.com/use-gputype",
+        avoid_types="nvidia.com/nouse-gputype",
+        use_uuids="nvidia.com/use-gpuuuid",
+        avoid_uuids="nvidia.com/nouse-gpuuuid",
+        choices=NVIDIA_ANNOTATIONS,
+        pair_scores=NVIDIA_PAIR_SCORES,
+        lock=NODE_LOCK,
+    )
     rules = RULES
 
     @property
@@ -80,7 +80,7 @@ class Nvidia(RegisteredVendor):
             memory_percent=self.config.resource_memory_percentage_name,
             core=self.config.resource_core_name,
             priority=self.config.resource_priority_name,
-            memory_factor=max(self.config.memory_factor, 1),
+            memory_factor=self.memory_factor,
         )
 
     def parse_request(
@@ -93,8 +93,7 @@ class Nvidia(RegisteredVendor):
         count = amounts.count(container, self.config.resource_count_name)
         if not count:
             return None
-        factor = max(self.config.memory_factor, 1)
-        memory = amounts.memory(container, self.config.resource_memory_name, factor=factor)
+        memory = self._memory_mib(container, self.resources)
         percent = self._lenient_percent(container)
         cores = self._cores(container)
         if not memory and percent is None:
@@ -111,39 +110,31 @@ class Nvidia(RegisteredVendor):
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""
         return replace(
-            selection(annotations, KEYS),
+            Vendor.select(self, annotations),
             mode=NVIDIA_MODE.read(annotations) or "",
             numa_bind=NVIDIA_NUMA_BIND.read(annotations) or False,
         )
-
-    def node_pair_scores(self, node: Json) -> PairScores:
-        """The node's pair scores; empty when it has none.
-
-        Raises: InvalidRequest when the annotation is malformed.
-        """
-        text = keys.annotations_of(node).get(keys.NVIDIA_PAIR_SCORES, "")
-        return keys.decode_pair_scores(text) if text else {}
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, twice, and the reservations of those on MIG cards."""
         wire = replace(
             placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
         )
-        written = device_annotations(wire, NAME, self.keys)
+        written = Vendor.pod_annotations(self, wire)
         reservations = mig.reservations_of(placed.containers, NAME)
         if reservations:
-            written[keys.MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
+            written[MIG_ALLOCATIONS] = mig.encode_reservations(reservations)
         return written
 
     def plugin_alive(self, node: Json) -> bool:
         """While the kubelet lists some of the resource; by the handshake where it never did."""
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         if self.resources.count not in allocatable:
-            return answers_handshake(node, keys.NVIDIA_HANDSHAKE, self.resources.count)
+            return Vendor.plugin_alive(self, node)
         return bool(parse_int(allocatable[self.resources.count]))
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Fills in defaults at admission, editing the given objects (protocol 1.1, Admission).
+        """Fill in defaults (protocol 1.1, Admission).
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
@@ -165,7 +156,7 @@ class Nvidia(RegisteredVendor):
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """See `interface.guarded.GuardsSlices`."""
+        """The variables of `guarded.py`."""
         return guarded_variables(
             count=self.config.resource_count_name,
             memory=self.config.resource_memory_name,

@@ -1,14 +1,17 @@
-"""What vendors share: the handshake, amounts that a Node lists, env entries."""
+"""What vendors share: registered cards, the handshake, amounts that a Node lists, env entries."""
 
 import pytest
+from hamicommon.device_config import HygonConfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.interface.standard import (
+from hamicommon.vendors.interface.vendor import (
     answers_handshake,
     listed,
     set_env,
 )
+from hamicommon.vendors.shares import Hygon
 
 KEY = "hami.io/node-handshake-x"
+VENDOR = Hygon(HygonConfig())
 
 
 def node(annotations=None, **allocatable):
@@ -59,3 +62,16 @@ def test_an_env_entry_is_set_once() -> None:
     bare = {"env": None}
     set_env(bare, "A", "x")
     assert bare["env"] == [{"name": "A", "value": "x"}]
+
+
+def registering(text: str) -> dict[str, object]:
+    return {"metadata": {"name": "n", "annotations": {VENDOR.keys.register: text}}}
+
+
+def test_cards_are_read_in_either_form_and_none_without_the_annotation() -> None:
+    (from_json,) = VENDOR.node_devices(registering('[{"id":"a","count":1}]'))
+    (from_csv,) = VENDOR.node_devices(registering("a,1,2,3,T,0,true:"))
+
+    assert (from_json.uuid, from_csv.uuid) == ("a", "a")
+    assert (from_json.vendor, from_csv.vendor) == ("DCU", "DCU")
+    assert VENDOR.node_devices({"metadata": {"name": "n"}}) == ()

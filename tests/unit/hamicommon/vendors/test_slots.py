@@ -12,9 +12,8 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
-from hamicommon.vendors.biren import Biren
 from hamicommon.vendors.interface.vendor import Placed
-from hamicommon.vendors.vastai import Vastai, in_dies, score_dies
+from hamicommon.vendors.slots import Biren, Vastai, in_dies, score_dies
 
 from tests.unit.hamicommon.vendors.asking import (
     container,

@@ -1,1 +1,0 @@
-"""Enflame: whole GCUs and DRS slices."""

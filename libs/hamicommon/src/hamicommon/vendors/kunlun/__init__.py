@@ -1,1 +1,0 @@
-"""Kunlunxin: whole XPUs and vXPUs."""

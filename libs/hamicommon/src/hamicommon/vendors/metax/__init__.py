@@ -1,1 +1,0 @@
-"""MetaX: whole GPUs and sGPUs."""
