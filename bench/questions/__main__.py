@@ -20,9 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import asyncpg
-from hami_metrics.adapters.capacity import sum_up_capacity
+from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_metrics.adapters.namespaces import sum_up_namespaces
-from hami_metrics.adapters.showback import sum_up_showback
 from hamicommon.errors import HamiError
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.questions import Answer, answer, questions

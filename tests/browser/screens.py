@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from hami_metrics.adapters.showback import sum_up_showback
+from hami_metrics.adapters.capacity import sum_up_showback
 
 from bench.pages.service import Service, service
 from tests.browser.chromium import a_page, chromium, live, why_missing

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from hami_metrics.adapters.showback import sum_up_showback
+from hami_metrics.adapters.capacity import sum_up_showback
 from hamicommon.ledger.questions import answer
 from hypothesis import HealthCheck, given, settings
 

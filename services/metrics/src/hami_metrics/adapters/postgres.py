@@ -11,10 +11,9 @@ import asyncpg
 from hamicommon.ledger.database import translated
 from hamicommon.ledger.partitions import AHEAD_DAYS, keep_partitions
 
-from hami_metrics.adapters.capacity import sum_up_capacity
+from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.adapters.rollups import sum_up_bucket, unsummed
-from hami_metrics.adapters.showback import sum_up_showback
 from hami_metrics.domain.samples import NodePod, Sample
 
 _SERIES = ("node", "device_uuid", "pod_uid", "namespace", "pod_name", "container")
