@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
 from hami_metrics.exposition.families import build_info, families
-from hami_metrics.exposition.older_names import older_families
+from hami_metrics.exposition.hami_names import hami_families
 from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.devices.health import HealthCause
@@ -119,7 +119,7 @@ def legacy() -> list[Metric]:
     """HAMi's older names."""
     return [
         *LegacyCollector(Observation, list, node="n").collect(),
-        *older_families(EMPTY),
+        *hami_families(EMPTY, older=True),
     ]
 
 

@@ -16,13 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.exposition.hami_names import (
-    card_families,
-    instance_family,
-    quota_families,
-    slice_families,
-)
-from hami_metrics.exposition.older_names import older_families
+from hami_metrics.exposition.hami_names import hami_families
 from hami_metrics.exposition.own_names import capacity_families, ledger_families, waiting_families
 
 
@@ -50,15 +44,12 @@ class LedgerCollector(Collector):
         if snapshot is not None:
             yield from families(snapshot, now=self._clock())
             if self._older_names:
-                yield from older_families(snapshot)
+                yield from hami_families(snapshot, older=True)
 
 
 def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
     """Every family of the cluster's page."""
-    yield from card_families(snapshot.cards)
-    yield instance_family(snapshot.instances)
-    yield from slice_families(snapshot.slices)
-    yield from quota_families(snapshot.quotas)
+    yield from hami_families(snapshot)
     yield from ledger_families(snapshot, now)
     yield from waiting_families(snapshot)
     yield from capacity_families(snapshot, now)

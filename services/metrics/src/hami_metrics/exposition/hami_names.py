@@ -1,139 +1,199 @@
-"""The families that HAMi's scheduler has, by its names (protocol 4.10). Pure."""
+"""The families that HAMi's scheduler has, by its names (protocol 4.10). Pure.
+
+Each has a second name, of before 2.6, with other labels, for dashboards that still ask for it
+(`legacy_metrics`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from prometheus_client.metrics_core import Metric
 
-from hami_metrics.domain.cluster import ClusterCard, ClusterMigInstance, PodSlice, Quota
-from hami_metrics.exposition.gauges import CARD, MIB, Samples, card_labels, zoned_gauge
-
-_OVERVIEW = (*CARD[:3], "device_cores", "device_memory_limit", "device_type")
-_INSTANCE = (
-    *("node", "device_uuid", "device_index", "mig_uuid", "profile"),
-    *("gpu_instance_id", "compute_instance_id", "placement_start", "placement_size"),
+from hami_metrics.domain.cluster import (
+    ClusterCard,
+    ClusterMigInstance,
+    ClusterSnapshot,
+    PodSlice,
+    Quota,
 )
-_SLICE = ("namespace", "node", "pod", "container_index", "device_uuid")
+from hami_metrics.exposition.gauges import MIB, zoned_gauge
+
+T = TypeVar("T")
+Labels = tuple[tuple[str, str, Callable[[T], object]], ...]
+"""Name, older name and value of each."""
 
 
-def card_families(cards: Sequence[ClusterCard]) -> Iterator[Metric]:
-    """Capacity and grants of each card."""
+@dataclass(frozen=True, slots=True)
+class _Gauge(Generic[T]):
+    """One number of each thing."""
 
-    def each(value: Callable[[ClusterCard], float]) -> Samples:
-        return [(card_labels(card), value(card)) for card in cards]
+    name: str
+    older_name: str
+    """Empty: there is none."""
+    text: str
+    labels: Labels[T]
+    number: Callable[[T], float | None]
+    """None: the thing has none."""
+    older_labels: Labels[T] | None = None
+    """Where they are others than `labels`."""
 
-    with_cores = ("node", "device_uuid", "device_index", "device_cores", "device_type")
-    used = [
-        ((*(labels := card_labels(c))[:3], str(c.core_percent), labels[3]), c.used_memory_mib)
-        for c in cards
-    ]
-    yield zoned_gauge(
+    def family(self, things: Iterable[T], *, older: bool) -> Metric:
+        """The gauge with a sample of each thing."""
+        labels = self.older_labels if older and self.older_labels is not None else self.labels
+        numbers = ((thing, self.number(thing)) for thing in things)
+        return zoned_gauge(
+            self.older_name if older else self.name,
+            f"As {self.name}" if older else self.text,
+            [older_name if older else name for name, older_name, _ in labels],
+            [
+                ([str(value(thing)) for _, _, value in labels], number)
+                for thing, number in numbers
+                if number is not None
+            ],
+        )
+
+
+_NODE: Labels[ClusterCard] = (
+    ("node", "nodeid", lambda c: c.node),
+    ("device_uuid", "deviceuuid", lambda c: c.uuid),
+    ("device_index", "deviceidx", lambda c: c.index),
+)
+_CORES: Labels[ClusterCard] = (("device_cores", "devicecores", lambda c: c.core_percent),)
+_MEMORY: Labels[ClusterCard] = (
+    ("device_memory_limit", "devicememorylimit", lambda c: c.memory_mib),
+)
+_TYPE: Labels[ClusterCard] = (("device_type", "devicetype", lambda c: c.type),)
+_CARDS: tuple[_Gauge[ClusterCard], ...] = (
+    _Gauge(
         "hami_gpu_memory_limit_bytes",
+        "GPUDeviceMemoryLimit",
         "Memory of the card",
-        CARD,
-        each(lambda card: card.memory_mib * MIB),
-    )
-    yield zoned_gauge(
+        _NODE + _TYPE,
+        lambda c: c.memory_mib * MIB,
+    ),
+    _Gauge(
         "hami_gpu_core_limit_ratio",
+        "GPUDeviceCoreLimit",
         "Cores of the card, percent (0-100)",
-        CARD,
-        each(lambda card: card.core_percent),
-    )
-    yield zoned_gauge(
+        _NODE + _TYPE,
+        lambda c: c.core_percent,
+    ),
+    _Gauge(
         "hami_gpu_memory_allocated_bytes",
+        "GPUDeviceMemoryAllocated",
         "Memory granted on the card",
-        with_cores,
-        [(labels, mib * MIB) for labels, mib in used],
-    )
-    yield zoned_gauge(
+        _NODE + _CORES + _TYPE,
+        lambda c: c.used_memory_mib * MIB,
+    ),
+    _Gauge(
         "hami_gpu_shared_count",
+        "GPUDeviceSharedNum",
         "Containers that share the card",
-        CARD,
-        each(lambda card: card.used_slots),
-    )
-    yield zoned_gauge(
+        _NODE + _TYPE,
+        lambda c: c.used_slots,
+    ),
+    _Gauge(
         "hami_gpu_core_allocated_ratio",
+        "GPUDeviceCoreAllocated",
         "Cores granted on the card, percent (0-100)",
-        CARD,
-        each(lambda card: card.used_core_percent),
-    )
-    yield _overview(cards)
-    yield zoned_gauge(
-        "hami_node_gpu_memory_allocated_ratio",
-        "Share of the card's memory that is granted, 0 to 1",
-        CARD,
-        [
-            (card_labels(card), card.used_memory_mib / card.memory_mib)
-            for card in cards
-            if card.memory_mib > 0
-        ],
-    )
-
-
-def _overview(cards: Sequence[ClusterCard]) -> Metric:
-    return zoned_gauge(
+        _NODE + _TYPE,
+        lambda c: c.used_core_percent,
+    ),
+    _Gauge(
         "hami_node_gpu_overview",
+        "nodeGPUOverview",
         "Memory granted on the card, with its capacities as labels",
-        _OVERVIEW,
-        [
-            (
-                (c.node, c.uuid, str(c.index), str(c.core_percent), str(c.memory_mib), c.type),
-                c.used_memory_mib * MIB,
-            )
-            for c in cards
-        ],
-    )
-
-
-def instance_family(instances: Sequence[ClusterMigInstance]) -> Metric:
-    """MIG instances with a pod."""
-    return zoned_gauge(
-        "hami_node_gpu_mig_instance_info",
-        "A MIG instance that was made for a pod that holds it",
-        _INSTANCE,
-        [
-            (
-                (
-                    *(one.node, one.device_uuid, str(one.device_index), one.mig_uuid, one.profile),
-                    *map(str, (one.gpu_instance_id, one.compute_instance_id, one.start, one.size)),
-                ),
-                1,
-            )
-            for one in instances
-        ],
-    )
-
-
-def slice_families(slices: Sequence[PodSlice]) -> Iterator[Metric]:
-    """Yield gauges of what each pod holds of each card."""
+        _NODE + _CORES + _MEMORY + _TYPE,
+        lambda c: c.used_memory_mib * MIB,
+    ),
+    _Gauge(
+        "hami_node_gpu_memory_allocated_ratio",
+        "nodeGPUMemoryPercentage",
+        "Share of the card's memory that is granted, 0 to 1",
+        _NODE + _TYPE,
+        lambda c: c.used_memory_mib / c.memory_mib if c.memory_mib > 0 else None,
+        _NODE,
+    ),
+)
+_OF_CARD: Labels[ClusterMigInstance] = (
+    ("node", "nodeid", lambda i: i.node),
+    ("device_uuid", "deviceuuid", lambda i: i.device_uuid),
+    ("device_index", "deviceidx", lambda i: i.device_index),
+)
+_INSTANCE: _Gauge[ClusterMigInstance] = _Gauge(
+    "hami_node_gpu_mig_instance_info",
+    "nodeGPUMigInstance",
+    "A MIG instance that was made for a pod that holds it",
+    (
+        *_OF_CARD,
+        ("mig_uuid", "", lambda i: i.mig_uuid),
+        ("profile", "", lambda i: i.profile),
+        ("gpu_instance_id", "", lambda i: i.gpu_instance_id),
+        ("compute_instance_id", "", lambda i: i.compute_instance_id),
+        ("placement_start", "", lambda i: i.start),
+        ("placement_size", "", lambda i: i.size),
+    ),
+    lambda i: 1,
+    (*_OF_CARD, ("", "migname", lambda i: f"{i.profile}-{i.gpu_instance_id}")),
+)
+_SLICE: Labels[PodSlice] = (
+    ("namespace", "podnamespace", lambda s: s.namespace),
+    ("node", "nodename", lambda s: s.node),
+    ("pod", "podname", lambda s: s.pod_name),
     # HAMi counts containers of the collapsed list, so its container_index is always 0.
-    labelled = [((s.namespace, s.node, s.pod_name, "0", s.device_uuid), s) for s in slices]
-    yield zoned_gauge(
+    ("container_index", "containeridx", lambda s: 0),
+    ("device_uuid", "deviceuuid", lambda s: s.device_uuid),
+)
+_SLICES: tuple[_Gauge[PodSlice], ...] = (
+    _Gauge(
         "hami_vgpu_memory_allocated_bytes",
+        "vGPUMemoryAllocated",
         "Memory of the card that the pod holds",
         _SLICE,
-        [(labels, item.memory_mib * MIB) for labels, item in labelled],
-    )
-    yield zoned_gauge(
+        lambda s: s.memory_mib * MIB,
+    ),
+    _Gauge(
         "hami_vgpu_core_allocated_ratio",
+        "vGPUCoreAllocated",
         "Cores of the card that the pod holds, percent (0-100)",
         _SLICE,
-        [(labels, item.core_percent) for labels, item in labelled],
-    )
-
-
-def quota_families(quotas: Sequence[Quota]) -> Iterator[Metric]:
-    """Yield gauges of what is granted of each quota."""
-    yield zoned_gauge(
+        lambda s: s.core_percent,
+    ),
+)
+_QUOTA: Labels[Quota] = (
+    ("namespace", "quotanamespace", lambda q: q.namespace),
+    ("quota_name", "quotaName", lambda q: q.resource),
+)
+_QUOTAS: tuple[_Gauge[Quota], ...] = (
+    _Gauge(
         "hami_resource_quota_used",
+        "QuotaUsed",
         "Granted against the quota, in the resource's own unit",
-        ("namespace", "quota_name", "limit"),
-        [((q.namespace, q.resource, str(q.limit or 0)), q.used) for q in quotas],
-    )
-    yield zoned_gauge(
+        (*_QUOTA, ("limit", "limit", lambda q: q.limit or 0)),
+        lambda q: q.used,
+    ),
+    _Gauge(
         "hami_resource_quota_limit",
+        "",
         "The quota, in the resource's own unit",
-        ("namespace", "quota_name"),
-        [((q.namespace, q.resource), q.limit) for q in quotas if q.limit is not None],
-    )
+        _QUOTA,
+        lambda q: q.limit,
+    ),
+)
+
+
+def hami_families(snapshot: ClusterSnapshot, *, older: bool = False) -> Iterator[Metric]:
+    """Every family of HAMi's scheduler; `older`: by its name of before 2.6."""
+    yield from _families(_CARDS, snapshot.cards, older)
+    yield from _families((_INSTANCE,), snapshot.instances, older)
+    yield from _families(_SLICES, snapshot.slices, older)
+    yield from _families(_QUOTAS, snapshot.quotas, older)
+
+
+def _families(gauges: Iterable[_Gauge[T]], things: Iterable[T], older: bool) -> Iterator[Metric]:
+    for each in gauges:
+        if each.older_name or not older:
+            yield each.family(things, older=older)
