@@ -12,7 +12,7 @@ import time
 from alembic import context
 from alembic.runtime.migration import MigrationContext, MigrationInfo
 from hamicommon.ledger.migrations import revisions, rights
-from hamicommon.ledger.migrations.engine import open_engine
+from hamicommon.ledger.migrations.session import open_engine
 from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 from sqlalchemy import Connection, text

@@ -25,7 +25,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.model import Draft, StateStep
-from hamicommon.ledger.outbox.announcements import EVENTS
+from hamicommon.ledger.outbox.relay import EVENTS
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings

@@ -20,9 +20,14 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import AllocationEvent
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.outbox import relay as relaying
-from hamicommon.ledger.outbox.announcements import BATCH, Source
-from hamicommon.ledger.outbox.refused_rows import MAX_REFUSALS, UNAVAILABLE_RETRY_S
-from hamicommon.ledger.outbox.relay import POLL_S, OutboxRelay
+from hamicommon.ledger.outbox.relay import (
+    BATCH,
+    MAX_REFUSALS,
+    POLL_S,
+    UNAVAILABLE_RETRY_S,
+    OutboxRelay,
+    Source,
+)
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import NatsSettings, PostgresSettings
 from hamilocal.servers.data import nats as nats_server

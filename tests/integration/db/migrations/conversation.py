@@ -31,7 +31,7 @@ from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports.ledger import AgentInventory, DecisionRow
-from hamicommon.bus.publisher import Outgoing
+from hamicommon.bus.client import Outgoing
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice, NodeInventory

@@ -7,20 +7,40 @@ closes, so a command that asks through it has no second one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
 import asyncpg
 from sqlalchemy import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from hamicommon.errors import Unavailable
-from hamicommon.ledger.connection import Connection, place_of
-from hamicommon.ledger.migrations.engine import open_engine
+from hamicommon.ledger.connection import Connection, connect, place_of
 from hamicommon.settings import PostgresSettings
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: PostgresSettings, *, command_timeout_s: float | None = None
+) -> AsyncIterator[AsyncEngine]:
+    """A SQLAlchemy engine without a pool; see `connect` for `command_timeout_s`.
+
+    Its connections raise what `hamicommon.ledger.connection.connect` does.
+    """
+    # SQLAlchemy would take the DSN apart itself, and hand asyncpg parameters of libpq's (`sslmode`)
+    # that it knows in a DSN alone.
+    creator = partial(connect, settings, command_timeout_s=command_timeout_s)
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=creator)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
 
 T = TypeVar("T")
 

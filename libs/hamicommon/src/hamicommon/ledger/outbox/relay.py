@@ -6,13 +6,16 @@ that ends in between publishes them again under the same deduplication id: deliv
 once. There is no high-water mark that a slow transaction could slip under.
 
 A row that the bus refuses while it stores others (a payload larger than the bus takes) is tried
-ever more rarely (`refused_rows.py`) and then parked: `published_at` is set to infinity, so that no
+ever more rarely (`RefusedRows`) and then parked: `published_at` is set to infinity, so that no
 relay takes it and no retention removes it (docs/operations.md). A bus that stores nothing parks no
 row.
 
 The process that committed calls `wake()`; other writers NOTIFY `hami_outbox`; polling backs both
 up. The reservation itself does not NOTIFY, because Postgres takes one database-wide lock for
 commits that do, which would put every grant's fsync in single file.
+
+`allocation_events` is its own outbox. `outbox` has the health changes of cards, and what a version
+before migration 0034 wrote.
 """
 
 from __future__ import annotations
@@ -21,17 +24,136 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from cachetools import FIFOCache
 
 from hamicommon.bus.client import Outgoing
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
-from hamicommon.ledger.outbox.announcements import BATCH, SOURCES, Source
-from hamicommon.ledger.outbox.refused_rows import RefusedRows
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
+
+# A row is parked after so many refusals, each while others were stored; with doubled waits between
+# them that takes four minutes, in which a bus that is short of something recovers.
+MAX_REFUSALS = 8
+# While the bus stores nothing at all, a row waits no longer than this for its return.
+UNAVAILABLE_RETRY_S = 15.0
+# Refused rows that a relay remembers; a forgotten one is counted from 0 again.
+MAX_ROWS = 10_000
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """Attempts in vain at one row, and those of them that were the row's own fault."""
+
+    attempts: int
+    counted: int
+    stored_before: int
+    due_at: float
+
+
+RowKey = tuple[str, int]
+"""Table and id."""
+
+
+class RefusedRows:
+    """Rows that the bus refused, and when each is due again.
+
+    A refusal counts against the row when the bus has stored another one since the attempt before.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, retry_s: float) -> None:
+        """`clock`: seconds; a row is tried again after `retry_s`, and then ever more rarely."""
+        self._clock = clock
+        self._retry_s = retry_s
+        self._stored = self._stored_before = 0
+        self._rows: FIFOCache[RowKey, _Refusal] = FIFOCache(MAX_ROWS)
+
+    def waiting_ids(self, table: str) -> list[int]:
+        """Return the ids of the table's rows that are not due."""
+        now = self._clock()
+        return [
+            row_id
+            for (owner, row_id), refusal in self._rows.items()
+            if owner == table and refusal.due_at > now
+        ]
+
+    def on_stored(self, keys: Iterable[RowKey]) -> None:
+        """Note which rows of one batch the bus stored; if there are any, it is available."""
+        self._stored_before = self._stored
+        for key in keys:
+            self._rows.pop(key, None)
+            self._stored += 1
+        if self._stored > self._stored_before:
+            for refusal in self._rows.values():
+                if not refusal.counted:
+                    refusal.due_at = 0.0
+
+    def on_refused(self, key: RowKey) -> bool:
+        """Note a row that the bus refused, after `on_stored` of its batch; True: give it up."""
+        refusal = self._rows.setdefault(key, _Refusal(0, 0, self._stored_before, 0.0))
+        blamed = self._stored > refusal.stored_before
+        refusal.attempts += 1
+        refusal.counted += blamed
+        refusal.stored_before = self._stored
+        wait_s = self._retry_s * 2.0 ** min(refusal.attempts - 1, MAX_REFUSALS)
+        refusal.due_at = self._clock() + (wait_s if blamed else min(wait_s, UNAVAILABLE_RETRY_S))
+        return refusal.counted >= MAX_REFUSALS
+
+    def forget(self, key: RowKey) -> None:
+        """Forget a row that was given up."""
+        self._rows.pop(key, None)
+
+
+BATCH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table with facts to announce; each statement takes row ids as $1."""
+
+    table: str
+    take: str
+    """Rows to announce (id, subject, data, traceparent, created_at), but for those of $1."""
+    mark_published: str
+    park: str
+
+
+# Without counters of cards: the one scheduler that is active has them from its own commits.
+EVENTS = Source(
+    table="allocation_events",
+    take=f"""
+SELECT e.id, 'hami.events.v1.allocation.' || e.state AS subject,
+       jsonb_build_object(
+           'version', 1, 'event_id', e.id, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
+           'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node, 'state', e.state,
+           'sequence', e.sequence, 'reason', e.reason, 'at', e.at,
+           'counters', '[]'::jsonb)::text AS data,
+       a.traceparent, e.at AS created_at
+  FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+ WHERE e.published_at IS NULL AND e.id <> ALL($1::bigint[])
+ ORDER BY e.id LIMIT {BATCH}
+""",
+    mark_published="UPDATE allocation_events SET published_at = now() WHERE id = ANY($1::bigint[])",
+    park="UPDATE allocation_events SET published_at = 'infinity' WHERE id = ANY($1::bigint[])",
+)
+OUTBOX = Source(
+    table="outbox",
+    # The payload travels as PostgreSQL writes it: nothing here has to read it.
+    take=f"""
+SELECT id, subject, payload::text AS data, traceparent, created_at FROM outbox
+ WHERE published_at IS NULL AND id <> ALL($1::bigint[])
+ ORDER BY id LIMIT {BATCH}
+""",
+    mark_published="DELETE FROM outbox WHERE id = ANY($1::bigint[])",
+    park="UPDATE outbox SET published_at = 'infinity' WHERE id = ANY($1::bigint[])",
+)
+SOURCES = (EVENTS, OUTBOX)
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,22 +2,66 @@
 
 Rows 0..len(names)-1 are in use and dense; a node that goes leaves its row to the last one. Written
 by `view.ClusterView` alone, which knows what the rows mean to the engine.
+
+What cards and nodes are alike in has numbers, so that a rule about a kind is asked once. A model is
+a card without its individuality (`cards.model_of`); a make-up is the sequence of models on a node.
+Both are counted, so that kinds which are gone from the cluster do not stay in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, card_id
-from hamicommon.placement.cluster.card_kinds import Kinds
 from hamicommon.placement.cluster.cards import Cards, Int, model_of
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import PairScores
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Kinds(Generic[K]):
+    """Distinct values with small numbers from 1 on; a number that nothing uses is given again."""
+
+    def __init__(self) -> None:
+        self.by_number: list[K | None] = [None]
+        """None where the number is not in use; 0 never is."""
+        self._numbers: dict[K, int] = {}
+        self._uses: list[int] = [0]
+        self._free: list[int] = []
+
+    def hold(self, value: K) -> int:
+        """The number of `value`, used once more."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = self._new(value)
+        self._uses[number] += 1
+        return number
+
+    def release(self, number: int) -> None:
+        """Takes one use back."""
+        self._uses[number] -= 1
+        if self._uses[number] == 0:
+            value = self.by_number[number]
+            assert value is not None
+            del self._numbers[value]
+            self.by_number[number] = None
+            self._free.append(number)
+
+    def _new(self, value: K) -> int:
+        if self._free:
+            number = self._free.pop()
+            self.by_number[number] = value
+            return number
+        self.by_number.append(value)
+        self._uses.append(0)
+        return len(self.by_number) - 1
+
 
 NO_PAIRS: PairScores = {}
 

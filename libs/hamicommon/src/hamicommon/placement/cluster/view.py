@@ -8,21 +8,52 @@ loop owns it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.cluster.arrivals import UsualPods
 from hamicommon.placement.cluster.by_row import CardsByRow
 from hamicommon.placement.cluster.cache import Memory
-from hamicommon.placement.cluster.cards import Int
+from hamicommon.placement.cluster.cards import Cards, Int
 from hamicommon.placement.cluster.free_cpu import FreeCpu
 from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows, newest
-from hamicommon.placement.cluster.snapshot import Frozen, used_of
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import PairScores, VendorRules
+
+
+class Frozen(NamedTuple):
+    """Contents of a view at one moment; later changes of the view leave it as it is.
+
+    It is for the record of a decision (`explain/record.py` encodes it).
+    """
+
+    version: int
+    """`ClusterView.version` then."""
+    inventory_version: int
+    """Equal for moments between which no node's cards were written, only counters."""
+    names: tuple[NodeName, ...]
+    """All nodes, in no particular order."""
+    usages: tuple[tuple[DeviceUsage, ...], ...]
+    """Per node, its cards by place; their own `used_*` may be older than `used`."""
+    rows: tuple[int, ...]
+    """Which of the nodes `used` is about, as positions in `names`."""
+    used: npt.NDArray[np.int32]
+    """(rows, places, 3): used slots, MiB and percent of every card."""
+
+
+def used_of(cards: Cards) -> npt.NDArray[np.int32]:
+    """(rows, places, 3): what is granted on the cards, as `Frozen.used`."""
+    columns = (
+        cards.slots - cards.free_slots,
+        cards.memory - cards.free_memory,
+        cards.core - cards.free_core,
+    )
+    return np.stack(columns, axis=-1).astype(np.int32)
+
 
 __all__ = ["CardState", "ClusterView", "Frozen"]
 
