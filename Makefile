@@ -21,7 +21,7 @@ test: setup checks ## everything that needs no real Kubernetes; four workers
 	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 4 $(ARGS); status=$$?; wait $$types && exit $$status
 test-%: setup ## one of the suites below; ARGS are pytest's
 	@scripts/suite $* $(ARGS)
-bench-%: setup ## one benchmark, for example: make bench-filter
+bench-%: setup ## one of filter, pods, libvgpu, node-agent, pages, packing; ARGS are its own
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 lint: setup checks ## checks and mypy
 	@$(BIN)/mypy

@@ -1,1 +1,1 @@
-"""/filter over HTTP on a real scheduler process; `make bench-filter`."""
+"""/filter over HTTP on a real scheduler process, up to 10,000 nodes; `make bench-filter`."""

@@ -6,25 +6,42 @@ synchronous_commit, traces to a file, decision records, outbox to NATS, pod even
 and announcements came is checked. `cpu_ms` is the scheduler's CPU time per decision with all its
 background work; on a busy machine it shows more than the latencies. Prints the budgets of
 architecture 7 beside the figures and writes bench/results/filter.json.
+
+`--agents`: the node-agents of all nodes report at the same time, for what a large cluster costs
+(docs/scale.md, `ARGS="--agents --fill 40 --sizes 1000,5000,10000"`): their messages, and the cores
+of scheduler, Postgres and NATS without a pod to place; `some_*` is /filter with the names that
+kube-scheduler looks at.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-from bench import engine
+from bench.figures import (
+    cpu_s,
+    fdatasync_ms,
+    percentile,
+    print_machine,
+    resident_mb,
+    write_results,
+)
+from bench.filter.agents import agents, heartbeats
 from bench.filter.cluster import Fill
-from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resident_mb
-from bench.filter.load import WARM_UP, all_at_once, new_pods, one_after_the_other, phases_ms
+from bench.filter.load import (
+    WARM_UP,
+    all_at_once,
+    looking_at_some,
+    new_pods,
+    one_after_the_other,
+    phases_ms,
+)
 from bench.filter.objects import CARDS
-from bench.filter.system import Bench, end_when_asked, system, wait_until_quiet
+from bench.filter.system import Bench, system
+from bench.servers import end_when_asked, wait_until_quiet
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "filter.json"
 SIZES = (100, 400, 1000, 5000)
 AS_HAMI = {
     100: Fill(title="as HAMi", pods_per_node=24, memory_mib=4096, core_percent=10),
@@ -43,24 +60,30 @@ BUDGET_GROWTH = 3.0
 Row = dict[str, Any]
 
 
-def measure(nodes: int, fill: Fill, runs: int, node_policy: str) -> Row:
+def measure(nodes: int, fill: Fill, runs: int, node_policy: str, *, reporting: bool) -> Row:
     """One row of the table."""
+    budget_ms = BUDGET_MS.get(nodes) if fill.title == "as HAMi" else None
+    placed = nodes * fill.pods_per_node
     with system(nodes, fill, node_policy) as bench:
-        return {
-            "nodes": nodes,
-            "fill": fill.title,
-            "placed_pods": nodes * fill.pods_per_node,
-            **_measured(bench, runs, BUDGET_MS.get(nodes) if fill.title == "as HAMi" else None),
-            "engine_p50_ms": engine.slice_p50_ms(nodes),
+        row: Row = {"nodes": nodes, "fill": fill.title, "placed_pods": placed, **bench.start}
+        if not reporting:
+            return row | _measured(bench, runs, budget_ms)
+        with agents(bench):
+            row |= heartbeats(bench) | _measured(bench, runs, budget_ms, cores=0.5)
+            spent_ms = looking_at_some(bench, new_pods(bench, runs, prefix="more"))
+        return row | {
+            "some_p50_ms": round(statistics.median(spent_ms), 2),
+            "some_p99_ms": round(percentile(spent_ms, 0.99), 2),
         }
 
 
-def _measured(bench: Bench, runs: int, budget_ms: float | None) -> Row:
+def _measured(bench: Bench, runs: int, budget_ms: float | None, cores: float = 0.1) -> Row:
+    """`cores`: the scheduler uses less when no pod comes."""
     pods = new_pods(bench, WARM_UP + 2 * runs)
-    wait_until_quiet(bench.pid)
+    wait_until_quiet(bench.pid, cores=cores)
     fsync_ms = fdatasync_ms(bench.folder)
     one_after_the_other(bench, pods[:WARM_UP])
-    wait_until_quiet(bench.pid)
+    wait_until_quiet(bench.pid, cores=cores)
     used_s = cpu_s(bench.pid)
     mine, crowd = pods[WARM_UP : WARM_UP + runs], pods[WARM_UP + runs :]
     single_ms = one_after_the_other(bench, mine)
@@ -95,7 +118,7 @@ def growth(rows: list[Row]) -> float | None:
 def report(rows: list[Row]) -> None:
     """Prints the table, one column per row, and the verdicts."""
     for name in rows[0]:
-        print(f"{name:>14}  " + "  ".join(f"{row[name]!s:>9}" for row in rows))
+        print(f"{name:>18}  " + "  ".join(f"{row[name]!s:>9}" for row in rows))
     if (found := growth(rows)) is not None:
         print(f"\ngrowth of p50 at 40 %: {found} (budget {BUDGET_GROWTH} from 100 to 5000 nodes)")
     print(f"budgets: {BUDGET_PER_S} decisions/s with 8 at once at 400 nodes (per_s_8),")
@@ -113,26 +136,25 @@ def main() -> None:
     policies = ("binpack", "spread", "fragmentation")
     parser.add_argument("--node-policy", choices=policies, default="binpack")
     parser.add_argument("--fill", choices=("hami", "40", "both"), default="both")
+    parser.add_argument("--agents", action="store_true", help="all nodes report at the same time")
     arguments = parser.parse_args()
     cases = [(n, AS_HAMI[n]) for n in arguments.sizes if n in AS_HAMI and arguments.fill != "40"]
     cases += [(n, FORTY) for n in arguments.sizes if arguments.fill != "hami"]
-    where = machine()
-    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    where = print_machine()
     print(f"{CARDS} cards per node, durable Postgres, NATS, Redis, emulated API server;")
     print("traces, decision records, outbox and pod events on;")
     print(f"node policy {arguments.node_policy}\n", flush=True)
     rows = []
     for nodes, fill in cases:
         started = time.monotonic()
-        rows.append(measure(nodes, fill, arguments.runs, arguments.node_policy))
+        policy, reporting = arguments.node_policy, arguments.agents
+        rows.append(measure(nodes, fill, arguments.runs, policy, reporting=reporting))
         took_s = time.monotonic() - started
         print(f"{nodes} nodes, {fill.title}: {took_s:.0f} s", flush=True)
     print()
     report(rows)
-    RESULTS.parent.mkdir(exist_ok=True)
     result = {"machine": where, "node_policy": arguments.node_policy, "rows": rows}
-    result["growth_p50"] = growth(rows)
-    RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    write_results("filter", result | {"growth_p50": growth(rows)})
 
 
 if __name__ == "__main__":

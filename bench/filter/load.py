@@ -1,7 +1,8 @@
 """The callers: pods that exist at the API server, asked for over kept connections.
 
 A connection is kube-scheduler's: HTTP/1.1, kept alive, one request at a time, the pod as its cache
-has it (no managed fields) and the names of all nodes.
+has it (no managed fields) and the names of all nodes, or of those that it looks at in a large
+cluster (`percentageOfNodesToScore`: 5 %, other ones for every pod).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
 from typing import Any
 
 import asyncpg
@@ -21,6 +23,9 @@ from bench.filter.objects import pod_object
 from bench.filter.system import Bench
 
 CLIENTS = 8
+SHARE = 20
+"""kube-scheduler's own: one node in so many, in clusters of 5600 nodes and more."""
+MIN_NODES = 100
 WARM_UP = 50
 # Of the new pods: less than the placed ones, so that no card is ever full.
 NEW_MEMORY_MIB = 2048
@@ -36,16 +41,9 @@ class Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._names = orjson.dumps(bench.nodes)
 
-    def filter(self, pod: bytes) -> float:
+    def filter(self, pod: bytes, names: bytes | None = None) -> float:
         """Asks for one pod, which fits; returns the milliseconds until the answer was there."""
-        spent_ms, answer = self.ask(pod)
-        if len(answer["NodeNames"] or ()) != 1:
-            raise SystemExit(f"unexpected answer: {str(answer)[:500]}")
-        return spent_ms
-
-    def ask(self, pod: bytes) -> tuple[float, dict[str, Any]]:
-        """The milliseconds until the answer was there, and the answer."""
-        body = b'{"pod":%b,"nodes":null,"nodenames":%b}' % (pod, self._names)
+        body = b'{"pod":%b,"nodes":null,"nodenames":%b}' % (pod, names or self._names)
         head = (
             "POST /filter HTTP/1.1\r\nHost: hami-scheduler\r\nUser-Agent: Go-http-client/1.1\r\n"
             f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
@@ -54,8 +52,12 @@ class Client:
         request = head.encode() + body
         started = time.perf_counter()
         self._socket.sendall(request)
-        answer = self._read()
-        return (time.perf_counter() - started) * 1000, orjson.loads(answer)
+        data = self._read()
+        spent_ms = (time.perf_counter() - started) * 1000
+        answer = orjson.loads(data)
+        if len(answer["NodeNames"] or ()) != 1:
+            raise SystemExit(f"unexpected answer: {str(answer)[:500]}")
+        return spent_ms
 
     def _read(self) -> bytes:
         data = b""
@@ -78,9 +80,7 @@ class Client:
         return data
 
 
-def new_pods(
-    bench: Bench, count: int, *, memory_mib: int = NEW_MEMORY_MIB, prefix: str = "new"
-) -> list[bytes]:
+def new_pods(bench: Bench, count: int, *, prefix: str = "new") -> list[bytes]:
     """Creates pods at the API server; each as kube-scheduler would send it."""
 
     async def create() -> list[bytes]:
@@ -89,7 +89,7 @@ def new_pods(
 
             async def one(number: int) -> bytes:
                 pod = pod_object(
-                    f"{prefix}-{number}", memory_mib=memory_mib, core_percent=NEW_CORE_PERCENT
+                    f"{prefix}-{number}", memory_mib=NEW_MEMORY_MIB, core_percent=NEW_CORE_PERCENT
                 )
                 del pod["metadata"]["uid"], pod["status"]
                 async with gate:
@@ -106,6 +106,13 @@ def one_after_the_other(bench: Bench, pods: list[bytes]) -> list[float]:
     """Latencies in ms of one client."""
     client = Client(bench)
     return [client.filter(pod) for pod in pods]
+
+
+def looking_at_some(bench: Bench, pods: list[bytes]) -> list[float]:
+    """The same, each pod with the names of the next nodes that kube-scheduler looks at."""
+    client, endless = Client(bench), cycle(bench.nodes)
+    size = min(len(bench.nodes), max(MIN_NODES, len(bench.nodes) // SHARE))
+    return [client.filter(pod, orjson.dumps(list(islice(endless, size)))) for pod in pods]
 
 
 def all_at_once(bench: Bench, pods: list[bytes]) -> tuple[float, list[float]]:
@@ -131,7 +138,7 @@ def phases_ms(bench: Bench, pods: list[bytes]) -> dict[str, float]:
     are of something that does less than it should.
     """
     uids = [orjson.loads(pod)["metadata"]["uid"] for pod in pods]
-    rows = asyncio.run(_decisions(bench.dsn, uids))
+    rows = asyncio.run(_decisions(bench.servers.dsn, uids))
     if len(rows) != len(uids):
         raise SystemExit(f"{len(rows)} decisions recorded of {len(uids)}")
     return {

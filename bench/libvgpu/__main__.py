@@ -11,10 +11,10 @@ of theirs; the least and the most are printed behind it.
 With --peer, another library that limits by HAMi's variables is measured in the same way on the same
 driver; its figures stand beside ours (without those of 200,000 blocks: a peer may search them all).
 Writes bench/results/libvgpu.json.
+With --cores instead: the shares of the core limits in virtual time (cores.py).
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -25,10 +25,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.figures import write_results
+from bench.libvgpu import cores
 from tests.native.machine import CARDS, MIB, ROOT, Container, Machine
 
 SOURCE = Path(__file__).with_name("cost.c")
-RESULTS = Path(__file__).parents[1] / "results" / "libvgpu.json"
 LAUNCH_NS, PAIR_NS, STREAM_PAIR_NS, START_US = 15.0, 150.0, 1500.0, 1000.0
 LIVE = (1, 20_000, 200_000)
 PEER_LIVE = 20_000
@@ -213,8 +214,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.libvgpu", description=__doc__)
     parser.add_argument("--couples", type=int, default=7, help="programs started of each kind")
     parser.add_argument("--peer", type=Path, help="another library to preload, measured beside")
+    parser.add_argument("--cores", action="store_true", help="core limits, simulated")
     options = parser.parse_args()
     subprocess.run(["make", "-s", "-C", ROOT / "native"], check=True)
+    if options.cores:
+        return cores.run()
     found: dict[str, Cost] = {}
 
     def report(name: str, cost: Cost) -> None:
@@ -229,10 +233,7 @@ def main() -> int:
         sys.stdout.flush()
 
     run(options.couples, options.peer.resolve() if options.peer else None, report)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
-        json.dumps({name: asdict(one) for name, one in found.items()}, indent=2) + "\n"
-    )
+    write_results("libvgpu", {name: asdict(one) for name, one in found.items()})
     return 0
 
 

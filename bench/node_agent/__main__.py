@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import shutil
@@ -28,8 +27,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.filter.figures import fdatasync_ms, machine, percentile, resident_mb
-from bench.image import heap_settings
+from bench.figures import (
+    fdatasync_ms,
+    percentile,
+    print_machine,
+    resident_mb,
+    write_results,
+)
 from bench.node_agent.bare_server import echoed_ms, serve_echo, stub_of
 from bench.node_agent.pods import CARDS, Run
 from bench.node_agent.processor_time import (
@@ -38,12 +42,12 @@ from bench.node_agent.processor_time import (
     driver_cpu_s,
     mapped_mb,
 )
+from bench.servers import heap_settings
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import open_control
 from tests.integration.node_agent.machine import NODE, AgentProcess, Kubelet, Machine
 from tests.servers import embedded_servers
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "node_agent.json"
 SPLIT = 40
 PREFIX = "HAMI_NODE_AGENT_"
 PRODUCTION = {
@@ -141,8 +145,7 @@ def main() -> None:
     if arguments.echo:
         asyncio.run(serve_echo(arguments.echo))
         return
-    where = machine()
-    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    where = print_machine()
     # A Unix socket's path may have 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="hami-bench-"))
     try:
@@ -154,9 +157,8 @@ def main() -> None:
     for name, value in result.items():
         goal = f"  (goal {GOALS[name]:g})" if name in GOALS else ""
         print(f"{name:>20}  {value:10.2f}{goal}")
-    RESULTS.parent.mkdir(exist_ok=True)
     result_of_run = {"machine": where, "cards": len(CARDS), "pods": arguments.pods, **result}
-    RESULTS.write_text(json.dumps(result_of_run, indent=2) + "\n")
+    write_results("node_agent", result_of_run)
 
 
 if __name__ == "__main__":

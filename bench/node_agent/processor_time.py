@@ -13,7 +13,7 @@ from pathlib import Path
 from hami_node_agent.adapters.nvml.driver import NvmlDriver
 from hami_node_agent.usage.regions import layout
 
-from bench.filter.figures import cpu_s
+from bench.figures import cpu_s
 from tests.integration.node_agent.machine import Machine
 
 CHANGE_EVERY_S = 1.0

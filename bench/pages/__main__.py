@@ -6,6 +6,9 @@ apart) and then `--rounds` times. Prints milliseconds until the answer is whole,
 processor time for it, its size and its size on the wire, and the service's memory before anybody
 looked and after; then what `--viewers` open overviews cost while cards change (`--seconds 600` is
 the whole run). Budgets are those of docs/pages.md. Writes bench/results/pages.json.
+
+`--way questions`, `--way usage`: what else the metrics service's ledger takes (questions.py,
+usage.py).
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gzip
-import json
 import statistics
 import time
 from typing import Any
@@ -21,12 +23,11 @@ from typing import Any
 import asyncpg
 import httpx
 
-from bench.filter.figures import cpu_s, machine, percentile, resident_mb
-from bench.filter.system import ROOT
+from bench.figures import cpu_s, percentile, print_machine, resident_mb, write_results
+from bench.pages import questions, usage
 from bench.pages.service import service
 from bench.pages.viewers import CORE_BUDGET_PERCENT, watch
 
-RESULTS = ROOT / "bench" / "results" / "pages.json"
 CARDS = 8
 PODS_PER_NODE = 16
 WAITING = 40
@@ -83,7 +84,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         memory_mb = resident_mb(found.pid)
         with httpx.Client(base_url=found.api_url, timeout=TIMEOUT_S) as api:
             rounds = min(args.rounds, MAX_ASKED)
-            questions = {name: _page(api, found.pid, path, rounds) for name, path in ASKED}
+            asked = {name: _page(api, found.pid, path, rounds) for name, path in ASKED}
         questions_mb = resident_mb(found.pid)
         streams = None
         if args.viewers:
@@ -95,7 +96,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "memory_before_mb": round(before_mb, 1),
             "memory_after_mb": round(memory_mb, 1),
             "pages": pages,
-            "questions": questions,
+            "questions": asked,
             "memory_questions_mb": round(questions_mb, 1),
             "streams": streams,
         }
@@ -149,13 +150,20 @@ def main() -> None:
         "--away", type=float, default=0.0, help="one more viewer leaves for so many seconds"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they change")
+    parser.add_argument("--way", choices=("pages", "questions", "usage"), default="pages")
+    parser.add_argument("--allocations", type=int, default=1_000_000, help="of --way questions")
+    parser.add_argument("--samples", type=int, default=10_000_000, help="of --way questions")
+    parser.add_argument(
+        "--reports", type=int, default=40, help="of each node, in each half of --way usage"
+    )
     args = parser.parse_args()
-    where = machine()
+    if args.way != "pages":
+        {"questions": questions, "usage": usage}[args.way].run(args)
+        return
     # First: a run of ten minutes shall not be had again for what its machine was.
-    print(", ".join(f"{name} {value}" for name, value in where.items()), flush=True)
+    where = print_machine()
     found = {**measure(args), "machine": where}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    write_results("pages", found)
     columns = ("P50 ms", "P99 ms", "CPU ms", "kB", "WIRE kB")
     print(f"{'PAGE':12} {'FIRST ms':>9} " + " ".join(f"{name:>8}" for name in columns))
     for name, page in (*found["pages"].items(), *found["questions"].items()):

@@ -6,25 +6,23 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import asyncpg
-from hamicommon.ledger.migrations import upgrade
-from hamicommon.settings import PostgresSettings
 from hamilocal.servers.binaries import postgres_home
-from hamilocal.servers.data import nats, postgres
 from hamilocal.supervisor.ports import free_port
-from pydantic import SecretStr
 
-from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
-from bench.image import heap_settings
 from bench.pages.ledger import fill
-from tests.processes import running
+from bench.servers import (
+    data_servers,
+    heap_settings,
+    process,
+    temporary_folder,
+    wait_until_ready,
+)
 
 SCHEDULER = "hami-scheduler"
 
@@ -35,9 +33,11 @@ class Service:
 
     url: str
     pid: int
+    postgres_pid: int
     dsn: str
-    api_url: str = ""
-    """URL at which named questions are asked."""
+    nats_url: str
+    api_url: str
+    """URL at which named questions are asked, and of metrics."""
 
 
 @contextmanager
@@ -55,12 +55,8 @@ def service(
     A session of psql stands for the scheduler's connection, which the pages miss otherwise.
     """
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hami-bench-")))
-        folder.chmod(0o755)
-        server = postgres.prepare(folder / "postgres", durable=durable)
-        dsn = stack.enter_context(running(server, die_with_parent=True)).value.url
-        bus = nats.prepare(folder / "nats")
-        bus_url = stack.enter_context(running(bus, die_with_parent=True)).value.url
+        folder = stack.enter_context(temporary_folder())
+        servers = stack.enter_context(data_servers(folder, durable=durable))
         sizes = {
             "nodes": nodes,
             "cards": cards,
@@ -70,30 +66,24 @@ def service(
         }
         with ThreadPoolExecutor(1) as thread:
             # A caller's thread may run a loop of its own (Playwright's does).
-            thread.submit(_prepare, dsn, sizes).result()
-        stack.enter_context(scheduler_session(dsn))
+            thread.submit(asyncio.run, _fill(servers.dsn, **sizes)).result()
+        stack.enter_context(scheduler_session(servers.dsn))
         port, pages = free_port(), free_port()
+        env = {
+            **servers.env,
+            **heap_settings("metrics"),
+            "HAMI_METRICS_HTTP_BIND": f"127.0.0.1:{port}",
+            "HAMI_METRICS_PAGES_BIND": f"127.0.0.1:{pages}",
+        }
         log = folder / "metrics.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*CHILD, sys.executable, "-m", "hami_metrics"],
-                env={
-                    **os.environ,
-                    **heap_settings("metrics"),
-                    "HAMI_POSTGRES_DSN": dsn,
-                    "HAMI_NATS_URL": bus_url,
-                    "HAMI_METRICS_HTTP_BIND": f"127.0.0.1:{port}",
-                    "HAMI_METRICS_PAGES_BIND": f"127.0.0.1:{pages}",
-                },
-                stdout=output,
-                stderr=output,
-            )
-        stack.callback(stop, process)
-        wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, log)
+        started = stack.enter_context(process([sys.executable, "-m", "hami_metrics"], env, log))
+        wait_until_ready(f"http://127.0.0.1:{port}/readyz", started, log)
         yield Service(
             url=f"http://127.0.0.1:{pages}",
-            pid=process.pid,
-            dsn=dsn,
+            pid=started.pid,
+            postgres_pid=servers.postgres_pid,
+            dsn=servers.dsn,
+            nats_url=servers.nats_url,
             api_url=f"http://127.0.0.1:{port}",
         )
 
@@ -118,12 +108,7 @@ def scheduler_session(dsn: str) -> Iterator[None]:
         process.communicate(timeout=60)
 
 
-def _prepare(dsn: str, sizes: Mapping[str, int]) -> None:
-    upgrade.upgrade(PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations")
-    asyncio.run(_fill(dsn, sizes))
-
-
-async def _fill(dsn: str, sizes: Mapping[str, int]) -> None:
+async def _fill(dsn: str, **sizes: int) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await fill(connection, **sizes)

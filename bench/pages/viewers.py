@@ -18,7 +18,7 @@ import asyncpg
 import httpx
 import orjson
 
-from bench.filter.figures import cpu_s, resident_mb
+from bench.figures import cpu_s, resident_mb
 from bench.pages.service import Service
 
 CORE_BUDGET_PERCENT = 20.0

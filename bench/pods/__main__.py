@@ -13,6 +13,9 @@ bench/results/pods.json.
 Measure with an interpreter that is built as that of the images is, with profile-guided
 optimisation: `PYTHON=/usr/bin/python3 make setup` (docs/tests-and-benchmarks.md).
 
+`--way claims` (Kubernetes 1.36): kinds of pods are without cards, by limits, and by ResourceClaims,
+bound by kube-scheduler and by ours; kube-controller-manager makes a claim for each pod of its
+template before kube-scheduler goes on. API writes per pod are printed, too (docs/dra.md).
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
 `--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
 `--beside URL`: an extender that runs already is asked in place of ours, with the same pods in the
@@ -23,19 +26,27 @@ kubeconfig is printed; the rounds begin when it answers there.
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 import uvloop
 
-from bench.filter.figures import machine
-from bench.filter.system import end_when_asked
-from bench.pods.rounds import measure, shown
-from bench.pods.system import Wanted
+from bench.figures import print_machine, write_results
+from bench.pods.counters import WRITES
+from bench.pods.rounds import Row, measure, shown
+from bench.pods.system import BOUND_CLAIMS, CLAIMS, Wanted
+from bench.servers import end_when_asked
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "pods.json"
 BUDGET_RATIO = 0.6
-KINDS = ("without", "spread", "binpack")
+KINDS = {
+    "limits": ("without", "spread", "binpack"),
+    "claims": ("without", "spread", CLAIMS, BOUND_CLAIMS),
+}
+
+
+def writes(row: Row) -> float:
+    """Return the writes of the API server per pod, events not counted."""
+    counted: dict[str, float] = row["per_pod"]
+    made = (name for name in counted if name.startswith(WRITES) and not name.endswith(" events"))
+    return round(sum(counted[name] for name in made), 1)
 
 
 def main() -> None:
@@ -45,6 +56,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--pods", type=int, default=200, help="of one round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--way", choices=tuple(KINDS), default="limits")
     parser.add_argument("--binding", choices=("lock", "late"), default="lock")
     parser.add_argument(
         "--node-percent", type=int, default=0, help="percentageOfNodesToScore of kube-scheduler"
@@ -56,15 +68,16 @@ def main() -> None:
         late=given.binding == "late",
         node_percent=given.node_percent,
         beside=given.beside,
+        claims=given.way == "claims",
     )
-    rows = uvloop.run(measure(wanted, KINDS, given.pods, given.rounds))
-    where = machine()
+    rows = uvloop.run(measure(wanted, KINDS[given.way], given.pods, given.rounds))
     print(f"{given.pods} pods at once on {given.nodes} nodes; budget: {BUDGET_RATIO} of `without`")
-    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    where = print_machine()
     for row in rows:
-        print(shown(row))
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=2) + "\n")
+        row["writes_per_pod"] = writes(row)
+        print(f"{shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
+    name = "pods" if given.way == "limits" else "claims"
+    write_results(name, {"machine": where, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ runs. ResourceSlices show what was free when a round began.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +28,8 @@ from hamicommon.k8s.types import Json
 from hamilocal.supervisor.ports import free_port
 from nats.aio.client import Client
 
-from bench.filter.system import CHILD, stop
 from bench.pods.played import WRITERS, PlayedNodes
+from bench.servers import process
 from tests.control_plane import ControlPlane
 
 RESOURCES = "/apis/resource.k8s.io/v1"
@@ -180,9 +179,5 @@ def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
         f"--secure-port={free_port()}",
         f"--cert-dir={folder}",
     ]
-    with (folder / "kube-controller-manager.log").open("wb") as log:
-        process = subprocess.Popen([*CHILD, *argv], stdout=log, stderr=log)
-    try:
+    with process(argv, {}, folder / "kube-controller-manager.log"):
         yield
-    finally:
-        stop(process)

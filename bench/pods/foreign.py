@@ -31,8 +31,15 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
 
-from bench.pods.played import CARD_MIB, RESOURCE, WRITERS, card_uuid, register_node, running_status
-from bench.pods.work import carry_out_all
+from bench.pods.played import (
+    CARD_MIB,
+    RESOURCE,
+    WRITERS,
+    card_uuid,
+    carry_out_all,
+    register_node,
+    running_status,
+)
 
 logger = logging.getLogger(__name__)
 

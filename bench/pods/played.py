@@ -11,20 +11,18 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message, Outgoing
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import HamiError
+from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
-
-from bench.pods.work import carry_out_all
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ WRITERS = 16
 # Inventories published at once when the nodes are new; from then on in so many parts.
 AT_ONCE = 100
 BEATS = 50
-
+RETRY_S = 1.0
 
 Cards = Mapping[str, tuple[events.InventoryDevice, ...]]
 """By node."""
@@ -196,6 +194,25 @@ class PlayedNodes:
         await self._bus.publish(
             events.reports_subject(grant.node), report, message_id=report.report_id
         )
+
+
+async def carry_out_all(
+    work: asyncio.Queue[Json], carry_out: Callable[[Json], Awaitable[None]]
+) -> None:
+    """Takes items until cancelled; one that fails is tried again after RETRY_S.
+
+    What is gone or was changed by somebody else needs nothing any more.
+    """
+    while True:
+        item = await work.get()
+        try:
+            await carry_out(item)
+        except (NotFound, Conflict):
+            continue
+        except HamiError as exc:
+            logger.warning("an item of a played node is retried", extra={"error": str(exc)})
+            work.put_nowait(item)
+            await asyncio.sleep(RETRY_S)
 
 
 async def register_node(api: KubeApi, name: str, slots: str) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import shutil
 import signal
-import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +18,15 @@ from typing import Any
 from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.settings import NatsSettings
-from hamilocal.supervisor.ports import free_port
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
 
-from bench.filter.system import stop, wait_until_ready
+from bench.figures import tree_cpu_s
 from bench.pods import claims
 from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, Cards, PlayedNodes, equal_nodes
-from bench.pods.processor_time import cpu_ms
-from bench.pods.servers import data_servers, scheduler
+from bench.servers import data_servers, scheduler, temporary_folder
 from tests.control_plane import ControlPlane, control_plane, find_assets
 from tests.processes import running
 
@@ -98,12 +94,12 @@ class Bench:
             uids = await self._create(kind, count)
         finally:
             os.kill(self.kube_scheduler, signal.SIGCONT)
-        began_s, before = time.monotonic(), cpu_ms()
+        began_s, before = time.monotonic(), _cpu_ms()
         async with asyncio.timeout(ROUND_S):
             while not uids <= self._ran.keys():
                 self._more.clear()
                 await self._more.wait()
-        spent = cpu_ms() - before
+        spent = _cpu_ms() - before
         return sorted(self._ran[uid] - began_s for uid in uids), spent
 
     async def _create(self, kind: str, count: int) -> set[str]:
@@ -205,47 +201,44 @@ async def _ours(
     stack: AsyncExitStack,
 ) -> str:
     """Our servers, scheduler and played nodes; the extender's URL."""
-    env, monitor = await data_servers(folder, stack)
+    servers = stack.enter_context(data_servers(folder))
     bench.servers = Servers(
         api=bench.api,
-        postgres=env["HAMI_POSTGRES_DSN"],
-        redis=env["HAMI_REDIS_URL"],
-        nats_monitor=monitor,
+        postgres=servers.dsn,
+        redis=servers.redis_url,
+        nats_monitor=servers.nats_monitor,
     )
     cards = wanted.cards or equal_nodes(_names(wanted.nodes), cards=CARDS)
     bench.cards = sum(map(len, cards.values()))
     bus = await stack.enter_async_context(
-        open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
+        open_bus(NatsSettings(url=servers.nats_url), "played", owns_streams=True)
     )
     nodes = claims.ClaimNodes if wanted.claims else PlayedNodes
     played = nodes(bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran)
     bench.played = played
     if isinstance(played, claims.ClaimNodes):
-        await played.agents.connect(env["HAMI_NATS_URL"])
+        await played.agents.connect(servers.nats_url)
         stack.push_async_callback(played.agents.close)
         await claims.set_up(bench.api)
         stack.enter_context(claims.controllers(plane, folder))
     await played.register()
     playing = asyncio.create_task(played.run())
     stack.callback(playing.cancel)
-    url = f"http://127.0.0.1:{free_port()}"
-    log = folder / "scheduler.log"
-    process = scheduler(folder, plane, url, env, log)
-    stack.callback(stop, process)
-    await asyncio.to_thread(wait_until_ready, f"{url}/readyz", process, log)
-    return url
+    started = stack.enter_context(scheduler(folder, servers, plane.kubeconfig))
+    await asyncio.to_thread(started.wait_until_ready)
+    return started.url
+
+
+def _cpu_ms() -> Counter[str]:
+    """CPU time of this process and of all below it until now, by program."""
+    found: Counter[str] = Counter()
+    for pid, (name, spent_s) in tree_cpu_s(os.getpid()).items():
+        with suppress(OSError):
+            if b"hami_scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                name = "scheduler"
+        found["played nodes" if pid == os.getpid() else name] += round(1000 * spent_s)
+    return found
 
 
 def _names(count: int) -> list[str]:
     return [f"node-{number}" for number in range(count)]
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """PostgreSQL may have to run as nobody, so everybody may enter it."""
-    folder = Path(tempfile.mkdtemp(prefix="hami-bench-"))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

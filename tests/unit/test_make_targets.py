@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"(?:`|\$ )(?:[A-Z_]+=\S+ )*make ([a-z][a-z0-9_-]*)")
+BENCHMARKS = {path.parent.name.replace("_", "-") for path in (ROOT / "bench").glob("*/__main__.py")}
 
 
 def test_every_target_that_a_page_names_has_a_rule() -> None:
@@ -25,7 +26,7 @@ def test_every_target_that_a_page_names_has_a_rule() -> None:
         (name, page)
         for name, page in sorted(named)
         if name not in rules
-        and not (name.startswith("bench-") and _module(name.removeprefix("bench-")))
+        and not (name.startswith("bench-") and name.removeprefix("bench-") in BENCHMARKS)
     ]
     assert missing == []
 
@@ -36,6 +37,8 @@ def test_a_newcomer_finds_few_targets() -> None:
     assert len(rules) <= 15
 
 
-def _module(name: str) -> bool:
-    place = ROOT / "bench" / name.replace("-", "_")
-    return place.with_suffix(".py").exists() or (place / "__main__.py").exists()
+def test_every_benchmark_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "tests-and-benchmarks.md").read_text()
+
+    assert {"filter", "pods", "libvgpu", "node-agent", "pages", "packing"} == BENCHMARKS
+    assert [name for name in BENCHMARKS if f"\n| `{name}` |" not in page] == []

@@ -26,8 +26,8 @@ from hamilocal.servers.data import nats, postgres, valkey
 from hamilocal.supervisor.ports import free_port
 from hamilocal.system.layout import ensure_credentials
 
-from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes, equal_nodes
+from bench.servers import api_server, stop, wait_until_ready
 from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.processes import running
 from tests.servers import memory_folder, migrate, psql

@@ -31,10 +31,8 @@ from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.layout import ensure_credentials
 from hamilocal.system.options import UpOptions
 
-from bench.filter.system import CHILD, wait_until_ready
 from bench.pods.played import PlayedNodes, equal_nodes
-from bench.pods.servers import data_servers
-from bench.pods.system import temporary_folder
+from bench.servers import CHILD, data_servers, temporary_folder, wait_until_ready
 from tests import measured
 from tests.control_plane import (
     Assets,
@@ -207,11 +205,11 @@ async def system(assets: Assets) -> AsyncIterator[System]:
         folder = stack.enter_context(temporary_folder())
         plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
         api = await stack.enter_async_context(open_kube_api(plane.kubeconfig))
-        env, _ = await data_servers(folder, stack)
+        servers = stack.enter_context(data_servers(folder))
         bus = await stack.enter_async_context(
-            open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
+            open_bus(NatsSettings(url=servers.nats_url), "played", owns_streams=True)
         )
-        made = System(folder, plane, api, env, stack)
+        made = System(folder, plane, api, servers.env, stack)
         names = [f"node-{number}" for number in range(NODES)]
         played = PlayedNodes(
             api,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import pytest
 from hamicommon.k8s.types import Json
 
-from bench.filter.figures import percentile
+from bench.figures import percentile
 from tests import measured
 from tests.e2e.system import INVARIANTS
 from tests.faults.replicas.extender import Caller, Service, calling

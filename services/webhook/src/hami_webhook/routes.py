@@ -25,7 +25,7 @@ NotReadyReasons = Callable[[], list[str]]
 
 def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
     """The application behind TLS."""
-    app = bare_app()
+    app = _bare_app()
 
     async def respond(request: Request, answer: Callable[[bytes], Awaitable[object]]) -> Response:
         body = await _read(request, max_body_bytes)
@@ -58,7 +58,7 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
 
 def create_probe_app(probes: APIRouter) -> FastAPI:
     """The application without TLS, for probes and Prometheus."""
-    app = bare_app()
+    app = _bare_app()
     app.include_router(probes)
     return app
 
@@ -84,7 +84,7 @@ def probe_routes(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons
     return router
 
 
-def bare_app() -> FastAPI:
+def _bare_app() -> FastAPI:
     """An application without a route, as both begin."""
     # No spans of FastAPI's own: each review has one that begins its pod's trace (service.py).
     return FastAPI(

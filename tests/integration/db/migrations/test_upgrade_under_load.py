@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 OLD = "0007"
 ENDED = 4000
-"""Grants that the migrations find; `make bench-sql` does the same with a million."""
+"""Grants that the migrations find; fewer than a large cluster has."""
 LONGEST_S = 5.0
 """A migration waits half a second for a lock; in seconds of a quiet machine."""
 HISTORY = f"""

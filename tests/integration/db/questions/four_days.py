@@ -12,10 +12,10 @@ import asyncpg
 from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 
-from bench.sql import made_up
-from bench.sql.auditing import fill_audit
-from bench.sql.filler import fill
-from bench.sql.made_up import Grant
+from bench.pages import made_up
+from bench.pages.auditing import fill_audit
+from bench.pages.filler import fill
+from bench.pages.made_up import Grant
 from tests.servers import Databases, in_thread, migrate
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -12,7 +12,7 @@ from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, questions
 
-from bench.sql import made_up
+from bench.pages import made_up
 from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
 pytestmark = pytest.mark.integration

@@ -13,15 +13,15 @@ import asyncpg
 import pytest
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 
-from bench.sql import made_up
-from bench.sql.filler import REFUSED_EVERY
-from bench.sql.made_up import Grant
-from bench.sql.questions import DOCUMENT, questions
+from bench.pages import made_up
+from bench.pages.filler import REFUSED_EVERY
+from bench.pages.made_up import Grant
+from bench.pages.questions import DOCUMENT, sql_questions
 from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
 pytestmark = pytest.mark.integration
 
-ASKED = questions()
+ASKED = sql_questions()
 SHARED = "Who shared a card with a pod"
 """Its own pod may have shared with nobody; see the case below."""
 CLAIMED = "Who holds a ResourceClaim, and who held it"

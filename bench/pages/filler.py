@@ -12,9 +12,9 @@ from typing import Any
 import asyncpg
 from hamicommon.ledger.partitions import make_days
 
-from bench.sql import made_up
-from bench.sql.bulk import NULL, copy, without_indexes
-from bench.sql.made_up import CARDS_PER_NODE, NODES, Grant, card_uuid, node_name, stamp
+from bench.pages import made_up
+from bench.pages.bulk import NULL, copy, without_indexes
+from bench.pages.made_up import CARDS_PER_NODE, NODES, Grant, card_uuid, node_name, stamp
 
 PER_TICK = 1000
 """Pods that are sampled at once."""

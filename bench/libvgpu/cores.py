@@ -4,22 +4,16 @@ Two tenants of 30 and 70 % on cards of 20, 132 and 188 SMs, and limits of 10 to 
 kernels of 10 us to 1 s and every kind of NVML sample. Each cell is the largest difference between a
 share and its limit, in percentage points of the card, from two seconds after the start on. The
 governor is libvgpu's, the card is the stand-in driver's (docs/fakegpu.md): simulated, not
-measured on a GPU. Writes bench/results/cores.json; exits 1 if a difference exceeds five points.
+measured on a GPU.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from bench.figures import write_results
 from tests.native.compute.coresim import Scenario, Tenant, measured_s, simulate
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results" / "cores.json"
 POINTS = 5.0
 SMS = (20, 132, 188)
 KERNELS_US = (10, 30, 100, 300, 1_000, 3_000, 10_000, 100_000, 1_000_000)
@@ -59,8 +53,8 @@ def off(wanted: Scenario, shares: Sequence[float]) -> float:
     )
 
 
-def main() -> int:
-    subprocess.run(["make", "-s", "-C", ROOT / "native"], check=True, timeout=600)
+def run() -> int:
+    """Print and write the table; return 1 if a difference exceeds five points."""
     worst = 0.0
     found: dict[str, dict[str, float]] = {}
     print("largest difference in points, by length of a kernel")
@@ -77,12 +71,7 @@ def main() -> int:
         found[name] = row
         worst = max(worst, *row.values())
         print(f"{name:32}" + "".join(f"{value:12.1f}" for value in row.values()), flush=True)
-    runs = len(list(itertools.product(TENANTS, KERNELS_US, SAMPLES)))
+    runs = len(TENANTS) * len(KERNELS_US) * len(SAMPLES)
     print(f"{runs} runs; the largest difference is {worst:.1f} points, {POINTS:.0f} are allowed")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    write_results("cores", found)
     return 0 if worst <= POINTS else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Pods by each way of asking for a slice, beside each other: limits, claims, no card."""

@@ -1,1 +1,0 @@
-"""The named questions on a month of history; `make bench-questions`."""

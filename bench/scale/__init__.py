@@ -1,1 +1,0 @@
-"""10,000 played nodes on one real scheduler; `make bench-scale`."""

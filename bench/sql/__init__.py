@@ -1,1 +1,0 @@
-"""The questions of docs/sql.md on a full ledger; `make bench-sql`."""

@@ -1,1 +1,0 @@
-"""Cost of usage from the bus to Postgres, beside a bare COPY; `make bench-usage`."""

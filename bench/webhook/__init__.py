@@ -1,1 +1,0 @@
-"""Reviews per second of the webhook; `make bench-webhook`."""
