@@ -25,7 +25,7 @@ def bootstrap(plane: ControlPlane, folder: Path, sh: Callable[..., str]) -> str:
         token=token.strip(),
     )
     done = subprocess.run(
-        [sys.executable, "-m", "hami_webhook.credentials.create"],
+        [sys.executable, "-m", "hami_webhook.credentials"],
         env={**os.environ, "KUBECONFIG": str(kubeconfig)},
         capture_output=True,
         text=True,

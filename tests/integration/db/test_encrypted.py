@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from hami_webhook.credentials.plan import missing
+from hami_webhook.credentials import missing
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.__main__ import main as the_job
 from hamicommon.ledger.database import open_database
@@ -39,7 +39,7 @@ COMMANDS = {
 
 def bootstraps_parameters(ca_file: Path) -> str:
     """What it puts behind the database's name, with the file of this test."""
-    secrets = {each.name: each.data for each in missing({}, "hami-system")}
+    secrets = missing({}, "hami-system")
     query = urlsplit(secrets["hami-postgres-scheduler"]["dsn"].decode()).query
     return "?" + query.replace("/ca/ca.crt", str(ca_file))
 

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hami_webhook.certificate.plan import AUTHORITY_LIFE
-from hami_webhook.credentials.create import check_version, create
-from hami_webhook.credentials.plan import NAMES
+from hami_webhook.certificates import AUTHORITY_LIFE
+from hami_webhook.credentials import NAMES, check_version, create
 from hami_webhook.settings import RenewalSettings
 from hamicommon.admission.registration import (
     ServiceReference,

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from hami_webhook.certificate.plan import AUTHORITY_LIFE, SERVING_LIFE
-from hami_webhook.certificate.renew import renew
+from hami_webhook.certificates import AUTHORITY_LIFE, SERVING_LIFE, renew
 from hami_webhook.settings import RenewalSettings
 from hamicommon.admission.registration import (
     ServiceReference,

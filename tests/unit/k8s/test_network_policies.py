@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from hami_webhook.credentials.plan import missing
+from hami_webhook.credentials import missing
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
-SECRETS = {each.name: each.data for each in missing({}, "hami-system")}
+SECRETS = missing({}, "hami-system")
 NAME = "app.kubernetes.io/name"
 ADDRESS = re.compile(r"([a-z]+)://[^/\s]*?(hami-[a-z-]+)\.hami-system\.svc(?::(\d+))?")
 PROMETHEUS, OPERATORS, ANYBODY = "hami.io/metrics", "hami.io/operators", "anybody"

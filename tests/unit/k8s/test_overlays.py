@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.dra.server import DriverSockets
-from hami_webhook.credentials.plan import missing
+from hami_webhook.credentials import missing
 from hamicommon.dra.devices import DRIVER
 
 K8S = Path(__file__).parents[3] / "k8s"
@@ -154,7 +154,7 @@ def test_cloudnative_pg_takes_the_place_of_the_single_postgres(
     assert {name for _, name in gone} == {"hami-postgres"}
     assert {kind for kind, _ in gone} == {"StatefulSet", "Service", "ConfigMap", "NetworkPolicy"}
     spec = found["Cluster", "hami-pg"]["spec"]
-    owner = {each.name: each.data for each in missing({}, "hami-system")}["hami-postgres-owner"]
+    owner = missing({}, "hami-system")["hami-postgres-owner"]
     [service] = spec["managed"]["services"]["additional"]
     dsn = urlsplit(owner["dsn"].decode())
     assert dsn.hostname == f"{service['serviceTemplate']['metadata']['name']}.hami-system.svc"

@@ -1,8 +1,8 @@
 """Certificates of our own making: an authority, and what servers serve with. Pure but for the keys.
 
-For clusters without cert-manager (`hami_webhook.certificate.plan`) and for the servers that
-`hamictl up`
-starts on loopback. Both carry what strict verifiers ask for (RFC 5280: key identifiers, key usage).
+For clusters without cert-manager (`hami_webhook.certificates`) and for the servers that
+`hamictl up` starts on loopback. Both carry what strict verifiers ask for (RFC 5280: key
+identifiers, key usage).
 """
 
 from __future__ import annotations

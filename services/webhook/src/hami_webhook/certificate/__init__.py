@@ -1,1 +1,0 @@
-"""The command that makes and renews serving certificates."""
