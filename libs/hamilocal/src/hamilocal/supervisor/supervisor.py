@@ -1,7 +1,9 @@
-"""The supervisor: carries out what `lifecycle.decide` returns, and records it in the state file.
+"""The supervisor: keeps the children of a local system running, and records them in its state file.
 
-In: specs. It starts children in order, watches their health and their end, restarts them, and on
-SIGTERM, SIGINT or `stop()` stops them in reverse order. `hamictl up` runs one, detached or not.
+Each child has one task: it waits until everything that the child comes after is ready, starts it,
+watches its health, and restarts it with growing pauses until it ends too often. On SIGTERM, SIGINT
+or `stop()` a child is stopped after everything that depends on it. `hamictl up` runs a supervisor,
+detached or not.
 """
 
 from __future__ import annotations
@@ -11,20 +13,13 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
-from hamilocal.supervisor import lifecycle
 from hamilocal.supervisor.children import Child, identity_of, spawn
-from hamilocal.supervisor.lifecycle import ChildState, Phase, RestartPolicy
-from hamilocal.supervisor.plan import (
-    ChildSpec,
-    HealthCheck,
-    ServerError,
-    Spec,
-    StepSpec,
-    why_unhealthy,
-)
+from hamilocal.supervisor.plan import ChildSpec, ServerError, Spec, StepSpec, why_unhealthy
 from hamilocal.supervisor.state_file import SupervisorError, claim, end_stale, write_state
 
 logger = logging.getLogger(__name__)
@@ -32,6 +27,55 @@ logger = logging.getLogger(__name__)
 _HEALTH_FIRST_S = 0.05  # pause between health checks of a starting child; doubles up to the next
 _HEALTH_LAST_S = 0.5
 _WATCH_S = 5.0  # pause between health checks of a child that is ready
+
+
+class Phase(StrEnum):
+    """Phases of a child's life."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    GIVEN_UP = "given up"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """Pauses double from the first to the last; `max_exits` within `window_s` is the end.
+
+    Exits older than `calm_s` do not lengthen a pause any more.
+    """
+
+    first_pause_s: float = 0.1
+    last_pause_s: float = 5.0
+    calm_s: float = 60.0
+    max_exits: int = 20
+    window_s: float = 600.0
+
+    def pause_s(self, exits_s: Sequence[float]) -> float | None:
+        """The pause after the last of these exits, which are in order; None: give the child up."""
+        now_s = exits_s[-1]
+        if sum(now_s - at < self.window_s for at in exits_s) >= self.max_exits:
+            return None
+        recent = sum(now_s - at < self.calm_s for at in exits_s)
+        return min(self.first_pause_s * 2.0 ** (recent - 1), self.last_pause_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class ChildState:
+    """One child at this moment."""
+
+    spec: Spec
+    phase: Phase = Phase.WAITING
+    restarts: int = 0
+    reason: str = ""
+    """Why it ended last."""
+    unhealthy: str = ""
+    child: Child | None = None
+    """Its process, if it runs."""
+    is_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
@@ -45,46 +89,26 @@ class Supervisor:
         info: Mapping[str, object] | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
+        """Raises: SupervisorError when a name is used twice or `after` names no child before."""
         self.folder = folder.absolute()
-        self.info: dict[str, object] = dict(info or {})
         self.states: dict[str, ChildState] = {}
-        self.unhealthy: dict[str, str] = {}
+        self._info = dict(info or {})
         self._policy = policy or RestartPolicy()
-        self._specs: dict[str, Spec] = {}
-        self._children: dict[str, Child] = {}
-        self._stopping = False
-        self._wake = asyncio.Event()
-        self._settled = asyncio.Condition()
-        self.add(*specs)
+        self._stop = asyncio.Event()
+        for spec in specs:
+            if spec.name in self.states:
+                raise SupervisorError(f"two children are named {spec.name}")
+            for name in spec.after:
+                if name not in self.states:
+                    raise SupervisorError(
+                        f"{spec.name} comes after {name}, which is not listed before it"
+                    )
+            self.states[spec.name] = ChildState(spec=spec)
 
     @property
     def state_path(self) -> Path:
         """The file that other commands read."""
         return self.folder / "state.json"
-
-    def add(self, *specs: Spec) -> None:
-        """Take on more children, before or while running.
-
-        Raises:
-            SupervisorError: a name is used twice, or `after` names a child that is not there.
-        """
-        for spec in specs:
-            if spec.name in self._specs:
-                raise SupervisorError(f"two children are named {spec.name}")
-            missing = [name for name in spec.after if name not in self._specs]
-            if missing:
-                raise SupervisorError(
-                    f"{spec.name} comes after {missing[0]}, which is not listed before it"
-                )
-            self._specs[spec.name] = spec
-            grace_s = spec.stop_grace_s if isinstance(spec, ChildSpec) else 1.0
-            self.states[spec.name] = ChildState(
-                name=spec.name,
-                after=spec.after,
-                start_timeout_s=spec.start_timeout_s,
-                stop_grace_s=grace_s,
-            )
-        self._wake.set()
 
     async def run(self) -> None:
         """Run until stopped; returns when no child is left.
@@ -98,7 +122,13 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         try:
             async with asyncio.TaskGroup() as tasks:
-                await self._loop(tasks)
+                kept = {
+                    name: tasks.create_task(self._keep(state), name=name)
+                    for name, state in self.states.items()
+                }
+                await self._stop.wait()
+                self._publish()
+                await self._end_all(kept)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -108,149 +138,133 @@ class Supervisor:
 
     def stop(self) -> None:
         """Begin to stop everything; `run` returns when that is done."""
-        self._stopping = True
-        self._wake.set()
+        self._stop.set()
 
-    async def ready(self) -> None:
-        """Wait until every child is ready.
+    async def _end_all(self, kept: Mapping[str, asyncio.Task[None]]) -> None:
+        """End each child once those that come after it, and are listed later, have ended."""
+        ended: dict[str, asyncio.Task[None]] = {}
 
-        Raises:
-            SupervisorError: a child was given up, or the system is stopping.
-        """
-        async with self._settled:
-            await self._settled.wait_for(
-                lambda: (
-                    self._stopping
-                    or lifecycle.all_ready(self.states.values())
-                    or any(state.phase is Phase.GIVEN_UP for state in self.states.values())
-                )
-            )
-        for state in self.states.values():
-            if state.phase is Phase.GIVEN_UP:
-                raise SupervisorError(f"{state.name} does not run: {state.reason}")
-        if self._stopping:
-            raise SupervisorError("the local system was stopped while it started")
+        async def end(state: ChildState, dependents: Sequence[asyncio.Task[None]]) -> None:
+            await asyncio.gather(*dependents)
+            task = kept[state.spec.name]
+            task.cancel()
+            await asyncio.wait([task])
+            self._set(state, Phase.STOPPED)
 
-    def pid(self, name: str) -> int | None:
-        """The pid of a child, if it runs."""
-        child = self._children.get(name)
-        return None if child is None else child.pid
+        for name, state in reversed(self.states.items()):
+            dependents = [task for other, task in ended.items() if name in self._after(other)]
+            ended[name] = asyncio.create_task(end(state, dependents))
+        await asyncio.gather(*ended.values())
 
-    def log_path(self, name: str) -> Path:
-        """The file of a child's output."""
-        return self.folder / "logs" / f"{name}.log"
+    def _after(self, name: str) -> tuple[str, ...]:
+        return self.states[name].spec.after
 
-    async def _loop(self, tasks: asyncio.TaskGroup) -> None:
-        running: dict[str, asyncio.Task[None]] = {}
+    async def _keep(self, state: ChildState) -> None:
+        """From before the first start of one child to its last end."""
+        spec = state.spec
+        while missing := [n for n in spec.after if self.states[n].phase is not Phase.READY]:
+            await self.states[missing[0]].is_ready.wait()
+        exits_s: list[float] = []
         while True:
-            self._wake.clear()
-            now_s = _now()
-            actions = lifecycle.decide(self.states, now_s, stopping=self._stopping)
-            for name in actions.start:
-                self._set(lifecycle.on_start(self.states[name], now_s))
-                running[name] = tasks.create_task(self._live(self._specs[name]), name=name)
-            for name in actions.terminate:
-                self._terminate(name, running.get(name), now_s)
-            for name in actions.kill:
-                self._kill(name, running.get(name))
-            self._publish()
-            async with self._settled:
-                self._settled.notify_all()
-            if self._stopping and lifecycle.all_stopped(self.states.values()):
+            self._set(state, Phase.STARTING)
+            if isinstance(spec, ChildSpec):
+                reason = await self._run_child(state, spec)
+            elif (why := await self._do(spec)) is None:
+                self._set(state, Phase.READY, "")
                 return
-            await self._sleep_until(actions.wake_at_s)
-
-    async def _sleep_until(self, at_s: float | None) -> None:
-        try:
-            async with asyncio.timeout(None if at_s is None else max(at_s - _now(), 0.01)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-
-    async def _live(self, spec: Spec) -> None:
-        """From the start of one child to its end."""
-        try:
-            reason = await (self._do(spec) if isinstance(spec, StepSpec) else self._run_child(spec))
-        except asyncio.CancelledError:
-            reason = "stopped"
-        if reason is not None:
-            state = lifecycle.on_end(self.states[spec.name], _now(), reason, self._policy)
-            level = logging.CRITICAL if state.phase is Phase.GIVEN_UP else logging.WARNING
-            if not self._stopping:
-                logger.log(level, "child ended", extra={"child": spec.name, "reason": state.reason})
-            self._set(state)
+            else:
+                reason = why
+            exits_s = [*exits_s[-self._policy.max_exits :], asyncio.get_running_loop().time()]
+            pause_s = self._policy.pause_s(exits_s)
+            if pause_s is None:
+                count, window_s = self._policy.max_exits, self._policy.window_s
+                reason = f"{reason}; given up after {count} ends within {window_s:g} s"
+                logger.critical("child ended", extra={"child": spec.name, "reason": reason})
+                self._set(state, Phase.GIVEN_UP, reason)
+                return
+            logger.warning("child ended", extra={"child": spec.name, "reason": reason})
+            self._set(state, Phase.BACKING_OFF, reason)
+            await asyncio.sleep(pause_s)
+            state.restarts += 1
 
     async def _do(self, step: StepSpec) -> str | None:
+        """Why the step failed; None if it is done."""
         try:
-            await step.run()
+            async with asyncio.timeout(step.start_timeout_s):
+                await step.run()
         except Exception as exc:  # a step may do anything; it is tried again
             logger.warning("step failed", extra={"child": step.name}, exc_info=True)
             return str(exc) or type(exc).__name__
-        self._set(lifecycle.on_ready(self.states[step.name], _now()))
         return None
 
-    async def _run_child(self, spec: ChildSpec) -> str:
+    async def _run_child(self, state: ChildState, spec: ChildSpec) -> str:
+        """Run the child once; return how it ended."""
         try:
             if spec.prepare is not None:
                 await asyncio.to_thread(spec.prepare)
-            child = spawn(spec, log_path=self.log_path(spec.name), system=self.folder)
+            child = spawn(spec, log_path=self._log_path(spec), system=self.folder)
         except ServerError as exc:
             return str(exc)
-        self._children[spec.name] = child
+        state.child = child
         self._publish()
+        end = asyncio.ensure_future(child.wait())
+        health = asyncio.create_task(self._watch_health(state, spec, child))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                health = tasks.create_task(self._watch_health(spec.name, spec.health))
-                reason = await _end_of(child)
-                health.cancel()
-        finally:
-            self._children.pop(spec.name, None)
-            self.unhealthy.pop(spec.name, None)
-        return reason
-
-    async def _watch_health(self, name: str, health: HealthCheck | None) -> None:
-        pause_s = _HEALTH_FIRST_S
-        while True:
-            why = await why_unhealthy(health)
-            if why is None:
-                self.unhealthy.pop(name, None)
-                if self.states[name].phase is Phase.STARTING:
-                    self._set(lifecycle.on_ready(self.states[name], _now()))
-                pause_s = _WATCH_S
-            else:
-                self.unhealthy[name] = why
-                pause_s = min(pause_s * 2, _HEALTH_LAST_S)
-            await asyncio.sleep(pause_s)
-
-    def _terminate(self, name: str, task: asyncio.Task[None] | None, now_s: float) -> None:
-        child = self._children.get(name)
-        state = self.states[name]
-        if child is not None:
+            await asyncio.wait([end, health], return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                health.result()  # it killed the child, or raises what broke it
+            return await asyncio.shield(end)
+        except asyncio.CancelledError:
+            health.cancel()
+            self._set(state, Phase.STOPPING)
             child.terminate()
-            self._set(lifecycle.on_stop(state, now_s))
-            return
-        if task is not None and not task.done():
-            task.cancel()
-        self._set(lifecycle.on_stop(state, now_s))
-        if self.states[name].phase is Phase.STOPPING and (task is None or task.done()):
-            self._set(lifecycle.on_end(self.states[name], now_s, "", self._policy))
+            await asyncio.wait([end], timeout=spec.stop_grace_s)
+            raise
+        finally:
+            health.cancel()
+            if not end.done():
+                child.kill()
+                await end
+            state.child, state.unhealthy = None, ""
 
-    def _kill(self, name: str, task: asyncio.Task[None] | None) -> None:
-        child = self._children.get(name)
-        if child is not None:
-            logger.warning(
-                "child killed", extra={"child": name, "why": self.unhealthy.get(name, "too slow")}
-            )
+    async def _watch_health(self, state: ChildState, spec: ChildSpec, child: Child) -> None:
+        """Note when the child is ready, and how it does; kill it if it is not ready in time."""
+        pause_s = _HEALTH_FIRST_S
+        with suppress(TimeoutError):
+            async with asyncio.timeout(spec.start_timeout_s):
+                while why := await why_unhealthy(spec.health):
+                    state.unhealthy = why
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, _HEALTH_LAST_S)
+                state.unhealthy = ""
+                self._set(state, Phase.READY, "")
+        if state.phase is not Phase.READY:
+            logger.warning("child killed", extra={"child": spec.name, "why": state.unhealthy})
             child.kill()
-        elif task is not None:
-            task.cancel()
+            return
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            state.unhealthy = await why_unhealthy(spec.health) or ""
 
-    def _set(self, state: ChildState) -> None:
-        self.states[state.name] = state
-        self._wake.set()
+    def _set(self, state: ChildState, phase: Phase, reason: str | None = None) -> None:
+        state.phase = phase
+        if reason is not None:
+            state.reason = reason
+        if phase is Phase.READY:
+            state.is_ready.set()
+        else:
+            state.is_ready.clear()
+        self._publish()
+
+    def _log_path(self, spec: Spec) -> Path:
+        return self.folder / "logs" / f"{spec.name}.log"
 
     def _publish(self) -> None:
-        phase = self._phase()
+        phases = {state.phase for state in self.states.values()}
+        if self._stop.is_set():
+            phase = "stopped" if phases <= {Phase.STOPPED} else "stopping"
+        else:
+            phase = "ready" if phases <= {Phase.READY} else "starting"
         me = None if phase == "stopped" else identity_of(os.getpid())
         write_state(
             self.state_path,
@@ -258,55 +272,22 @@ class Supervisor:
                 "version": 1,
                 "phase": phase,
                 "supervisor": None if me is None else asdict(me),
-                "services": {
-                    name: service_entry(
-                        spec,
-                        self.states[name],
-                        self._children.get(name),
-                        unhealthy=self.unhealthy.get(name, ""),
-                        log_path=self.log_path(name),
-                    )
-                    for name, spec in self._specs.items()
-                },
-                **self.info,
+                "services": {name: self._entry(state) for name, state in self.states.items()},
+                **self._info,
             },
         )
 
-    def _phase(self) -> str:
-        if self._stopping:
-            stopped = lifecycle.all_stopped(self.states.values())
-            return "stopped" if stopped else "stopping"
-        return "ready" if lifecycle.all_ready(self.states.values()) else "starting"
-
-
-async def _end_of(child: Child) -> str:
-    """How the child ended; if nobody waits for that any more, it is killed."""
-    end = asyncio.ensure_future(child.wait())
-    try:
-        return await asyncio.shield(end)
-    except asyncio.CancelledError:
-        child.kill()
-        await end
-        raise
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def service_entry(
-    spec: Spec, state: ChildState, child: Child | None, *, unhealthy: str, log_path: Path
-) -> dict[str, object]:
-    """One child; `child` is None while it has no process."""
-    entry: dict[str, object] = {
-        "phase": state.phase.value,
-        "restarts": state.restarts,
-        "reason": state.reason or unhealthy,
-    }
-    if isinstance(spec, ChildSpec):
-        entry["urls"] = dict(spec.urls)
-        entry["log"] = str(log_path)
-        entry["stop_signal"] = int(spec.stop_signal)
-    if child is not None and child.identity is not None:
-        entry |= asdict(child.identity)
-    return entry
+    def _entry(self, state: ChildState) -> dict[str, object]:
+        spec = state.spec
+        entry: dict[str, object] = {
+            "phase": state.phase.value,
+            "restarts": state.restarts,
+            "reason": state.reason or state.unhealthy,
+        }
+        if isinstance(spec, ChildSpec):
+            entry["urls"] = dict(spec.urls)
+            entry["log"] = str(self._log_path(spec))
+            entry["stop_signal"] = int(spec.stop_signal)
+        if state.child is not None and state.child.identity is not None:
+            entry |= asdict(state.child.identity)
+        return entry

@@ -10,10 +10,9 @@ from hamicommon import telemetry
 from hamicommon.errors import HamiError
 from hamicommon.settings import TelemetrySettings
 
-from hamilocal.supervisor.lifecycle import RestartPolicy
 from hamilocal.supervisor.plan import ServerError
 from hamilocal.supervisor.state_file import SupervisorError, claim
-from hamilocal.supervisor.supervisor import Supervisor
+from hamilocal.supervisor.supervisor import RestartPolicy, Supervisor
 from hamilocal.system.layout import Layout
 from hamilocal.system.options import UpOptions
 from hamilocal.system.system import info, prepare, specs
