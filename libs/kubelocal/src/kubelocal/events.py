@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
+from cachetools import LRUCache
 from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
@@ -33,7 +33,7 @@ class EventRecorder:
         self._api = api
         self._source = source
         self._waiting: asyncio.Queue[tuple[str, Json]] = asyncio.Queue(MAX_WAITING)
-        self._sent: OrderedDict[tuple[str, ...], tuple[str, int]] = OrderedDict()
+        self._sent: LRUCache[tuple[str, ...], tuple[str, int]] = LRUCache(MAX_REMEMBERED)
 
     def record(
         self, pod: Json, kind: EventType, reason: str, message: str, *, container: str = ""
@@ -89,5 +89,3 @@ class EventRecorder:
             metadata = event["metadata"] | {"name": name}
             await self._api.create(path, event | times | {"metadata": metadata})
         self._sent[key] = (name, count + 1)
-        if len(self._sent) > MAX_REMEMBERED:
-            self._sent.popitem(last=False)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from typing import Protocol
 
+from cachetools import TLRUCache
 from hamicommon.access.checks import (
     TOKEN_MOST,
     AccessReviews,
@@ -93,8 +93,10 @@ class Reviewed:
         self._proxy = proxy
         self._groups_header = groups_header
         self._show = show
-        self._clock = clock
-        self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
+        self._known: TLRUCache[Hashable, ApiCaller | bool | str] = TLRUCache(
+            MAX_KEPT, ttu=_expires_at_s, timer=clock
+        )
+        """Callers by token, or why a token was refused, and the answers about rights."""
         self._turns = asyncio.Semaphore(MAX_REVIEWS_IN_FLIGHT)
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
@@ -145,7 +147,7 @@ class Reviewed:
             raise Unauthenticated("a token is wanted (Authorization: Bearer TOKEN)")
         # Tokens themselves are not kept in memory.
         key = hashlib.sha256(token.encode()).digest()
-        known = self._known(key)
+        known = self._known.get(key)
         if isinstance(known, ApiCaller):
             return known
         if isinstance(known, str):
@@ -154,9 +156,9 @@ class Reviewed:
             try:
                 caller = await self._reviews.whose(token)
             except InvalidRequest as exc:
-                self._keep(key, str(exc), REFUSAL_TTL_S)
+                self._known[key] = str(exc)
                 raise
-        self._keep(key, caller, REVIEW_TTL_S)
+        self._known[key] = caller
         return caller
 
     async def _viewer(self, caller: ApiCaller, namespaces: Collection[str]) -> PageViewer:
@@ -175,23 +177,14 @@ class Reviewed:
 
     async def _may(self, caller: ApiCaller, right: Right) -> bool:
         key = (caller.username, caller.uid, tuple(caller.groups), right)
-        known = self._known(key)
+        known = self._known.get(key)
         if isinstance(known, bool):
             return known
         async with self._turns:
             may = await self._reviews.may(caller, right)
-        self._keep(key, may, REVIEW_TTL_S)
+        self._known[key] = may
         return may
 
-    def _known(self, key: Hashable) -> object:
-        found = self._kept.get(key)
-        if found is None or found[0] <= self._clock():
-            return None
-        self._kept.move_to_end(key)
-        return found[1]
 
-    def _keep(self, key: Hashable, value: object, lasts_s: float) -> None:
-        self._kept[key] = (self._clock() + lasts_s, value)
-        self._kept.move_to_end(key)
-        while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+def _expires_at_s(_key: object, answer: ApiCaller | bool | str, now_s: float) -> float:
+    return now_s + (REFUSAL_TTL_S if isinstance(answer, str) else REVIEW_TTL_S)

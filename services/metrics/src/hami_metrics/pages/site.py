@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from cachetools import LRUCache
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -62,7 +62,9 @@ class Site:
     sum_cache: SumCache = field(default_factory=SumCache)
     lines: LineCache = field(default_factory=LineCache)
     _sums: tuple[int, ClusterSums] | None = None
-    _past: OrderedDict[datetime, PageCluster] = field(default_factory=OrderedDict)
+    _past: LRUCache[datetime, PageCluster] = field(
+        default_factory=lambda: LRUCache(MAX_PAST_STATES)
+    )
 
     async def open_request(self, request: Request) -> Asked:
         """Find out who asks, and read the state of the moment.
@@ -110,13 +112,10 @@ class Site:
     async def _state_at(self, at: datetime) -> PageCluster:
         known = self._past.get(at)
         if known is not None:
-            self._past.move_to_end(at)
             return known
         state = await read_state_at(self.ledger, at)
         if self.clock() - at > SETTLED_AFTER:
             self._past[at] = state
-            while len(self._past) > MAX_PAST_STATES:
-                self._past.popitem(last=False)
         return state
 
     def answer(
