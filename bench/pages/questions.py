@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from hami_metrics.adapters.capacity import sum_up_capacity
+from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_metrics.adapters.namespaces import sum_up_namespaces
-from hami_metrics.adapters.showback import sum_up_showback
 from hamicommon.ledger.questions import answer
 from hamicommon.ledger.questions import questions as named_questions
 
