@@ -137,7 +137,7 @@ def api_server(context: Context) -> ChildSpec:
             *("--token-file", str(credentials.tokens)),
         ),
         cwd=context.layout.folder,
-        health=http_health(f"{url}/readyz", verify=str(credentials.ca)),
+        health=http_health(f"{url}/readyz", ca_file=credentials.ca),
         urls={"apiserver": url},
     )
 
@@ -208,7 +208,7 @@ def webhook(context: Context, after: tuple[str, ...]) -> ChildSpec:
             "HAMI_WEBHOOK_TLS_CERT_FILE": str(credentials.certificate("webhook")),
             "HAMI_WEBHOOK_TLS_KEY_FILE": str(credentials.key("webhook")),
         },
-        health=http_health(f"{url}/readyz", verify=str(credentials.ca)),
+        health=http_health(f"{url}/readyz", ca_file=credentials.ca),
         after=after,
         urls={"webhook": url},
     )
