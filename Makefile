@@ -16,7 +16,9 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-test: setup checks ## everything that needs no real Kubernetes; four workers
+test: setup ## everything that needs no real Kubernetes; four workers
+	@# On a clean checkout one process compiles the tests; four workers would each compile all of them.
+	@[ -d tests/__pycache__ ] || $(BIN)/pytest --collect-only -qq > /dev/null & cases=$$!; $(MAKE) --no-print-directory checks; status=$$?; wait $$cases; exit $$status
 	@# mypy takes one processor for a minute on a clean checkout, and tests often wait: side by side.
 	@$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 4 $(ARGS); status=$$?; wait $$types && exit $$status
 test-%: setup ## one of the suites below; ARGS are pytest's
