@@ -44,7 +44,7 @@ def grafana_folder() -> Path:
 
 
 class Grafana:
-    """Its HTTP API, asked by anybody: it listens on the loopback device alone."""
+    """Grafana's HTTP API without a login: it listens on the loopback device only."""
 
     def __init__(self, port: int, major: int) -> None:
         self._query = "ds/query" if major >= QUERY_SINCE else "tsdb/query"

@@ -49,7 +49,7 @@ def targets(up: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def expressions() -> dict[str, str]:
-    """Of every rule and panel, by where it is; Grafana's variables are filled in."""
+    """Return the expression of each rule and panel by its place, Grafana's variables filled in."""
     found = {}
     for file in sorted(RULES.glob("*.yaml")):
         for group in yaml.safe_load(file.read_text())["groups"]:
@@ -77,7 +77,7 @@ def page(job: str, address: str) -> str:
 
 
 class Prometheus:
-    """Its HTTP API."""
+    """The HTTP API of a Prometheus."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"

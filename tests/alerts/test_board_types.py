@@ -22,7 +22,7 @@ Compile = Callable[[Mapping[str, Json]], str]
 
 @pytest.fixture
 def compile_(tmp_path: Path) -> Compile:
-    """What TypeScript finds in boards; empty: they are what they may be."""
+    """Compile boards by TypeScript; returns its errors, empty for valid ones."""
     compiler = PACKAGES / ".bin" / "tsc"
     if not compiler.exists():
         pytest.skip("@grafana/schema is not installed (make test-alerts does, where npm is)")

@@ -43,7 +43,7 @@ def shown(
 
 
 def panels_of(board: Json) -> list[Json]:
-    """What a panel is made of, without what Grafana adds."""
+    """Return the panels of a board without the fields that Grafana adds."""
     return [
         {key: panel[key] for key in ("title", "type", "targets", "options", "fieldConfig")}
         for panel in board["panels"]
@@ -109,7 +109,7 @@ def test_every_variable_of_a_board_has_values(shown: Grafana) -> None:
 
 
 def test_a_query_that_is_wrong_is_an_error_here(shown: Grafana) -> None:
-    """So that the cases above can fail."""
+    """Prove that the cases above can fail."""
     with pytest.raises(AssertionError):
         shown.prometheus("query", query="sum(")
     wrong = {"refId": "A", "rawSql": "SELECT nothing FROM nowhere", "format": "table"}

@@ -20,7 +20,7 @@ KNOWN_COMPLAINT = (
 )
 """HAMi's name, which stays."""
 MAX_OWN_LINES = 10
-"""Of a process that is of no pod: it serves, it is connected, its rounds of an hour."""
+"""Log lines of a process that are of no pod: serving, connected, its hourly rounds."""
 MAX_POD_LINES = 3
 """In one service: a line for each step of the pod there."""
 WITH_DATA = (

@@ -46,7 +46,7 @@ def viewer_folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSpan:
-    """As the viewer has it; ids in hexadecimal digits."""
+    """One span as the viewer has it; ids in hexadecimal digits."""
 
     trace_id: str
     span_id: str
@@ -77,12 +77,12 @@ class TraceViewer:
             return None
 
     def trace(self, trace_id: str) -> dict[str, ShownSpan]:
-        """Its spans by id; empty where none has arrived."""
+        """Return the spans of a trace by id; empty before one has arrived."""
         return spans_of(self.get(f"traces/{trace_id}") or [])
 
 
 def spans_of(traces: Sequence[Json]) -> dict[str, ShownSpan]:
-    """Of the traces of one answer."""
+    """Return the spans of all traces of one answer by id."""
     found = {}
     for trace in traces:
         services = {key: one["serviceName"] for key, one in trace["processes"].items()}

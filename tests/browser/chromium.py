@@ -17,7 +17,7 @@ SIZE = {"width": 1280, "height": 800}
 
 
 def why_missing() -> str | None:
-    """What is not there; None: nothing."""
+    """Name the missing program; None if Chromium and Playwright are there."""
     if _binary() is None:
         return "no Chromium: apt-get install chromium, or CHROMIUM=/path/to/it"
     try:
@@ -76,17 +76,17 @@ def a_page(browser: Any, url: str, **context: Any) -> Iterator[Watched]:
 def watch(page: Any, complaints: list[str]) -> None:
     """Writes down errors of the console (CSP's too), of scripts, and boxes that scripts open."""
 
-    def heard(message: Any) -> None:
+    def on_console(message: Any) -> None:
         if message.type == "error":
             complaints.append(message.text)
 
-    def asked(dialog: Any) -> None:
+    def on_dialog(dialog: Any) -> None:
         complaints.append(f"a script opened a box: {dialog.message}")
         dialog.dismiss()
 
-    page.on("console", heard)
+    page.on("console", on_console)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("dialog", asked)
+    page.on("dialog", on_dialog)
 
 
 def live(page: Any) -> None:
@@ -95,7 +95,7 @@ def live(page: Any) -> None:
 
 
 def serious(page: Any) -> list[str]:
-    """What axe finds serious or critical, and where first."""
+    """Return the violations that axe finds serious or critical, with their first places."""
     axe = importlib.import_module("axe_playwright_python.sync_playwright").Axe()
     return [
         f"{violation['id']} at {[' '.join(node['target']) for node in violation['nodes'][:3]]}"

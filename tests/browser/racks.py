@@ -6,11 +6,11 @@ from tests.servers import psql
 
 NODES_OF_A_RACK = 40
 FEWEST_RACKS = 2
-"""Of a cluster that one rack would hold."""
+"""Racks of a cluster that would fit in one."""
 
 
 def stand_in_racks(dsn: str, nodes: int) -> None:
-    """As the scheduler writes them down; of a large cluster the last node has none."""
+    """Write node groups as the scheduler does; the last node of a large cluster has none."""
     racks = max(FEWEST_RACKS, nodes // NODES_OF_A_RACK)
     psql(
         dsn,

@@ -72,7 +72,7 @@ ON CONFLICT ON CONSTRAINT pk_namespace_rollups DO UPDATE SET
     sample_count = excluded.sample_count, core_percent_sum = excluded.core_percent_sum,
     memory_used_sum_bytes = excluded.memory_used_sum_bytes, idle_s = excluded.idle_s
 """
-"""What the service finds in its samples after the end of each hour: here it found none."""
+"""The hourly sums of the service, which found no samples here."""
 
 
 async def sum_up(dsn: str) -> None:
@@ -88,7 +88,7 @@ async def sum_up(dsn: str) -> None:
 
 
 def shoot(page: Any, path: Path, *, deficiency: str = "none") -> None:
-    """What is in view."""
+    """Save a picture of the page's visible part."""
     session = page.context.new_cdp_session(page)
     session.send("Emulation.setEmulatedVisionDeficiency", {"type": deficiency})
     picture = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})

@@ -1,4 +1,4 @@
-"""What the overview of 1000 nodes with 8 cards each costs a browser; figures are printed.
+"""Cost in a browser of the overview of 1000 nodes with 8 cards each; figures are printed.
 
 A busy machine stretches every time, so the processor time of all of Chromium's processes for one
 load of the page is what a budget holds for.
@@ -18,7 +18,7 @@ from tests.servers import psql
 NODES = 1000
 ROUNDS = 3
 LOAD_BUDGET_S = 2.5
-"""Of processor time, five processes together; on two quiet cores a load is over long before."""
+"""Processor time of five processes together; two idle cores need much less for a load."""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 LOADED = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
 ANSWERED = "performance.getEntriesByType('navigation')[0].responseEnd"

@@ -13,7 +13,7 @@ UPDATES = 30
 WARM_UP = 5
 """Updates until caches and compiled scripts have their size."""
 GROWTH = 1.5
-"""Of nodes and listeners from the first to the last update; a leak has a factor of `UPDATES`."""
+"""Bound on the growth of nodes and listeners during a stay; a leak has a factor of `UPDATES`."""
 HIDDEN = """(hidden) => {
     Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
     document.dispatchEvent(new Event("visibilitychange"));
@@ -29,7 +29,7 @@ def change(pages: Service, node: str, index: int, cores: int) -> None:
 
 
 def held(page: Any) -> dict[str, float]:
-    """What the page holds, after garbage was collected."""
+    """Return the page's heap, nodes and listeners after a garbage collection."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
     session.send("HeapProfiler.collectGarbage")
@@ -39,7 +39,7 @@ def held(page: Any) -> dict[str, float]:
 
 
 def stays(browser: Any, pages: Service, address: str, shown: str, updates: int) -> Any:
-    """What the page at `address` held after `WARM_UP` changes of a card, and after `updates`."""
+    """Return the page's state after `WARM_UP` changes of a card, and after all `updates`."""
     with a_page(browser, pages.url) as watched:
         watched.page.goto(address)
         live(watched.page)

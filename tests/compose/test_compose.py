@@ -1,4 +1,4 @@
-"""What README.md and docs/compose.md have people type, and that nothing is lost on the way."""
+"""The commands of README.md and docs/compose.md work, and lose nothing on the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUNNING = {"one-slice", "memory-only", "percentage", "two-cards", "two-container
 ONE_SHOT = {"prepare", "kubeconfig", "migrations", "register-webhook"}
 
 
-def settled(compose: Compose) -> bool:
+def is_up(compose: Compose) -> bool:
     """Every lasting part runs and is healthy, every one-shot part ended well."""
     containers = compose.containers()
     return all(
@@ -66,7 +66,7 @@ def examples(compose: Compose) -> Compose:
 
 
 def test_the_lines_of_the_readme_lead_to_running_slices(examples: Compose) -> None:
-    assert settled(examples)
+    assert is_up(examples)
     assert {f"default/{name}" for name in RUNNING} <= slices(examples).keys()
 
 
@@ -75,7 +75,7 @@ def test_every_line_of_the_page_succeeds(examples: Compose) -> None:
     for line in LINES:
         done = examples.shell(line)
         assert done.returncode == 0, f"{line}:\n{done.stdout}\n{done.stderr}"
-    wait_until("every part is healthy", lambda: settled(examples))
+    wait_until("every part is healthy", lambda: is_up(examples))
 
 
 @pytest.mark.parametrize("part", LASTING)
@@ -84,7 +84,7 @@ def test_a_restart_of_any_part_is_harmless(examples: Compose, part: str) -> None
 
     examples.run(f"restart {part}")
 
-    wait_until(f"every part is healthy after a restart of {part}", lambda: settled(examples))
+    wait_until(f"every part is healthy after a restart of {part}", lambda: is_up(examples))
     # With the kubelet its containers end, and start again: the same pods, the same slices.
     wait_until(
         "the pods run",
@@ -114,7 +114,7 @@ def test_down_and_up_keep_pods_grants_and_history(examples: Compose) -> None:
     examples.run("down --timeout 20")
     examples.run("up --detach")
 
-    wait_until("every part is healthy", lambda: settled(examples))
+    wait_until("every part is healthy", lambda: is_up(examples))
     wait_until("the pods are as before", lambda: examples.phases() == pods)
     assert slices(examples) == before
     assert "every promise holds" in examples.run("exec -T tools hamictl db check")

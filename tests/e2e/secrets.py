@@ -1,4 +1,4 @@
-"""What nobody may read in a log, a trace or an answer of a local system, and where it was found."""
+"""Search for secrets in the logs, traces and answers of a local system."""
 
 from __future__ import annotations
 

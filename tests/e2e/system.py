@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What `hamictl up --json` printed, with the means to use it."""
+    """The local system that `hamictl up --json` described, with the means to use it."""
 
     described: Mapping[str, Any]
     folder: Path
@@ -135,7 +135,7 @@ class System:
             )
 
     def force_delete(self, name: str) -> None:
-        """As `kubectl delete --force --grace-period=0`: the object goes at once."""
+        """Remove the object immediately, as `kubectl delete --force --grace-period=0` does."""
         self.api.request(
             "DELETE", f"/api/v1/namespaces/default/pods/{name}", json={"gracePeriodSeconds": 0}
         )
@@ -167,7 +167,7 @@ class System:
         return psql(str(self.described["postgres_dsn"]), query)
 
     def pid_of(self, service: str) -> int | None:
-        """Of a process of the system; None while it is not ready."""
+        """Return the pid of a service's process; None while it is not ready."""
         state = json.loads((self.folder / "state.json").read_text())
         entry = state["services"].get(service, {})
         return int(entry["pid"]) if entry.get("phase") == "ready" and "pid" in entry else None
@@ -216,7 +216,7 @@ class System:
         assert self.refused_on_the_bus() == [], "services have the rights that they need"
 
     def refused_on_the_bus(self) -> list[str]:
-        """What the bus did not let a service do: here each has its rights of a cluster."""
+        """Return the bus's log lines of refused calls: each service has its rights of a cluster."""
         logs = self.folder.glob("logs/nats.log")
         lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
         return [line for line in lines if " Violation - " in line]
@@ -242,7 +242,7 @@ def wait(
     timeout_s: float | None = None,
     why: Callable[[], str] = lambda: "",
 ) -> T:
-    """As that of `tests/waiting.py`, and looks less often: each look asks a server."""
+    """Wait as `tests/waiting.py` does, with longer intervals: each check asks a server."""
     return waiting.wait(check, what, within_s=timeout_s, every_s=_POLL_S, why=why)
 
 

@@ -1,4 +1,4 @@
-"""What a user reads when a pod is created, on the running system; and by `hamictl lint`."""
+"""Answers that a user reads when a pod is created on the running system, and by `hamictl lint`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dry(system: System, pod: Json) -> httpx.Response:
 
 
 def until(look: Callable[[], httpx.Response], arrived: Callable[[httpx.Response], bool]) -> None:
-    """What is published on the bus arrives a moment later."""
+    """Repeat the request until its answer has what the bus brings a moment later."""
 
     def found() -> bool:
         return arrived(look())

@@ -18,7 +18,7 @@ ONE_SCREEN = 24
 
 
 def explained(system: System, name: str) -> str:
-    """What a person reads, once the decision is written."""
+    """Return the explanation for people, once the decision is written."""
 
     def written() -> str | None:
         text = hamictl(system.folder, "explain", name)

@@ -36,7 +36,7 @@ def ask(system: System) -> Ask:
 
 
 def completed(system: System, *typed: str) -> list[str]:
-    """What kubectl offers after these terms."""
+    """Return kubectl's completions of these terms."""
     done = subprocess.run(
         [Path(sys.executable).parent / "kubectl_complete-hami", *typed],
         env={**os.environ, "HAMI_FOLDER": str(system.folder), "XDG_CACHE_HOME": str(system.folder)},

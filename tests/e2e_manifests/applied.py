@@ -58,7 +58,7 @@ class ApiServer:
         return self._resource(each) is not None
 
     def path(self, each: Json) -> str:
-        """Of one object."""
+        """Return the API path of one object."""
         found = self._resource(each)
         assert found is not None, f"no {each['kind']} in {each['apiVersion']}"
         plural, namespaced = found
@@ -125,7 +125,7 @@ def _group(each: Json) -> str:
 
 
 def job_of(cron: Json) -> Json:
-    """As `kubectl create job --from=cronjob/NAME` makes it."""
+    """Build the Job that `kubectl create job --from=cronjob/NAME` makes."""
     metadata = {"name": f"{cron['metadata']['name']}-now", "namespace": NAMESPACE}
     template = cron["spec"]["jobTemplate"]["spec"]
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": template}

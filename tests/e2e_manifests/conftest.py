@@ -39,7 +39,7 @@ AUDIT_POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"l
 
 @dataclass(slots=True)
 class Cluster:
-    """What an administrator has, and the pods that run."""
+    """A cluster with an administrator's means and its running pods."""
 
     folder: Path
     plane: ControlPlane
@@ -94,7 +94,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of an administrator's commands."""
+        """Environment of an administrator's commands."""
         return {
             **os.environ,
             "KUBECONFIG": str(self.plane.kubeconfig),
@@ -171,7 +171,7 @@ class Cluster:
         )
 
     def lead_services(self) -> None:
-        """As DNS and kube-proxy would: names to addresses, ports to the pods' ports."""
+        """Lead names to addresses and ports to the pods' ports, as DNS and kube-proxy would."""
         lines = ["127.0.0.1 localhost"]
         for service in self.pods.objects.get(f"/api/v1/namespaces/{NAMESPACE}/services")["items"]:
             name, address = service["metadata"]["name"], service["spec"]["clusterIP"]

@@ -11,7 +11,7 @@ PAGE = PROJECT / "docs" / "operations.md"
 
 
 def commands(heading: str) -> list[list[str]]:
-    """Of the first block of shell commands under that heading, one for each line."""
+    """Return the commands of the first shell block under that heading, one for each line."""
     text = PAGE.read_text()
     found = re.search(
         rf"^#+ {re.escape(heading)}\n(?:(?!^#)[^`]|`(?!``))*?^```sh\n(.*?)^```",

@@ -28,7 +28,7 @@ COMMANDS = {
     "hami-node-agent": ["hami-node-agent"],
     "postgres": ["bash", "/stand-in/postgres-entrypoint", "postgres"],
 }
-"""What images run by themselves."""
+"""Command of each image by default."""
 
 
 class PodProcesses:

@@ -1,4 +1,4 @@
-"""What our accounts may do by RBAC, and what the audit log has that they did."""
+"""Compare the rights that RBAC gives our accounts with their use in the audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Right:
 
     @property
     def rule(self) -> Json:
-        """As a role has it."""
+        """Return the rule of a role for this right."""
         names = {"resourceNames": [self.name]} if self.name else {}
         return {
             "apiGroups": [self.group],

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FRESH = ("run", "tmp")
+OWN_FOLDERS = ("run", "tmp")
 """Folders that every container has of its own."""
 PASSED = ("proc", "sys", "dev")
 
@@ -36,7 +36,7 @@ def build(root: Path, targets: list[str]) -> None:
             place.symlink_to(Path(entry.path).readlink())
         elif entry.is_dir():
             place.mkdir()
-            if entry.name in FRESH:
+            if entry.name in OWN_FOLDERS:
                 mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(place))
             elif entry.name in shadowed and entry.name not in PASSED:
                 overlay(root, entry.name, place)
@@ -47,7 +47,7 @@ def build(root: Path, targets: list[str]) -> None:
 
 
 def overlay(root: Path, name: str, place: Path) -> None:
-    """What is there, to be written on in memory."""
+    """Mount the root's folder again, with writes kept in memory."""
     upper, work = root / ".upper" / name, root / ".upper" / f"{name}.work"
     upper.mkdir()
     work.mkdir()

@@ -221,7 +221,7 @@ def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> Non
 
 
 def spoil(cluster: Cluster) -> None:
-    """As after two thirds of every certificate's life: none of them is good any more."""
+    """Make every certificate invalid, as after two thirds of its life."""
     for name in ("hami-ca", *sorted(TLS)):
         body = json.dumps({"data": {"tls.crt": ""}})
         # With a warning, which is right.
@@ -302,7 +302,7 @@ def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(
 
 
 def waits_for() -> str:
-    """As the removal on the node reports it; empty while it does not serve."""
+    """Return the reason that the removal on the node reports; empty while it does not serve."""
     try:
         answer = httpx.get("http://127.0.0.1:9394/readyz", timeout=5)
     except httpx.HTTPError:

@@ -151,7 +151,7 @@ def test_all_objects_are_taken_without_a_warning_and_all_pods_are_made(
 
 
 def generations(server: ApiServer, objects: list[Json]) -> dict[str, int | None]:
-    """Of each object's spec; none where its kind counts none."""
+    """Return each object's generation by path; None for kinds without one."""
     return {
         path: server.get(path)["metadata"].get("generation")
         for path in (server.path(each) for each in objects)
@@ -159,7 +159,7 @@ def generations(server: ApiServer, objects: list[Json]) -> dict[str, int | None]
 
 
 def test_the_clusters_of_the_page_that_recover_a_ledger_are_taken(server: ApiServer) -> None:
-    """As `docs/stores.md` has them: in place of `initdb`, with another name in the archive."""
+    """The clusters of `docs/stores.md`: in place of `initdb`, with another name in the archive."""
     page = (K8S.parent / "docs" / "stores.md").read_text()
     [block] = [text for text in page.split("```")[1::2] if "recoveryTarget" in text]
     recovery: Json = yaml.safe_load(block.removeprefix("yaml\n"))

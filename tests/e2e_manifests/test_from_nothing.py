@@ -56,7 +56,7 @@ def runs(cluster: Cluster, name: str) -> bool:
 
 
 def restarts(cluster: Cluster, prefix: str) -> list[int]:
-    """Of the pods whose names begin so."""
+    """Return the restarts of the pods whose names begin with the prefix."""
     return [each.restarts for each in cluster.pods.pods.values() if each.name.startswith(prefix)]
 
 
@@ -97,7 +97,7 @@ def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
     held = "SELECT string_agg(state, ' ') FROM allocations WHERE ended_at IS NULL"
     assert sql(cluster, held) == " ".join(["allocated"] * len(pods))
     assert cluster.denied() == []
-    lines = seen(cluster, "one")
+    lines = seen_cards(cluster, "one")
     assert {line["total_bytes"] >> 20 for line in lines} == {4096}
 
     cluster.wait(lambda: checked_policies(cluster) is not None, "the policies are checked")
@@ -125,7 +125,7 @@ def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
 
 
 def checked_policies(cluster: Cluster) -> list[str] | None:
-    """What the API server finds wrong in expressions of ours; None while it has not looked."""
+    """Return the API server's warnings about our expressions; None before it has checked them."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     found = cluster.pods.objects.get(path)["items"]
     assert found
@@ -139,8 +139,8 @@ def checked_policies(cluster: Cluster) -> list[str] | None:
     ]
 
 
-def seen(cluster: Cluster, name: str) -> list[dict[str, int]]:
-    """What the probe in the pod was shown of each card."""
+def seen_cards(cluster: Cluster, name: str) -> list[dict[str, int]]:
+    """Return the figures of each card that the probe in the pod was shown."""
     uid = cluster.pods.objects.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
     path = cluster.folder / "kubelet" / "pods" / uid / "cuda.log"
 

@@ -134,7 +134,7 @@ def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[No
 
 
 def major_of(programs: Path | None) -> int:
-    """Of the containerd there: `containerd github.com/containerd/containerd/v2 2.1.9 ...`."""
+    """Return containerd's major version: `containerd github.com/containerd/containerd/v2 2.1.9`."""
     command = "containerd" if programs is None else str(programs / "containerd")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     return int(re.findall(r" v?(\d+)\.\d+", done.stdout)[0])
@@ -184,7 +184,7 @@ def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> It
 
 @contextmanager
 def controller_manager(system: NodeSystem, assets: Assets, folder: Path) -> Iterator[None]:
-    """It runs inside the block."""
+    """Run kube-controller-manager inside the block."""
     binary = assets.folder / "kube-controller-manager"
     if not binary.exists():
         pytest.skip(f"{assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")

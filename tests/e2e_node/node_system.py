@@ -67,7 +67,7 @@ class Agent:
         wait(self._ready, "the node-agent to be ready", why=lambda: self.log[-2000:])
 
     def metrics(self) -> str:
-        """Its page."""
+        """Return the agent's metrics page."""
         return httpx.get(f"{self.url}/metrics", timeout=10).text
 
     def _ready(self) -> bool:
@@ -77,7 +77,7 @@ class Agent:
             return False
 
     def stop(self) -> None:
-        """As an upgrade does: by SIGTERM, so that it may end what it has begun."""
+        """End the agent as an upgrade does: by SIGTERM, which lets it finish its work."""
         assert self._process is not None
         self._process.terminate()
         assert self._process.wait(timeout=60) == 0
@@ -90,7 +90,7 @@ class Agent:
         self._process = None
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the agent as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -113,7 +113,7 @@ class KubeScheduler:
         self._process.stop()
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the process as a crash would."""
         self._process.kill()
 
 
@@ -191,7 +191,7 @@ class NodeSystem(System):
         return self.node.container_pid(identity)
 
     def wrong_slice(self, pod: Json, memory_mib: int, *, core_percent: int) -> list[str]:
-        """What of the container's process differs from the ledger's row, in a line; or nothing.
+        """List differences between the container's process and the ledger's row.
 
         Its card, its limits file and what it can really take are compared.
         """
@@ -217,14 +217,14 @@ class NodeSystem(System):
         System.delete(self, *names, timeout_s=timeout_s)
 
     def limits(self, pod: Json, container: str = "cuda") -> dict[str, tuple[int, int]]:
-        """What the container's limits file has: MiB and percent of cores by card."""
+        """Return the limits file of the container: MiB and percent of cores by card."""
         pid = self.container_pid(pod, container)
         lines = Path(f"/proc/{pid}/root/etc/hami/limits").read_text().splitlines()
         found = [line.split() for line in lines if line.startswith("device ")]
         return {line[1]: (int(line[3]) // MIB, int(line[5])) for line in found}
 
     def live_allocations(self) -> int:
-        """What the ledger holds."""
+        """Return the number of live allocations in the ledger."""
         return int(self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
 
     def offered(self) -> int:

@@ -21,7 +21,7 @@ WAVES = 3
 ALL_GONE_S = 400.0
 """A kubelet of 1.20 takes the containers of a full node away one by one."""
 WAVE = 17
-"""Of the node's 20 slots, so that the bypassing pods find some."""
+"""Pods of one wave, below the node's 20 slots: the bypassing pods find some too."""
 BYPASSING = 2
 SEED = 3096
 

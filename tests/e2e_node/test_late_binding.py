@@ -37,7 +37,7 @@ SEED = 510
 
 @pytest.fixture(scope="session")
 def programs(other_runtime: Path | None) -> Path:
-    """Of a containerd that knows CDI."""
+    """Folder of the programs of a containerd that knows CDI."""
     if other_runtime is None:
         pytest.skip(f"{RUNTIME_VARIABLE} names no folder of a containerd 1.7 or newer")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""What a node goes through in its life, on a real kubelet: restarts, an upgrade, a crash loop."""
+"""A node's upsets on a real kubelet: restarts, an upgrade, a crash loop."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def find_card() -> Card | str:
 
 
 def used_bytes(card: Card) -> int:
-    """What the whole card has given away, as NVML shows it outside of any container."""
+    """Return the card's used memory, as NVML shows it outside of any container."""
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
@@ -111,7 +111,7 @@ class Load:
 
     kernel_us: int
     kernel_ms: float
-    """What one takes with its launch, measured alone without a limit."""
+    """Time of one kernel with its launch, measured separately without a limit."""
 
     def command(self, seconds: float, *more: str) -> list[str | Path]:
         options = ["--seconds", seconds, "--blocks", BLOCKS, "--kernel-us", self.kernel_us, *more]
@@ -129,6 +129,6 @@ def measured_load(tenant: Tenant, kernel_us: int = 1000) -> Load:
 
 
 def shares(load: Load, tenants: Sequence[Tenant], seconds: float = 12) -> list[float]:
-    """What each gets while all of them launch as fast as they may."""
+    """Return each tenant's share while all of them launch as fast as they may."""
     running = [tenant.start(*load.command(seconds)) for tenant in tenants]
     return [load.percent(answer(process)) for process in running]

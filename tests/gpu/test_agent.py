@@ -1,4 +1,4 @@
-"""What the node-agent's NVML adapter reads of a real card."""
+"""The node-agent's NVML adapter on a real card."""
 
 from __future__ import annotations
 

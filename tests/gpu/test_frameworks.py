@@ -1,4 +1,4 @@
-"""What people run: frameworks in a slice of a real card, each with its own allocator.
+"""Frameworks in a slice of a real card, each with its own allocator.
 
 Each gets what its slice has, ends at it with its own out-of-memory error, goes on afterwards, and
 computes what it computes without the library.

@@ -44,7 +44,7 @@ def outcome(client: Client, op: str, **arguments: Any) -> str | None:
 
 @pytest.fixture(scope="module")
 def refusals(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What this card refuses without the library, and how. A refusal may break the context."""
+    """Return this card's refusals without the library. A refusal may break the context."""
     env = Tenant(card, tmp_path_factory.mktemp("bare")).bare_env()
     calls: dict[str, dict[str, Any]] = {
         **{kind: {"op": "take", "kind": kind, "bytes": SIZE} for kind in KINDS},
@@ -93,16 +93,16 @@ def test_every_way_of_taking_memory_is_held_to_the_slice(
         pytest.skip(f"this card refuses it without the library: {refusals[kind]}")
     at_first, card_at_first = free(client), used_bytes(card)
 
-    def given() -> int:
+    def grown_bytes() -> int:
         return used_bytes(card) - card_at_first
 
     result, token = take(client, kind, SIZE)
     assert result == 0
     assert free(client) == pytest.approx(at_first - SIZE, abs=BESIDE)
-    assert given() <= SIZE + ROUNDING
+    assert grown_bytes() <= SIZE + ROUNDING
     # Beyond the slice it is refused, and the card gives nothing.
     assert take(client, kind, LIMIT + SIZE)[0] == OUT_OF_MEMORY
-    assert given() <= SIZE + ROUNDING
+    assert grown_bytes() <= SIZE + ROUNDING
     if not KINDS[kind].given_up:
         assert free(client) == pytest.approx(at_first - SIZE, abs=BESIDE)
         assert take(client, "alloc", at_first - SIZE // 2)[0] == OUT_OF_MEMORY
@@ -110,12 +110,12 @@ def test_every_way_of_taking_memory_is_held_to_the_slice(
     assert client.call("give_back", token=token) == {"result": 0}
     result, block = take(client, "alloc", at_first)
     assert result in (0, OUT_OF_MEMORY)
-    assert given() <= at_first + ROUNDING
+    assert grown_bytes() <= at_first + ROUNDING
     if result == 0:
         assert client.call("give_back", token=block) == {"result": 0}
     assert client.call("synchronize") == {"result": 0}
     assert free(client) == pytest.approx(at_first, abs=BESIDE)
-    assert given() <= ROUNDING
+    assert grown_bytes() <= ROUNDING
 
 
 @pytest.mark.parametrize("kind", ["stream-ordered", "own-pool", "kept-by-pool"])

@@ -56,7 +56,7 @@ class Cdi:
     directory: Path
 
     def lines(self) -> str:
-        """Of its configuration."""
+        """Lines of containerd's configuration."""
         return f'enable_cdi = {str(self.enabled).lower()}\ncdi_spec_dirs = ["{self.directory}"]\n'
 
 

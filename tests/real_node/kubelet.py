@@ -11,7 +11,7 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from tests.processes import http_ready
 
 ROOT = Path("/var/lib/kubelet")
-"""Where device plugins look for the kubelet; kubelets before 1.26 know no other place."""
+"""Folder in which device plugins look for the kubelet, fixed in kubelets before 1.26."""
 
 DEVICE_PLUGINS = ROOT / "device-plugins"
 POD_RESOURCES = ROOT / "pod-resources" / "kubelet.sock"

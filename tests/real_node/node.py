@@ -55,7 +55,7 @@ class RealNode:
 
     @property
     def kubelet_pid(self) -> int:
-        """Of the kubelet that runs now."""
+        """Pid of the running kubelet."""
         return self.kubelet.value.pid
 
     @property
@@ -83,7 +83,7 @@ class RealNode:
         return next((int(row[1]) for row in rows if row[0] == wanted), 0)
 
     def pod_log(self, namespace: str, pod: str, container: str, *, uid: str = "*") -> str:
-        """What a container has printed in all its lives ("" if it has not started).
+        """Return the output of a container in all its lives ("" if it has not started).
 
         Without `uid` also of an earlier pod of that name whose files are still there.
         """

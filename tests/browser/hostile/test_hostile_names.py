@@ -1,4 +1,4 @@
-"""What people write into pods is text in a browser, under a policy without inline script."""
+"""Text that people write into pods stays text in a browser, under a policy without inline code."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.waiting import eventually
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 HOST = "kubernetes.io/hostname"
-AT_ONCE = 16
+MAX_PARALLEL_CREATES = 16
 LOOK_S = 0.5
 
 Placement = tuple[str, tuple[tuple[int, str, int, int], ...]]
@@ -101,7 +101,7 @@ class Played:
     ledger: asyncpg.Connection
 
     async def fill(self, cases: Iterable[Case]) -> None:
-        """What is taken of the cases' cards is taken, by pods with limits."""
+        """Occupy the cards' taken parts of all cases by pods with limits."""
         await self._run([_holder(*card) for case in cases for card in case.cards])
         await self.nodes.publish()
 
@@ -111,7 +111,7 @@ class Played:
         await eventually(lambda: all(map(self.bench.runs, uids)), "the pods of the cases to run")
 
     async def _create(self, bodies: Iterable[tuple[str, Json]]) -> list[Json]:
-        gate = asyncio.Semaphore(AT_ONCE)
+        gate = asyncio.Semaphore(MAX_PARALLEL_CREATES)
 
         async def one(path: str, body: Json) -> Json:
             async with gate:
@@ -127,7 +127,7 @@ class Played:
         uids = dict(zip((pod["metadata"]["uid"] for pod in made), asked, strict=True))
         found: dict[str, Placement | None] = {}
 
-        async def answered() -> bool:
+        async def has_every_pod() -> bool:
             refused = await self._refused()
             for uid in uids.keys() - found.keys():
                 if self.bench.runs(uid):
@@ -136,7 +136,7 @@ class Played:
                     found[uid] = None
             return found.keys() == uids.keys()
 
-        await eventually(paced(answered), "an answer to each pod")
+        await eventually(paced(has_every_pod), "an answer to each pod")
         await self._clear(asked)
         return {uids[uid]: placement for uid, placement in found.items()}
 

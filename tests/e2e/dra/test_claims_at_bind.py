@@ -48,7 +48,7 @@ def by_limits(name: str, node: str) -> Json:
 
 
 def by_claim(name: str) -> Json:
-    """Its limit of 0 cards is what kube-scheduler asks our extender for."""
+    """Build a pod by claim; its limit of 0 cards has kube-scheduler ask our extender."""
     resources = {"claims": [{"name": "card"}], "limits": {"nvidia.com/gpu": "0"}}
     return {
         "metadata": {"name": name},

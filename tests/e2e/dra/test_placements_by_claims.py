@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 VENDORS = every_vendor()
 RANDOM = 150
 SHARED_MODES = "hami-core,mps"
-"""As `nvidia.com/vgpu-mode` has it: cards in MIG mode are no devices of DRA."""
+"""Modes in `nvidia.com/vgpu-mode` without MIG: cards in MIG mode are no devices of DRA."""
 
 
 def recorded_cases() -> list[Json]:
@@ -38,7 +38,7 @@ def random_cases() -> list[Json]:
 
 @pytest.fixture(params=[recorded_cases, random_cases], ids=["recorded", "random"])
 def cases(request: pytest.FixtureRequest, kubernetes_assets: Assets) -> list[Case]:
-    """Those whose pods can be asked for by claims."""
+    """Cases with a pod that can be written by claims."""
     if kubernetes_assets.version < (1, 36):
         pytest.skip("parts of devices are in Kubernetes 1.36 and newer")
     found = [case_of(number, given, VENDORS) for number, given in enumerate(request.param())]
@@ -57,7 +57,7 @@ def by_limits(case: Case) -> Asked:
 
 
 def as_claims(case: Case) -> Asked | None:
-    """As the webhook converts the pod; None for one that keeps its limits."""
+    """Convert the pod as the webhook does; None for one that keeps its limits."""
     pod = deepcopy(asking(case, prefix="claims"))
     try:
         convert(pod, case.request, VENDORS.resource_names)

@@ -1,4 +1,4 @@
-"""What a tenant can do to the files of its container's folder on the host: random, by a chance.
+"""Random damage that a tenant can do to the files of its container's folder on the host.
 
 Every call goes by the folder's descriptor and follows no link, and links lead to decoys of the
 test, so that nothing outside of a case's own folders is ever touched by who follows them.
@@ -18,11 +18,11 @@ DEEPEST = 300
 MAX_NAMES = 400
 SPARSE_BYTES = 1 << 40
 _TAIL_AT = 2_008_896
-"""Of the second layout, where the number of slots stands (`usage/regions/layout.py`)."""
+"""Offset of the number of slots in the second layout (`usage/regions/layout.py`)."""
 
 
 class Decoys:
-    """What the links of tenants lead to, and how it was at the beginning."""
+    """Targets of the tenants' links, and their state at the beginning."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Decoys:
         ]
 
     def check(self) -> None:
-        """Nobody followed a link to them."""
+        """Assert that no process followed a link to them."""
         assert self._state() == self._before
 
 

@@ -149,7 +149,7 @@ def test_a_pod_that_asks_for_no_card_runs(
 
 
 def test_a_pod_of_ours_that_asks_for_no_card_runs(system: System) -> None:
-    """As a chart makes it that names our scheduler, or an admission of before made it."""
+    """A chart that names our scheduler, or an earlier version's admission, makes such a pod."""
     pod = a_pod("named", {"nvidia.com/gpu": "0", "nvidia.com/gpucores": "100"}, command=SLEEP)
     pod["spec"]["schedulerName"] = "hami-scheduler"
 

@@ -68,7 +68,7 @@ LONGEST = 1100
 
 @pytest.fixture
 def system(cluster_kind: str) -> Iterator[System]:
-    """Its own, whose logs nobody else fills."""
+    """A system of this module, with no other test's lines in its logs."""
     with running_system(cluster_kind) as fresh:
         yield fresh
 
@@ -171,7 +171,7 @@ def test_whatever_a_pod_contains_it_runs_or_waits_with_one_sentence(
 
 
 def change(system: System, pod: Json, chance: random.Random) -> None:
-    """Its author annotates a waiting pod otherwise."""
+    """Change the annotations of a waiting pod as its author."""
     annotations = {chance.choice(KEYS): f"{chance.random()}" + chance.choice(VALUES)}
     name = pod["metadata"]["name"]
     system.api.patch(

@@ -41,12 +41,12 @@ PASSWD = Path("/etc/passwd")
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What one container of a hostile pod does."""
+    """Behaviour of one container of a hostile pod."""
 
     argv: tuple[str, ...]
     limits: Mapping[str, object] = field(default_factory=lambda: slice_of(256, 2))
     state: str = ""
-    """What it is reported as; empty: it is held."""
+    """State in which it is reported; empty if it stays held."""
 
 
 def shell(script: str, **more: object) -> Program:
@@ -85,7 +85,7 @@ VARIABLES = [
 ]
 VALUES = ["", "0", "-1", "true", "80g", "all", "/dev/null", "9" * 400, "\u202e\N{GRINNING FACE}"]
 HOSTILE_NAME = ") Z 1 1 ("
-"""Of a program: it stands in /proc/<pid>/stat as it is."""
+"""Name of a program; it stands unescaped in /proc/<pid>/stat."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Attempts:
     done: Counter[str] = field(default_factory=Counter)
 
     def batch(self, size: int) -> None:
-        """So many pods come, do what they do, are reported, and go."""
+        """Run a batch of pods from creation over their damage and its report to their end."""
         made = {name: program for name, program in map(self._create, range(size)) if program}
         for name in made:
             self._wait_until_placed(name)
@@ -188,7 +188,7 @@ def agents(system: System) -> dict[str, int | None]:
 
 
 def troubles(system: System) -> list[str]:
-    """What nobody thought of, by the agents' logs."""
+    """Return the agents' log lines of unexpected failures."""
     return [
         f"{path.name}: {line[:2000]}"
         for path in system.folder.glob("logs/node-agent-*.log")
@@ -198,7 +198,7 @@ def troubles(system: System) -> list[str]:
 
 
 def folders(system: System) -> set[str]:
-    """What there is of containers on the nodes, what waits for its removal too."""
+    """Return the containers' folders on the nodes, those that wait for removal included."""
     found = (
         each
         for pattern in (
@@ -227,7 +227,7 @@ def decoys(tmp_path: Path) -> Decoys:
 
 @pytest.fixture
 def fresh(cluster_kind: str) -> Iterator[System]:
-    """Its own, which hundreds of pods come to."""
+    """A system of this module, for its hundreds of pods."""
     with running_system(cluster_kind) as started:
         yield started
 

@@ -58,7 +58,7 @@ def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Pope
 
 
 def described(up: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it prints when everything serves."""
+    """Return the description that `up` prints when everything serves."""
     assert up.stdout is not None
     text = ""
     for line in up.stdout:

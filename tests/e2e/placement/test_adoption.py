@@ -53,7 +53,7 @@ class OldNode:
         ]
 
     def hamis_pod(self, name: str, written: str, pod: Json) -> Json:
-        """As HAMi's webhook and scheduler left it."""
+        """Create a pod as HAMi's webhook and scheduler left it."""
         pod["metadata"]["annotations"] |= hami_annotations(NODE, written)
         pod["spec"] |= {"nodeName": NODE, "schedulerName": "hami-scheduler"}
         with self.system.past_admission():

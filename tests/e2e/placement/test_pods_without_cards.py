@@ -42,7 +42,7 @@ def placed(system: System, pod: Json) -> str:
 
 
 def scores(system: System, pod: Json) -> dict[str, int]:
-    """What our scheduler answers, as kube-scheduler asks it."""
+    """Return our scheduler's scores, asked as kube-scheduler asks."""
     asked = {"pod": pod, "nodenames": ["node-0", "node-1", "node-2"]}
     answer = httpx.post(f"{system.scheduler_url}/prioritize-without-cards", json=asked)
     return {one["Host"]: one["Score"] for one in answer.json()}

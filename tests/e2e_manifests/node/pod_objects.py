@@ -1,4 +1,4 @@
-"""What the API server holds for the pods of hami-system."""
+"""Objects of the API server for the pods of hami-system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Gone(Exception):
 
 
 class Missing(Exception):
-    """What a pod's spec names is not there yet; a kubelet tries again."""
+    """An object that a pod's spec names is missing; a kubelet tries again."""
 
 
 class PodObjects:

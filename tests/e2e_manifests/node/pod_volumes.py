@@ -65,7 +65,7 @@ class PodVolumes:
         return place
 
     def refresh(self, pod: Json, folder: Path) -> None:
-        """What Secrets and ConfigMaps hold by now, as a kubelet brings it into running pods.
+        """Write the current Secrets and ConfigMaps into a running pod, as a kubelet does.
 
         A Secret that is away leaves the files as they are.
         """

@@ -26,7 +26,7 @@ from tests.e2e_manifests.node.pod_volumes import PodVolumes
 from tests.e2e_manifests.pod_processes import POSTGRES, PodProcesses
 
 REFRESH_EVERY_S = 5.0
-"""So often changed Secrets and ConfigMaps come into running pods; a kubelet's minute is longer."""
+"""Interval of bringing changed Secrets and ConfigMaps into pods; a kubelet takes a minute."""
 
 
 @dataclass
@@ -232,7 +232,7 @@ class StandInKubelet:
         return True
 
     def stop(self, running: Running) -> None:
-        """As a kubelet does, with a shorter patience."""
+        """Stop the pod's processes as a kubelet does, after a shorter grace period."""
         for process in (running.process, *(each.process for each in running.beside)):
             if process is None or process.poll() is not None:
                 continue

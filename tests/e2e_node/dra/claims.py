@@ -56,7 +56,7 @@ def descriptions(system: NodeSystem) -> list[Path]:
 
 
 def directories(system: NodeSystem) -> list[Path]:
-    """Of the containers' limits and accounts, on the host."""
+    """Return the directories of the containers' limits and regions on the host."""
     folder = system.agent.folder
     return [
         path
@@ -73,7 +73,7 @@ def slices(system: NodeSystem) -> list[Json]:
 
 
 def devices(system: NodeSystem) -> list[Json]:
-    """Of our slices."""
+    """Return the devices of our slices."""
     return [device for spec in slices(system) for device in spec.get("devices", [])]
 
 
@@ -124,7 +124,7 @@ def claim_of_card(system: NodeSystem, name: str, card: str, amounts: Mapping[str
 
 
 def forget(system: NodeSystem, name: str) -> None:
-    """As the claim controller does when no pod has it any more."""
+    """Release the claim as the claim controller does after its last pod."""
     system.api.delete(f"{CLAIMS}/{name}")
     for path, body in (
         (f"{CLAIMS}/{name}/status", {"status": {"reservedFor": None, "allocation": None}}),
@@ -149,7 +149,7 @@ def reasons(system: NodeSystem, name: str) -> str:
 
 
 def control(system: NodeSystem, *argv: str) -> None:
-    """Of the stand-in driver."""
+    """Run a command of the stand-in driver."""
     config = str(system.agent.folder / "fakegpu" / "config.json")
     subprocess.run(
         [NATIVE / "fakegpu" / "build" / "fakegpu-ctl", *argv],

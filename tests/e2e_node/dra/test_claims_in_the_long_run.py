@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = 24
 ROUNDS = 500
 """In each a pod comes, shows its slice and goes."""
-AT_ONCE = {"limits": 3, "claim": 3}
+WORKERS = {"limits": 3, "claim": 3}
 ROUNDS_PER_KILL = 10
 BATCH = 100
 RUNS_S = 900.0
@@ -107,7 +107,7 @@ class Churn:
         return wait(phase, f"{name} to run", timeout_s=RUNS_S) == "Running"
 
     def check(self) -> None:
-        """What must hold at every moment."""
+        """Assert the conditions that hold at every moment."""
         self.system.check_invariants()
         most = self.system.sql(
             "SELECT max(s) FROM (SELECT sum(d.memory_mib) AS s FROM allocation_devices d"
@@ -118,7 +118,7 @@ class Churn:
 
 
 def kills(system: NodeSystem) -> dict[str, Callable[[], None]]:
-    """What is killed, and comes back."""
+    """Return the processes to kill, by name; each comes back."""
 
     def agent() -> None:
         system.agent.kill()
@@ -148,10 +148,10 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
     card = str(devices(system)[0]["attributes"]["uuid"]["string"])
     churn, done, chance = Churn(system, card), Counter[str](), random.Random(SEED)
     began = time.monotonic()
-    with ThreadPoolExecutor(sum(AT_ONCE.values())) as pool:
+    with ThreadPoolExecutor(sum(WORKERS.values())) as pool:
         ways: list[Future[None]] = [
             pool.submit(churn.goes_on, way, number)
-            for way, count in AT_ONCE.items()
+            for way, count in WORKERS.items()
             for number in range(count)
         ]
         try:
@@ -167,7 +167,7 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
     _reached(churn, ways, ROUNDS)
     assert churn.wrong == []
 
-    sizes = {f"{way}-last-{n}": way for way, count in AT_ONCE.items() for n in range(count)}
+    sizes = {f"{way}-last-{n}": way for way, count in WORKERS.items() for n in range(count)}
     for name, way in sizes.items():
         churn.come(way, name, 2048, 5)
     for kill in kills(system).values():
@@ -203,7 +203,7 @@ def _reached(churn: Churn, ways: Sequence[Future[None]], goal: int) -> bool:
 
 
 def _differs(system: NodeSystem) -> str:
-    """What of ledger, claims and pods is not the same; empty: nothing."""
+    """Describe a difference between ledger, claims and pods; empty if there is none."""
     different = system.converged()
     if different:
         return different
@@ -238,7 +238,7 @@ def test_a_hundred_claims_at_once_all_run_or_wait_and_none_leaks(claiming: NodeS
         assert system.create(pod).status_code == 201
 
     def release_what_is_over() -> int:
-        """As the claim controller does; returns how many are over."""
+        """Release ended pods' claims as the claim controller does; returns how many have ended."""
         over = 0
         for pod in system.pods():
             name = pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""What people see of slices by claims, and nodes that can't have them, on a real kubelet."""
+"""Slices by claims as people see them, and nodes that can't have them, on a real kubelet."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def without_cdi(other_runtime: Path) -> Iterator[Path]:
 def test_a_node_whose_runtime_ignores_cdi_offers_no_cards_to_claims(
     claiming: NodeSystem, without_cdi: Path
 ) -> None:
-    """Its containers would start without limits."""
+    """Containers on such a node would start without limits."""
     system = claiming
     system.agent.stop()
     system.agent.start(

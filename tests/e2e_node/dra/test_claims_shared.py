@@ -40,7 +40,7 @@ def taking(pod: Json, mib: int | None, *, container: int = 0) -> Json:
 
 
 def taken_mib(system: NodeSystem, pod: Json, container: str = "cuda") -> int:
-    """What the last process of the container holds."""
+    """Return the MiB that the container's last process holds."""
     lines = system.wait_for_log(pod, container, "launched")
     return int([line["bytes"] for line in lines if line["event"] == "allocated"][-1]) // MIB
 
@@ -168,7 +168,7 @@ def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_
 def test_an_agent_that_lost_its_state_makes_the_records_of_prepared_claims_again(
     claiming: NodeSystem,
 ) -> None:
-    """Of a slice whose folder has the name of a pod that is gone already."""
+    """The record is of a slice whose folder has the name of a pod that is gone already."""
     system = claiming
     pods = two_pods(system)
     system.delete("first")

@@ -1,4 +1,4 @@
-"""What a container sees: its slice by CUDA, NVML and nvidia-smi, and processes."""
+"""Print a container's view: its slice by CUDA, NVML and nvidia-smi, and processes."""
 
 # mypy: ignore-errors
 

@@ -7,7 +7,7 @@ import json
 import cupy
 
 BLOCK = 64 << 20
-MOST = 2000
+MAX_BLOCKS = 2000
 SOURCE = 'extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2; }'
 
 ones = cupy.ones(32, dtype=cupy.float32)
@@ -15,7 +15,7 @@ cupy.RawKernel(SOURCE, "twice")((1,), (32,), (ones,))
 raw = float(ones.sum())
 held, caught = [], None
 try:
-    while len(held) < MOST:
+    while len(held) < MAX_BLOCKS:
         held.append(cupy.empty(BLOCK, dtype=cupy.uint8))
 except cupy.cuda.memory.OutOfMemoryError as error:
     caught = str(error)

@@ -7,12 +7,12 @@ import json
 import jax
 import jax.numpy as jnp
 
-MOST = 200
+MAX_BLOCKS = 200
 
 total = float(jax.jit(lambda a: (a @ a).sum())(jnp.ones((2048, 2048))))
 held, caught = [], None
 try:
-    while len(held) < MOST:
+    while len(held) < MAX_BLOCKS:
         held.append(jnp.ones((1 << 28,), jnp.float32).block_until_ready())
 except jax.errors.JaxRuntimeError as error:
     caught = str(error)

@@ -7,11 +7,11 @@ import json
 import torch
 
 BLOCK = 64 << 20
-MOST = 2000
+MAX_BLOCKS = 2000
 
 held, caught = [], None
 try:
-    while len(held) < MOST:
+    while len(held) < MAX_BLOCKS:
         held.append(torch.empty(BLOCK, dtype=torch.uint8, device="cuda"))
 except torch.cuda.OutOfMemoryError as error:
     caught = str(error)
