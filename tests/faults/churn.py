@@ -13,7 +13,7 @@ from hamicommon.k8s.types import Json
 from tests.e2e.system import System, a_pod, slice_of
 
 ALIVE = 10
-"""So many pods live at once; the oldest goes when another comes."""
+"""Number of pods that live at one time; the oldest goes when another comes."""
 POLL_S = 0.2
 
 
@@ -28,7 +28,7 @@ class Churn:
     reasons: dict[str, str] = field(default_factory=dict)
     """The last reason of each pod why it waits."""
     asked_mib: dict[str, int] = field(default_factory=dict)
-    """What each pod that was taken asked for."""
+    """Requested MiB of each pod that was accepted."""
     deleted: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Churn:
             if since_s <= at_s < until_s and name in self.ran_s
         ]
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether everybody who came has run, or was deleted."""
         return all(name in self.ran_s or name in self.deleted for name in self.created_s)
 

@@ -24,7 +24,7 @@ class Clocks:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the processes must be started with."""
+        """Variables that the processes must be started with."""
         return {"LD_PRELOAD": str(self.library), "CLOCKSHIFT_DIR": str(self.folder)}
 
     def jump(self, name: str, seconds: float) -> None:

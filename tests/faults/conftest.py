@@ -22,9 +22,9 @@ from tests.faults.stage import MEASURED, Faulty
 __all__ = ["cluster_kind"]
 
 ROWS = pytest.StashKey[list[rows.Row]]()
-"""Of what was collected, before anything is left out."""
+"""Rows of all collected cases, before any is left out."""
 EVERY = pytest.StashKey[list[rows.Row]]()
-"""Of all cases that there are."""
+"""Rows of all existing cases."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -36,15 +36,15 @@ class Row:
     """One fault at one point."""
 
     name: str
-    """What `-k` selects, for example `FAULT-8-store.commit.after-kill`."""
+    """Name for `-k`, for example `FAULT-8-store.commit.after-kill`."""
     point: str
-    """Of the survey (FAULT-1 .. FAULT-45), several with spaces between, or a promise: SAFE-1."""
+    """Points of the survey (FAULT-1 .. FAULT-45), separated by spaces, or a promise: SAFE-1."""
     fault: str
     kind: str
     answer: str
-    """What the system does."""
+    """The system's reaction."""
     promise: str
-    """Of architecture 6."""
+    """Promise of architecture 6."""
 
 
 def row_of(item: pytest.Item) -> Row:

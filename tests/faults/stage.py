@@ -1,4 +1,4 @@
-"""What every case does around its fault: pods come, the fault passes, everything is asked again.
+"""Steps of every case around its fault: pods come, the fault passes, everything is checked.
 
 `Stage` remembers which slice each pod asked for. `settle` is promise LIVE-2: ledger = pods = nodes
 soon after the last fault. `check` is the invariant checker; it reads the ledger (SAFE-1, SAFE-2,
@@ -45,7 +45,7 @@ class Faulty:
     """The API server and kube-scheduler are the real ones, and not ours to break."""
     clocks: Clocks
     row: Row | None = None
-    """Of the case that runs."""
+    """Row of the running case."""
 
     def plan(self, *faults: str) -> None:
         """Makes exactly these faults happen from now on."""
@@ -61,9 +61,9 @@ class Stage:
     faulty: Faulty
     prefix: str = "pod"
     sizes_mib: dict[str, int] = field(default_factory=dict)
-    """What each pod asked for, by its name."""
+    """Requested memory of each pod by name."""
     may_refuse: int = 0
-    """So many pods may be refused by their kubelet for good (an agent died inside Allocate)."""
+    """Number of pods that a kubelet may refuse for good (an agent died inside Allocate)."""
     began_s: float = field(default_factory=time.monotonic)
     replaced: int = 0
     """Pods that were ended by the scheduler or refused by their kubelet, and made again."""
@@ -125,7 +125,7 @@ class Stage:
         """This case's pods, as they are at the API server."""
         return [p for p in self.system.pods() if p["metadata"]["name"] in self.sizes_mib]
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether every pod runs (or was refused for good), the ledger has the same, and every
         change of it has been announced."""
         return (
@@ -152,7 +152,7 @@ class Stage:
         """
         began_s = time.monotonic()
         wait(
-            lambda: not (replacing and self.replace_lost()) and quietly(self.settled)(),
+            lambda: not (replacing and self.replace_lost()) and quietly(self.is_settled)(),
             "every pod to run, and the ledger to have them so",
             timeout_s=timeout_s,
             why=lambda: f"{self.system.converged()} {phases(self.mine())}",
@@ -261,13 +261,13 @@ def phases(pods: Iterable[Json]) -> str:
 def quietly(check: Callable[[], bool]) -> Callable[[], bool]:
     """The check, False while the API server or the ledger does not answer."""
 
-    def asked() -> bool:
+    def is_true() -> bool:
         try:
             return check()
         except (httpx.TransportError, AssertionError):
             return False
 
-    return asked
+    return is_true
 
 
 def since(moment_s: float) -> float:

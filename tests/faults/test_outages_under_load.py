@@ -44,7 +44,7 @@ LONG_EVERY_S = 10.0
 """In ten minutes: slices of pods deleted in them are kept for five, because no agent can report
 that they left, and the 80 slots of the cluster must do."""
 NO_LEDGER = re.compile("Postgres (is not available|at .* can't be reached)")
-"""What a pod shows then: by a connection that is lost, or by a new one that is refused."""
+"""Messages on a pod without a ledger: of a lost connection, or of a refused new one."""
 NO_LOCK = re.compile("Redis is unavailable .* nodes that need the node lock get no pod")
 STARTS_S = 60.0
 """A pod that is to run at all runs within this, on a machine that has much else to do."""
@@ -109,7 +109,7 @@ def test_an_outage_under_load_loses_nothing(
             ran = sum(lost_s < at_s for at_s in churn.ran_s.values())
         back_s = time.monotonic()
         wait(
-            lambda: churn.settled() or bool(churn.errors),
+            lambda: churn.is_settled() or bool(churn.errors),
             "pods of the outage to run",
             timeout_s=STARTS_S,
             why=lambda: str([n for n in churn.created_s if n not in churn.ran_s]),

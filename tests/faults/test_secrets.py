@@ -41,7 +41,7 @@ def system() -> Iterator[System]:
 
 
 def answers(system: System) -> dict[str, str]:
-    """What each page and each call answers, to somebody with a token and a query of theirs."""
+    """Return the answer of each page and call to a caller with a token and a query."""
     described = system.described
     metrics = str(described["metrics_url"]).removesuffix("/metrics")
     urls = [

@@ -33,7 +33,7 @@ class PostgresPair:
 
     @property
     def dsn(self) -> str:
-        """Of whichever takes writes."""
+        """URL of the server that takes writes."""
         places = f"{LOOPBACK}:{self.primary.plan.port},{LOOPBACK}:{self.standby.plan.port}"
         user, database = postgres.SUPERUSER, postgres.DATABASE
         return f"postgresql://{user}@{places}/{database}?target_session_attrs=read-write"

@@ -27,14 +27,14 @@ EVERY_S = 0.2
 """Each caller asks so often: 20 decisions a second."""
 SECONDS = 12.0
 FAIL_AFTER_S = 4.0
-AGAIN_S = 0.5
+RETRY_INTERVAL_S = 0.5
 """kube-scheduler's own back-off is a second; a shorter one is harder on the services."""
 SEED = 20_261
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What callers were promised."""
+    """Answers of /bind that callers rely on."""
 
     node_of: dict[str, str] = field(default_factory=dict)
     """By pod uid, the node where /bind was answered without an error."""
@@ -46,7 +46,7 @@ class Acknowledged:
         for number, pod in enumerate(pods):
             await asyncio.sleep(began_s + number * EVERY_S - time.monotonic())
             while not await self._once(caller, pod, nodes):
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _once(self, caller: Caller, pod: Json, nodes: list[str]) -> bool:
         answer = await caller.filter(pod, nodes)

@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresPair]:
 
 
 @asynccontextmanager
-async def asked(pair: PostgresPair, nats_url: str) -> AsyncIterator[httpx.AsyncClient]:
+async def serve_questions(pair: PostgresPair, nats_url: str) -> AsyncIterator[httpx.AsyncClient]:
     """The service whose questions go to the standby."""
     wanted = settings(str(pair.primary.value.url), nats_url).model_copy(
         update={"questions_dsn": SecretStr(str(pair.standby.value.url))}
@@ -60,7 +60,7 @@ async def test_a_replica_answers_as_of_what_it_has_replayed(
     pair: PostgresPair, nats_url: str
 ) -> None:
     async with (
-        asked(pair, nats_url) as http,
+        serve_questions(pair, nats_url) as http,
         sql(str(pair.primary.value.url)) as ledger,
         sql(str(pair.standby.value.url)) as replica,
     ):

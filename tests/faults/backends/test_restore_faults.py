@@ -29,7 +29,7 @@ TABLES = "SELECT pod_name, state, id FROM allocations ORDER BY pod_name"
 
 
 def state_of(system: System, pod: str) -> str:
-    """Of its allocation."""
+    """Return the state of the pod's allocation."""
     return system.sql(f"SELECT state FROM allocations WHERE pod_name = '{pod}'")
 
 

@@ -147,8 +147,10 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
     answer="calls are answered with a sentence within their timeout; the next attempt succeeds",
 )
 def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
-    """Somebody holds the cards' table: each reservation keeps the connection for its lock's
-    time-out, and far more calls come than that serves."""
+    """Lock the cards' table, which holds each reservation's connection until its time-out.
+
+    Far more calls come than the connections serve.
+    """
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1)

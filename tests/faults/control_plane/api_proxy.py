@@ -39,7 +39,7 @@ _EXPIRED = {
 
 @dataclass(slots=True)
 class ApiProxy:
-    """What goes wrong now; fields may be set while it runs."""
+    """A proxy of the API server with faults, whose fields may be set while it runs."""
 
     status: int = 0
     """Answered in place of a forwarded request; 0: all are forwarded."""

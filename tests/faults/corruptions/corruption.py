@@ -28,13 +28,13 @@ WITHIN_S = 60.0
 
 
 class Outcome(StrEnum):
-    """What becomes of a corruption."""
+    """Possible results of a corruption."""
 
     REFUSED = "refused"
-    """It can't be stored, or is not read: nothing that is stored changes."""
+    """The value can't be stored, or is not read: stored values stay the same."""
     REPAIRED = "repaired"
     SHOWN = "shown"
-    """It stays, and people see it."""
+    """The value stays, and people see it."""
     WITHOUT_EFFECT = "without effect"
     """By the rule of the case."""
 
@@ -45,14 +45,14 @@ class Room:
 
     system: System
     pod: Json
-    """It has 1024 MiB and 5 cores of one card."""
+    """A running pod with 1024 MiB and 5 cores of one card."""
     node: str
     allocation: str
     card: str
     drift_from: int
     """Lines of the drift journal up to here are older."""
     kept: str = ""
-    """What a case remembers of before, as `before` and `content`."""
+    """Earlier value that a case keeps, as `before` and `content`."""
     before: str = ""
     content: bytes = b""
     undone: list[Callable[[], object]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Room:
 
     @property
     def agent_folder(self) -> Path:
-        """What the node's agent wrote on the host."""
+        """Folder on the host that the node's agent writes."""
         return self.system.folder / "nodes" / self.node / "agent"
 
     def drift(self, kind: str) -> list[str]:
@@ -128,7 +128,7 @@ class Room:
         return list(answer.json()["items"])
 
     def doctor(self) -> list[Json]:
-        """What `hamictl doctor` prints, part by part."""
+        """Return the parts that `hamictl doctor` prints."""
         done = subprocess.run(
             [str(Path(sys.executable).parent / "hamictl"), "doctor", "-o", "json"],
             env={
@@ -154,7 +154,7 @@ class Corruption:
     what: str
     outcome: Outcome
     answer: str
-    """What the system does, as the page has it."""
+    """The system's reaction, as the page describes it."""
     lie: Callable[[Room], object]
     right: Callable[[Room], object] = lambda room: True
     """Whether it is repaired or shown by now."""
@@ -163,7 +163,7 @@ class Corruption:
 
     @property
     def name(self) -> str:
-        """What `-k` selects."""
+        """Name for `-k`."""
         # `-1` is another case than `1`.
         text = f"{self.where} {self.what}".lower().replace(" -", " minus ").replace("'-", "minus ")
         return "-".join("".join(c if c.isalnum() else " " for c in text).split())
@@ -207,7 +207,7 @@ def refused(table: str, change: str, where: str, rule: str, *, what: str = "") -
 
 
 def pids(system: System) -> dict[str, int]:
-    """Of every service that runs."""
+    """Return the pid of every running service."""
     state = json.loads((system.folder / "state.json").read_text())
     return {name: each["pid"] for name, each in state["services"].items() if "pid" in each}
 

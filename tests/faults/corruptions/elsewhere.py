@@ -19,7 +19,7 @@ WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 def now() -> str:
-    """As payloads have it."""
+    """Return the time as payloads have it."""
     return datetime.now(UTC).isoformat()
 
 
@@ -227,7 +227,7 @@ def cordon(room: Room) -> None:
 
 
 def garbage_authority(room: Room) -> None:
-    """Of the webhook's registration."""
+    """Write garbage as the authority of the webhook's registration."""
     [name] = [
         item["metadata"]["name"]
         for item in room.system.get(WEBHOOK)["items"]
@@ -285,7 +285,7 @@ RESTORED = "the agent writes it again (5 s) and names it (`hami_node_agent_resto
 
 
 def limits_file(room: Room) -> Path:
-    """Of the pod's container."""
+    """Return the limits file of the pod's container."""
     marked = f"device {room.card} memory_bytes {1024 * 1024 * 1024} core_percent 5"
     [found] = [
         path

@@ -77,7 +77,7 @@ DEVICE_REPORTED = (
 
 
 def reported(column: str, change: str) -> Corruption:
-    """What a node reports of its cards, and writes again."""
+    """Return a corruption of a card's column that the node's next report repairs."""
 
     def lie(room: Room) -> None:
         before = room.sql(f"SELECT {column} FROM devices WHERE {CARD}")
@@ -94,7 +94,7 @@ def reported(column: str, change: str) -> Corruption:
     )
 
 
-def counted(change: str) -> Corruption:
+def wrong_sum(change: str) -> Corruption:
     """A counter that is not the sum of the grants."""
     column = change.partition(" = ")[0]
     return Corruption(
@@ -115,15 +115,15 @@ def counted(change: str) -> Corruption:
 
 
 COUNTED = (
-    counted("used_slots = 0"),
-    counted("used_slots = 10"),
-    counted("used_memory_mib = 0"),
-    counted("used_memory_mib = memory_mib"),
-    counted("used_core_percent = 0"),
-    counted("used_core_percent = 100"),
-    counted('holdings = \'{"00000000-0000-4000-8000-000000000001": [{"detail": {}}]}\''),
-    counted("version = 8796093022207"),
-    counted("ceiling_slots = 2000000000"),
+    wrong_sum("used_slots = 0"),
+    wrong_sum("used_slots = 10"),
+    wrong_sum("used_memory_mib = 0"),
+    wrong_sum("used_memory_mib = memory_mib"),
+    wrong_sum("used_core_percent = 0"),
+    wrong_sum("used_core_percent = 100"),
+    wrong_sum('holdings = \'{"00000000-0000-4000-8000-000000000001": [{"detail": {}}]}\''),
+    wrong_sum("version = 8796093022207"),
+    wrong_sum("ceiling_slots = 2000000000"),
 )
 
 NODES = (
@@ -360,7 +360,7 @@ WITHOUT_EFFECT = (
 
 
 def repaired(where: str, what: str, answer: str, change: str, right: str) -> Corruption:
-    """What somebody else than the reconciler puts right; `right` answers t."""
+    """Return a corruption that others than the reconciler repair; `right` answers t."""
     return Corruption(
         where=f"`{where}`",
         what=what,

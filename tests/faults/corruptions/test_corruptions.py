@@ -1,4 +1,4 @@
-"""What is stored lies in one place: it is refused, repaired or shown, and the system goes on."""
+"""A wrong value in one store is refused, repaired or shown, and the system goes on."""
 
 from __future__ import annotations
 

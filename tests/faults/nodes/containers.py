@@ -1,4 +1,4 @@
-"""What containers of emulated nodes really got: read from their processes, not from our ledger.
+"""Limits of emulated nodes' containers, read from their processes and not from our ledger.
 
 A container's process is found by the kubelet's pid file; its env is the kernel's, its limits file
 is read through its own mount namespace (or, where there is none, at the path that it was given).
@@ -34,7 +34,7 @@ class Got:
     """The beginning of its log, for the message of a failed case."""
 
     def has_anothers(self, granted: frozenset[str]) -> str:
-        """What of its amounts is not its own; empty: nothing. Must hold from its first moment."""
+        """Describe foreign or missing amounts; empty from the container's first moment if none."""
         if sorted(map(_amounts, self.limits)) != sorted(map(_amounts, granted)):
             return f"limits {sorted(self.limits)}, granted {sorted(granted)}"
         sizes = frozenset(int(line.split()[3]) // MIB for line in granted)

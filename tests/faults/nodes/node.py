@@ -1,4 +1,4 @@
-"""What is done to node-0: its cards, its disk, its containers, its plugin's socket."""
+"""Faults of node-0: its cards, its disk, its containers, its plugin's socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def home(system: System) -> Path:
 
 
 def statuses(pod: Json) -> list[dict[str, int]]:
-    """Of the pod's app containers."""
+    """Return the statuses of the pod's app containers."""
     return list(pod["status"]["containerStatuses"])
 
 

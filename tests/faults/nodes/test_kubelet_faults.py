@@ -48,7 +48,7 @@ REFUSED_S = 10.0
     ],
 )
 def test_f22_kubelet(faulty: Faulty, action: str) -> None:
-    """It dies, or does not answer for seconds, while one pod runs and others come."""
+    """Kill or stop the kubelet for seconds, while one pod runs and others come."""
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1, node=NODE)
@@ -172,7 +172,7 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     promise="LIVE-2",
 )
 def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
-    """Somebody cleans the kubelet's directory; the agent serves and registers again."""
+    """Remove the socket in the kubelet's directory; the agent serves and registers again."""
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1, node=NODE)

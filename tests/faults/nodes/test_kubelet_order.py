@@ -58,7 +58,7 @@ class Crowd:
     system: System
     chance: random.Random
     template_mib: int = 0
-    """Of pods that are all alike; 0: of many shapes."""
+    """Memory of pods of one shape; 0: the pods have many shapes."""
     managed: list[str] = field(default_factory=list)
     """Names of the wave's pods that came through the scheduler."""
     bypassing: list[str] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Crowd:
             "DELETE", f"/api/v1/namespaces/default/pods/{name}", json={"gracePeriodSeconds": 0}
         )
 
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether every pod of the wave runs; looks at all processes on the way."""
         self.look()
         pods = {pod["metadata"]["name"]: pod for pod in self.system.pods()}
@@ -318,7 +318,7 @@ def _waves(crowd: Crowd, waves: int, size: int) -> None:
     for _ in range(waves):
         crowd.come(size)
         wait(
-            crowd.settled,
+            crowd.is_settled,
             "every pod of the wave to run",
             timeout_s=WAVE_S,
             why=lambda: str(

@@ -168,7 +168,7 @@ def test_f33_disk_full(faulty: Faulty) -> None:
     promise="SAFE-1",
 )
 def test_force_deleted_pod_with_a_live_process(faulty: Faulty) -> None:
-    """Its object is gone, its process holds the card: nobody gets the slice before it is free."""
+    """A process without its pod's object holds the card: its slice stays granted until it ends."""
     system = faulty.system
     stage = Stage(faulty)
     whole = {"nvidia.com/gpu": 4}

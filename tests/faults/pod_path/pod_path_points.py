@@ -15,8 +15,8 @@ PLANNED = {
     "reorder": "late:1*3",
     "lose": "lose*3",
 }
-"""What a kind is at a point that names no other."""
-AGAIN = "kube-scheduler tries the pod again"
+"""Plan of each kind of fault at a point that names no other."""
+RETRIED = "kube-scheduler tries the pod again"
 REPEATED = "repeated; idempotent by (pod uid, attempt)"
 REAPED = "the reconciler or the reaper finishes it"
 
@@ -33,7 +33,7 @@ class Case:
     quick: tuple[str, ...] = ()
     """Kinds that run in `make test` too."""
     planned: tuple[tuple[str, str], ...] = ()
-    """Where a kind is something else than in PLANNED."""
+    """Plans of this point that differ from PLANNED, by kind."""
 
 
 CASES = (
@@ -41,7 +41,7 @@ CASES = (
         "FAULT-6",
         "store.commit.before",
         "before the grants of /bind are written",
-        AGAIN,
+        RETRIED,
         ("kill", "error", "delay"),
         ("kill",),
     ),
@@ -49,7 +49,7 @@ CASES = (
         "FAULT-7",
         "postgres.commit",
         "inside a transaction, before COMMIT",
-        f"nothing was written; {AGAIN}",
+        f"nothing was written; {RETRIED}",
         ("kill", "error", "delay"),
         ("kill",),
     ),
@@ -112,7 +112,7 @@ CASES = (
         "FAULT-39",
         "lock.acquire.before",
         "before the node's lock",
-        f"binding failed; {AGAIN}",
+        f"binding failed; {RETRIED}",
         ("error", "kill", "delay"),
     ),
     Case(
@@ -149,7 +149,7 @@ CASES = (
         "FAULT-15",
         "pods.bind.before",
         "before the binding",
-        f"binding failed; {AGAIN}",
+        f"binding failed; {RETRIED}",
         ("error", "kill", "delay"),
         (),
         (("delay", "delay:2*2"),),

@@ -50,7 +50,7 @@ def test_pods_run_with_their_own_limits(faulty: Faulty, point: str, action: str)
 
     stage.come()
     deadline = stage.began_s + FAULT_S
-    wait(lambda: time.monotonic() > deadline or quietly(stage.settled)(), "the fault to pass")
+    wait(lambda: time.monotonic() > deadline or quietly(stage.is_settled)(), "the fault to pass")
     faulty.plan()
     recovered_s = stage.settle()
 

@@ -18,7 +18,7 @@ import orjson
 from hamicommon.k8s.types import Json
 
 CALL_TIMEOUT_S = 30.0
-"""As our kube-scheduler configuration has it (httpTimeout)."""
+"""The httpTimeout of our kube-scheduler configuration."""
 
 
 class Service:
@@ -94,7 +94,7 @@ class Caller:
 
 @contextmanager
 def calling(service: Service, count: int) -> Iterator[list[Caller]]:
-    """So many callers; their connections end with the block."""
+    """Open this number of callers; their connections end with the block."""
     callers = [Caller(service) for _ in range(count)]
     try:
         yield callers

@@ -40,10 +40,10 @@ MORE_THAN_A_CARD_MIB = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the cases use of it."""
+    """The parts of a cluster that the cases use."""
 
     ports: list[int]
-    """Of the replicas' extenders."""
+    """Ports of the replicas' extenders."""
     processes: list[subprocess.Popen[bytes]]
     dsn: str
     api: KubeApi
@@ -51,7 +51,7 @@ class Cluster:
     nodes: list[str]
     folder: Path
     postgres: PostgresPair | None = None
-    """Where there are two of them."""
+    """The two servers of the ledger, in cases with a standby."""
 
     def kill(self, replica: int) -> None:
         """kill -9."""

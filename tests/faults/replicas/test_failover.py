@@ -51,7 +51,7 @@ BASE = Path(__file__).parents[3] / "k8s" / "base" / "kube-scheduler.yaml"
 NODES, CARDS, SLOTS = 30, 8, 10
 EVERY_S = 0.05
 STEADY_S = 5.0
-"""Of load before and after a fault."""
+"""Seconds of load before and after a fault."""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/hami-scheduler"
 CONFIGURATION: dict[str, Any] = yaml.safe_load(
     next(

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, Unhurried
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
 
 LOCK_S = 2.0
-"""Of the replica whose lock shall expire."""
+"""Life of the lock of the replica that shall lose it."""
 
 
 @pytest.mark.emulator_only
@@ -132,7 +132,7 @@ def test_f42_collector_away(faulty: Faulty, tmp_path: Path, how: str) -> None:
 
 
 class Answer:
-    """Of /filter."""
+    """One answer of /filter."""
 
     def __init__(self, body: Json) -> None:
         self.nodes: list[str] = body["NodeNames"] or []

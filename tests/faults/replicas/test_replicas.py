@@ -39,7 +39,7 @@ SEED = 20_260
 
 @dataclass(slots=True)
 class Race:
-    """What became of the pods."""
+    """Counts of the pods by their result."""
 
     granted: Counter[str] = field(default_factory=Counter)
     """By namespace."""

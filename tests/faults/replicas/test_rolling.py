@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 EVERY_S = 1.0
 PODS = 4
-"""So many pods run from beginning to end in each state, at least."""
+"""Least number of pods that run from beginning to end in each state."""
 STARTS_S = 60.0
 NODES = 2
 AGENTS = tuple(f"node-agent-node-{number}" for number in range(NODES))
@@ -65,7 +65,7 @@ def folder() -> Iterator[Path]:
 
 
 def restart(system: System, service: str) -> float:
-    """As a kubelet does; seconds until it serves again."""
+    """Restart the service as a kubelet does; returns the seconds until it serves again."""
     began_s = time.monotonic()
     pid = serving_pid(system, service)
     os.kill(pid, STOP_SIGNALS.get(service, signal.SIGTERM))
@@ -88,7 +88,7 @@ def pods_run(churn: Churn, what: str) -> None:
 def nothing_failed_and_nothing_is_granted_twice(system: System, churn: Churn) -> None:
     """The ledger's invariants, the nodes' files, and what each container sees of its card."""
     wait(
-        lambda: churn.settled() or bool(churn.errors),
+        lambda: churn.is_settled() or bool(churn.errors),
         "every pod to run",
         timeout_s=STARTS_S,
         why=lambda: str([name for name in churn.created_s if name not in churn.ran_s]),
@@ -153,7 +153,7 @@ def database(system: System, *argv: str) -> str:
 
 
 def set_rights_on_the_bus(system: System, authorization: Json | None = None) -> Json:
-    """Of this version, or what is given, as its manifests would; what it was before."""
+    """Set the rights of this version, or the given ones; returns the earlier rights."""
     path = system.folder / "nats" / "nats.conf"
     held = dict(json.loads(path.read_text()))
     before = dict(held["authorization"])

@@ -63,7 +63,7 @@ def last_release(project: Path = PROJECT) -> Release | None:
 
 
 def _git(project: Path, *argv: str) -> str:
-    """What git answers; empty where it can't."""
+    """Return git's answer; empty if the command fails."""
     done = subprocess.run(
         ["git", *argv], cwd=project, capture_output=True, text=True, timeout=60, check=False
     )
@@ -75,14 +75,14 @@ class Versions:
     """The old code, and who runs which."""
 
     old: Path
-    """Its checkout, built."""
+    """The checkout of the old version, built."""
     folder: Path
     """For PYTHONPATH."""
     _new: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of every process."""
+        """Environment of every process."""
         return {"PYTHONPATH": str(self.folder)}
 
     def choose(self, program: str, *, new: bool, **environment: str) -> None:
