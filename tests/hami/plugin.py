@@ -28,7 +28,7 @@ SOCKET = "nvidia-gpu.sock"
 
 
 def hami_annotations(node: str, written: str) -> dict[str, str]:
-    """What HAMi's scheduler and plugin leave on a pod that runs (protocol 2.2, 2.7)."""
+    """Return the annotations of HAMi's scheduler and plugin on a live pod (protocol 2.2, 2.7)."""
     return {
         "hami.io/vgpu-node": node,
         "hami.io/vgpu-time": "1790000000",

@@ -1,4 +1,4 @@
-"""What placed pods hold of a node's cards (protocol 2.2, 4.4)."""
+"""Holdings of placed pods on a node's cards (protocol 2.2, 4.4)."""
 
 from __future__ import annotations
 

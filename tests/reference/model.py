@@ -82,7 +82,7 @@ def choose(scores: Mapping[str, float], annotations: Json) -> str | None:
 def on_node(
     node: Json, cards: list[Card], containers: list[tuple[str, list[Request]]], annotations: Json
 ) -> tuple[Slots, str]:
-    """What every container gets on one node, or why it does not fit (protocol 4.6)."""
+    """Return every container's cards on one node, or why it does not fit (protocol 4.6)."""
     if not cards:
         return [], "node unregistered"
     running = copy.deepcopy(cards)

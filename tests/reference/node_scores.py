@@ -26,7 +26,7 @@ def node_score(cards: list[Card]) -> np.float32:
 
 
 def vendor_score(node: Json, cards: list[Card], slots: Slots, annotations: Json) -> float:
-    """What the vendors add for this placement; `cards` are as they were before it."""
+    """Return the vendors' addition for this placement; `cards` are as they were before it."""
     total = 0.0
     vendors = {each["card"]["vendor"] for _, picks in slots for each in picks}
     policy = annotations.get("hami.io/node-scheduler-policy", "").strip() or "binpack"

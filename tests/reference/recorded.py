@@ -44,7 +44,7 @@ _DEVICES = ("-devices-allocated", "-allocated", "-devices-to-allocate")
 
 @dataclass(slots=True)
 class Comparison:
-    """What one record, or all of a file, came to."""
+    """The comparison of one record, or of all in a file."""
 
     compared: Counter[str] = field(default_factory=Counter)
     """By aspect."""
@@ -149,7 +149,7 @@ COMMAND = ("hamictl", "simulate", "--jsonl", "--enable-ascend", "--enable-iluvat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """What a file of records came to."""
+    """The comparison of a file of records."""
 
     total: Comparison
     seconds: float

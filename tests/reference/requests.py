@@ -1,4 +1,4 @@
-"""What a container asks of each vendor (protocol 1.1 to 1.16, "Request").
+"""Requests of a container to each vendor (protocol 1.1 to 1.16, "Request").
 
 A request is a dict: `vendor`, `count`, `memory` (MiB, 0 when not given), `percent` (None when not
 given), `cores`, and for some vendors `extra`. The resource names are those of the chart.

@@ -75,7 +75,7 @@ def uuid_allowed(card: Card, annotations: Json) -> bool:
 
 
 def numa_bound(annotations: Json) -> bool:
-    """What Go's ParseBool takes for true."""
+    """Return whether Go's ParseBool takes the annotation for true."""
     value = annotations.get("nvidia.com/numa-bind", "")
     return value in ("1", "t", "T", "TRUE", "true", "True")
 

@@ -105,14 +105,14 @@ class Plugin(_servicer):
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
         wanted = request.container_requests[0]
-        await self._called("preferred", wanted.must_include_deviceIDs, context)
+        await self._record_call("preferred", wanted.must_include_deviceIDs, context)
         return _messages.PreferredAllocationResponse()
 
     async def Allocate(self, request: Any, context: Any) -> Any:
         self.overlapped |= self.busy > 0
         self.busy += 1
         ids = request.container_requests[0].devices_ids
-        await self._called("allocate", ids, context)
+        await self._record_call("allocate", ids, context)
         self.busy -= 1
         limits = self.folder / f"limits-{len(self.calls)}"
         limits.mkdir(parents=True)
@@ -124,10 +124,10 @@ class Plugin(_servicer):
         return _messages.AllocateResponse(container_responses=[answer])
 
     async def PreStartContainer(self, request: Any, context: Any) -> Any:
-        await self._called("pre_start", request.devices_ids, context)
+        await self._record_call("pre_start", request.devices_ids, context)
         return _messages.PreStartContainerResponse()
 
-    async def _called(self, name: str, ids: Any, context: Any) -> None:
+    async def _record_call(self, name: str, ids: Any, context: Any) -> None:
         self.calls.append((name, tuple(sorted(ids))))
         if name in self.refuse:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{name} refused")
@@ -168,7 +168,7 @@ class Node:
 
     @property
     def device_plugins(self) -> Path:
-        """Where plugins register."""
+        """Folder in which plugins register."""
         return self.root / "device-plugins"
 
     async def start(self) -> None:
@@ -286,7 +286,7 @@ class Node:
         return parse_pids((folder / "0.pid").read_text()).container
 
     def log(self, pod: Json, container: str = "main") -> str:
-        """What a container has written."""
+        """Return the output of a container."""
         return (self.root / "pods" / pod["metadata"]["uid"] / f"{container}.log").read_text()
 
 

@@ -27,7 +27,7 @@ class PluginKubelet:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """As a kubelet starts: all sockets in its directory are removed first."""
+        """Start like a kubelet, which first removes all sockets in its directory."""
         for socket in self.sockets.glob("*.sock"):
             socket.unlink()
         await self._stack.enter_async_context(
@@ -38,7 +38,7 @@ class PluginKubelet:
         )
 
     async def stop(self) -> None:
-        """Its socket is gone."""
+        """Stop serving; the socket goes."""
         await self._stack.aclose()
         self._stack = AsyncExitStack()
 

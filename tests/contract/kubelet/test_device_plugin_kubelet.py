@@ -1,4 +1,4 @@
-"""What a device plugin and a cluster see of the simulated kubelet.
+"""The simulated kubelet behaves as a kubelet to a device plugin and to the cluster.
 
 The same cases run on the emulated API server and, where KUBEBUILDER_ASSETS names one, on a real
 kube-apiserver.

@@ -95,7 +95,7 @@ def test_no_new_pod_has_one_and_no_update_of_a_pod_adds_one(cluster: Cluster) ->
 def test_variables_and_privileges_of_a_pod_that_exists_can_t_change(
     cluster: Cluster, field: Json
 ) -> None:
-    """So admission need not judge updates of pods."""
+    """Admission need not judge updates of pods, because the API server refuses these."""
     cluster.create("pods", pod())
     change = {"spec": {"containers": [{"name": "main", **field}]}}
 

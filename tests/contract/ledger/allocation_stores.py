@@ -208,7 +208,7 @@ async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
 
 
 async def waiting_events(database: Database, pod: str) -> list[dict[str, Any]]:
-    """What the relay would announce of the pod, each with its subject."""
+    """Return the pod's events that wait for the relay, each with its subject."""
     rows = await database.fetch(EVENTS.take, [])
     found = [{**orjson.loads(row["data"]), "subject": row["subject"]} for row in rows]
     return [event for event in found if event["pod_uid"] == pod]

@@ -1,4 +1,4 @@
-"""What commands that are committed together are promised: each as if it were carried out alone."""
+"""Commands that are committed together behave as if each were carried out separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vendors have of their own (sizes, ranges, rules): what every AllocationStore promises."""
+"""Every AllocationStore keeps the rules of each vendor: sizes, ranges, combinations."""
 
 from __future__ import annotations
 

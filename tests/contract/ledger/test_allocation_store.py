@@ -1,4 +1,4 @@
-"""What every AllocationStore promises: the fakes, the one of tests/simulation too, and Postgres."""
+"""Promises of every AllocationStore: the fakes, the one of tests/simulation, and Postgres."""
 
 from __future__ import annotations
 

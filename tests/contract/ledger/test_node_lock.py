@@ -1,4 +1,4 @@
-"""What every NodeLock promises: the same cases on the fake and on Redis."""
+"""Promises of every NodeLock: the same cases on the fake and on Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lock in Redis promises beside: replicas, odd keys, a Redis that fails."""
+"""Promises of the lock in Redis only: replicas, odd keys, a Redis that fails."""
 
 from __future__ import annotations
 

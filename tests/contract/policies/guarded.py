@@ -47,7 +47,7 @@ def manifests() -> Iterator[Json]:
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """Somebody who asks."""
+    """One caller of the API server, with its headers."""
 
     client: httpx.Client
     headers: tuple[tuple[str, str], ...] = ()
@@ -89,7 +89,7 @@ class Guarded:
     audit_log: Path
 
     def make(self, path: str, body: Json) -> Json:
-        """As the administrator; what is there already stays."""
+        """Create an object as the administrator; an existing one stays."""
         answer = self.admin.post(path, body)
         assert answer.status_code in (201, 409), answer.text
         made: Json = answer.json()
@@ -141,7 +141,7 @@ class Guarded:
         return name
 
     def person(self, name: str, *groups: str) -> User:
-        """Somebody of these groups, by impersonation."""
+        """Return a user of these groups, by impersonation."""
         named = [("Impersonate-Group", each) for each in (*groups, "system:authenticated")]
         return User(client=self.admin.client, headers=(("Impersonate-User", name), *named))
 

@@ -53,7 +53,7 @@ def kubeconfig_of(user: User, guarded: Guarded, path: Path) -> Path:
 
 
 async def use_all(agents: Path, schedulers: Path) -> None:
-    """What both services do with claims and slices, by their own clients."""
+    """Make every call of both services on claims and slices, by their own clients."""
     async with open_kube_api(schedulers) as api:
         claims = KubernetesClaimApi(api)
         claim = await claims.get(TENANTS, "of-the-driver")

@@ -17,7 +17,7 @@ POLICY = Path(__file__).parents[3] / "k8s" / "components" / "dra" / "front-end.y
 
 
 def annotations(guarded: Guarded, namespace: str, **written: str) -> dict[str, str]:
-    """Of a pod that the API server would create with these."""
+    """Return the annotations of a pod that the API server would create with these."""
     container = {"name": "c", "image": "x"}
     metadata: Json = {"name": "p"}
     if written:

@@ -1,4 +1,4 @@
-"""Who labels namespaces with hami.io/, and what runs in the namespace of the system."""
+"""Rights to label namespaces with hami.io/, and to run pods in the system's namespace."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ RESTRICTED = sorted(set(templates()) - {"hami-node-agent"})
 
 
 def pod_of(name: str, owner: str = "") -> Json:
-    """As its controller makes it; `owner`: the name of a DaemonSet."""
+    """Build the pod that its controller would make; `owner`: the name of a DaemonSet."""
     template = copy.deepcopy(templates()[name])
     metadata = template.get("metadata", {}) | {"generateName": f"{name}-"}
     if owner:

@@ -1,4 +1,4 @@
-"""What a node-agent's and the scheduler's token change of Nodes, and of pods on them."""
+"""Changes of Nodes and of their pods that a node-agent's and the scheduler's token may make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def annotations(**written: str | None) -> Json:
 
 @pytest.fixture(scope="module")
 def agent(guarded: Guarded) -> Iterator[User]:
-    """Of node-a, with far more rights than its role has: what holds it is the policy."""
+    """Agent of node-a with far more rights than its role has, held by the policy only."""
     for name in ("node-a", "node-b"):
         guarded.node(name, annotations={"hami.io/device-cordon": "GPU-1", "theirs": "1"})
     role = guarded.role("everything", ["nodes", "nodes/status", "pods", "pods/eviction"], ["*"])
@@ -121,7 +121,7 @@ def test_an_agent_makes_changes_and_evicts_no_pod(guarded: Guarded, agent: User)
 
 
 def event(name: str, **changes: object) -> Json:
-    """As the agent of node-a makes them."""
+    """Build an event as the agent of node-a makes it."""
     body: Json = {
         "metadata": {"name": name, "namespace": "tenants"},
         "involvedObject": {"kind": "Pod", "name": "kept", "namespace": "tenants"},

@@ -1,4 +1,4 @@
-"""Who changes what the scheduler wrote on a pod."""
+"""Rights to change the annotations that the scheduler wrote on a pod."""
 
 from __future__ import annotations
 

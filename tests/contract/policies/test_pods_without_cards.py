@@ -38,7 +38,7 @@ def server(guarded: Guarded, kubernetes_assets: Assets) -> Iterator[Guarded]:
 
 
 def scheduler_of(server: Guarded, namespace: str, **spec: str) -> str:
-    """Who would place such a pod."""
+    """Return the scheduler's name that admission gives such a pod."""
     pod: Json = {
         "metadata": {"name": "plain"},
         "spec": {"containers": [{"name": "c", "image": "none"}], **spec},

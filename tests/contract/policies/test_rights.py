@@ -1,4 +1,4 @@
-"""What each service account's token opens at the API server, tried with the token."""
+"""Rights of each service account at the API server, tried with its token."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ COMPONENT = Path(__file__).parents[3] / "k8s" / "components" / "scrape-tokens" /
 
 @pytest.fixture(scope="module")
 def tokens(guarded: Guarded) -> dict[str, str]:
-    """Of an account with the role that the manifests make for scrapers, and of one without."""
+    """Tokens of an account with the manifests' role for scrapers, and of one without."""
     [role] = [
         each
         for each in yaml.safe_load_all(COMPONENT.read_text())

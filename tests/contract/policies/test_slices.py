@@ -1,4 +1,4 @@
-"""What a node-agent's token changes of ResourceSlices, by the component `dra`."""
+"""Changes of ResourceSlices that a node-agent's token may make, by the component `dra`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 def a_slice(name: str, *, node: str = "node-a", driver: str = DRIVER) -> Json:
-    """As an agent writes it, under this name and driver."""
+    """Build a slice as an agent writes it, under this name and driver."""
     body = wanted_slice(node, "uid", [], None)
     assert body is not None
     del body["metadata"]["ownerReferences"]
@@ -29,7 +29,7 @@ def a_slice(name: str, *, node: str = "node-a", driver: str = DRIVER) -> Json:
 
 @pytest.fixture(scope="module")
 def agent(guarded: Guarded, kubernetes_assets: Assets) -> User:
-    """Of node-a, with the component's own role."""
+    """Agent of node-a with the component's own role."""
     if kubernetes_assets.version < (1, 36):
         pytest.skip("parts of devices are in Kubernetes 1.36 and newer")
     for file in ("access.yaml", "policy.yaml"):

@@ -11,7 +11,7 @@ from tests.reference.holdings import ALLOCATED
 
 
 def differences(engine: Json, model: Json) -> Iterator[str]:
-    """What the engine answers differently, one sentence each; nothing when both agree.
+    """Yield each difference of the engine's answer from the model's in one sentence.
 
     Of an error only that there is one is compared: HAMi's messages differ from ours.
     """

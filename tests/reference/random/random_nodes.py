@@ -21,7 +21,7 @@ MIG_PROFILES = [
 
 
 MIG_SHARE = 0.15
-"""Of the NVIDIA cards."""
+"""Share of MIG cards among the NVIDIA cards."""
 
 
 def flip(r: Random, chance: float) -> bool:

@@ -76,7 +76,7 @@ def maybe_sidecar(r: Random, name: str) -> Json:
 
 
 def init_statuses(r: Random, inits: list[str]) -> Json:
-    """What the pod's status reports of its init containers: in half of the pods nothing."""
+    """Return the statuses of the pod's init containers: empty in half of the pods."""
     if not inits or flip(r, 0.5):
         return {}
     states = [{"terminated": {"exitCode": 0}}, {"terminated": {"exitCode": 1}}, {"running": {}}]

@@ -13,7 +13,7 @@ from tests.reference.requests import ASCEND, ILUVATAR
 from tests.reference.wishes import uuid_keys
 
 ASKING = "uid"
-"""Of the pod that is to be placed."""
+"""Uid of the pod that is to be placed."""
 GPU_POLICIES = ["binpack", "spread", "mutex", "numa", "topology-aware", "odd"]
 
 
@@ -86,7 +86,7 @@ RESOURCES: dict[str, tuple[str, str, list[Any], str, list[Any]]] = {
 
 
 def limits(r: Random, vendor: str) -> Json:
-    """What one container asks of one vendor."""
+    """Return one container's limits for one vendor."""
     if vendor == "Enflame":
         if flip(r, 0.7):
             return {"enflame.com/drs-gcu": r.choice([1, 2, 3, 4, 6])}

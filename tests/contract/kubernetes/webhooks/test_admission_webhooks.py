@@ -116,11 +116,11 @@ def until_asked(cluster: Cluster, hook: Webhook) -> None:
     """A new registration is not known at once to the real server."""
     query = {"dryRun": "All"}
 
-    def asked() -> bool:
+    def is_called() -> bool:
         cluster.client.post(cluster.path("pods"), json=pod("probe"), params=query)
         return bool(hook.seen)
 
-    wait(asked, what="the webhook is asked")
+    wait(is_called, what="the webhook is asked")
     hook.seen.clear()
 
 
