@@ -165,7 +165,7 @@ def churn(bytes: int, rounds: int) -> dict[str, Any]:
 
 
 def fork_and_alloc(bytes: int) -> dict[str, Any]:
-    """What a forked child sees and may take (the simulated driver lives on in a child)."""
+    """Fork a child that reports and allocates (the simulated driver lives on in a child)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -213,7 +213,7 @@ def further_context(how: str, bytes: int) -> dict[str, Any]:
 
 
 def further_contexts(count: int) -> dict[str, Any]:
-    """So many contexts more, which stay; the first is current again afterwards."""
+    """Make this many more contexts, which stay; the first is current again afterwards."""
     made = ctypes.c_void_p()
     result = 0
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What a program does with its descriptors, for the client."""
+"""Operations of a program on its descriptors, for the client."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ own_files: dict[int, tuple[int, int]] = {}
 
 
 def identity(file: int) -> tuple[int, int] | None:
-    """What a number stands for: (device, inode); None: nothing."""
+    """Identify the file behind a number by (device, inode); None for a closed one."""
     try:
         status = os.fstat(file)
     except OSError:
@@ -22,7 +22,7 @@ def still_open(file: int) -> bool:
 
 
 def close_descriptors(path: str | None) -> dict[str, Any]:
-    """What daemons do: closes everything; then opens a file of its own in all numbers; locks it."""
+    """Close everything as daemons do; then open a file of its own in all numbers and lock it."""
     os.closerange(3, 256)
     files = [os.open(path, os.O_RDWR) for _ in range(32)] if path else []
     for file in files:

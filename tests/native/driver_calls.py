@@ -13,7 +13,7 @@ DATA = Path(__file__).with_name("data")
 
 @dataclass(frozen=True, order=True)
 class Request:
-    """What cuGetProcAddress is asked for; flags 2: per-thread default stream."""
+    """A request to cuGetProcAddress; flags 2: per-thread default stream."""
 
     name: str
     version: int

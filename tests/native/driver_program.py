@@ -96,5 +96,5 @@ class Program:
 
 
 def lines_after(beginning: str) -> Callable[[Machine, str], list[str]]:
-    """What programs print that begin so and end by themselves."""
+    """Return a reader of the lines of programs that begin with this text and end by themselves."""
     return lambda machine, body: Program(machine, beginning + body).rest()

@@ -55,7 +55,7 @@ class Client:
         return json.loads(line)
 
     @property
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether an answer, or the end of the program, is there to be received."""
         assert self.process.stdout
         return bool(select.select([self.process.stdout], [], [], 0)[0])
@@ -178,7 +178,7 @@ class Machine:
 
 @dataclass
 class Container:
-    """What all processes of one container share: a region file and a limits directory."""
+    """The shared part of one container's processes: a region file and a limits directory."""
 
     machine: Machine
     folder: Path

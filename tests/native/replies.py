@@ -1,4 +1,4 @@
-"""What a driven program answers: one line of JSON each."""
+"""Answers of a driven program: one line of JSON each."""
 
 import json
 import sys

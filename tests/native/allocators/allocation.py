@@ -1,4 +1,4 @@
-"""What the ways of taking device memory have in common: the driver, and the list of them."""
+"""Common parts of all allocators of device memory: the driver, and the list of them."""
 
 import ctypes
 from collections.abc import Callable

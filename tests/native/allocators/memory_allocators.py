@@ -163,7 +163,7 @@ def _physical_in_a_domain(size: int) -> GiveBack:
 
 @kind("mapped", "cuMemCreate, cuMemMap, cuMemRelease", "cuMemUnmap")
 def _mapped(size: int) -> GiveBack:
-    """As PyTorch's expandable segments do: the handle is let go while the mapping lives."""
+    """Map memory as PyTorch's expandable segments do: the handle goes while the mapping lives."""
     handle = create(size)
     address = mapped(handle, size)
     ok(cuda.cuMemRelease(handle))
@@ -221,7 +221,7 @@ def _multicast(size: int) -> GiveBack:
 
 @kind("multicast-object", "cuMemCreate, cuMulticastBindAddr, cuMemUnmap", "cuMemRelease")
 def _multicast_object(size: int) -> GiveBack:
-    """What is bound goes with the multicast object itself."""
+    """Bind memory to a multicast object, with which it is freed."""
     handle, group = create(size), multicast(size)
     address = mapped(handle, size)
     ok(cuda.cuMulticastBindAddr(group, c_size_t(0), address, c_size_t(size), c_ulonglong(0)))

@@ -118,7 +118,7 @@ TILE_BYTES = 1 << 16
 
 @kind("sparse-array", "cuMemCreate, cuMemMapArrayAsync, cuMemRelease", "cuArrayDestroy")
 def _sparse(size: int) -> GiveBack:
-    """As many whole tiles as the memory has."""
+    """Fill the size with whole tiles of a sparse array."""
     made, properties = c_void_p(), SparseProperties()
     # An array of four floats an element; the sides of its tiles are the driver's affair.
     probe = Array3D(1024, 1024, 0, FLOAT, 4, SPARSE)

@@ -49,7 +49,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Got:
-    """What one tenant had between settle_s and the end, in percent of the card."""
+    """Shares of one tenant between settle_s and the end, in percent of the card."""
 
     percent: float
     processes: Sequence[float]

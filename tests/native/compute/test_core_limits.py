@@ -243,7 +243,7 @@ def test_short_kernels_get_their_shares_where_nvml_hits_or_misses(
 
 @pytest.mark.parametrize("kernel_us", [1_000, 2_000, 5_000, 10_000, 100_000])
 def test_longer_kernels_get_their_shares_in_the_mean_of_a_minute(kernel_us: float) -> None:
-    """What a kernel took of others' turns shows in NVML alone, and there only in many samples."""
+    """Only NVML shows the turns that a kernel took of others, and only in many samples."""
     points: list[list[float]] = []
     for seed in SEEDS:
         wanted = scenario((30, 70), kernel_us, (200, 0, 0))

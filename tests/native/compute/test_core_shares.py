@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S, wait
 LOAD = FAKEGPU / "vgpu-load"
 MORE_POINTS = 5
 LESS_POINTS = 15
-"""What a loaded machine takes from threads that should launch."""
+"""Points that a loaded machine takes from threads that should launch."""
 MEASURED_S = 2
 SETTLE_S = 2
 
@@ -73,7 +73,7 @@ def shares(loads: Sequence[Load], settle_s: float = SETTLE_S) -> list[float]:
 
 
 def assert_shares(look: Callable[[], list[float]], *limits: float) -> None:
-    """Nobody has more than its limit, whenever one looks; all have theirs, once at least."""
+    """Assert that no tenant ever has more than its limit, and that all have theirs at one time."""
     seen: list[list[float]] = []
 
     def theirs() -> bool:
@@ -189,7 +189,7 @@ def test_a_block_ends_by_itself_when_nobody_renews_it(container: Container, ahea
     client = container.start(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
     assert client.call("open_device") == {"result": 0}
     client.send("launch", kernels=20)
-    wait(lambda: client.answered, "the launches to be made")
+    wait(lambda: client.has_answer, "the launches to be made")
     assert client.receive() == {"result": 0}
 
 

@@ -1,4 +1,4 @@
-"""Where limits come from: the container's file, HAMi's variables, new ones in mid-run."""
+"""Sources of limits: the container's file, HAMi's variables, new ones during the run."""
 
 import os
 import re

@@ -20,7 +20,7 @@ from tests.native.allocators.allocators import KINDS
 from tests.native.machine import MIB, Client, Container, opened
 
 OUT_OF_MEMORY = 2
-MOST = 3
+MAX_PROGRAMS = 3
 """Processes of the tenant at a time: starting one is what costs."""
 VARIABLES = [
     "CUDA_DEVICE_MEMORY_LIMIT",
@@ -60,7 +60,7 @@ MOUNTS = [
     'mount --bind /proc "$0/vgpu"',
 ]
 SIGNALS = [signal.SIGURG, signal.SIGWINCH, signal.SIGCHLD, signal.SIGCONT]
-"""Those that end nobody: calls are interrupted."""
+"""Signals that end no program: calls are interrupted."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Tenant:
 
     def start(self) -> None:
         """A program with random variables and mounts; the oldest ends where there are enough."""
-        if len(self.programs) >= MOST:
+        if len(self.programs) >= MAX_PROGRAMS:
             self.end(self.programs[0])
         chosen = self.chance.sample(VARIABLES, self.chance.randrange(5))
         env = {name: self.chance.choice(VALUES) for name in chosen}
@@ -193,7 +193,7 @@ class Tenant:
             one.call("fork_and_alloc", bytes=self.chance.randrange(1, self.limit))
 
     def close_files(self) -> None:
-        """Its numbers are free, or files of its own."""
+        """Close the tenant's descriptors; their numbers stay free, or get files of its own."""
         if one := self.awake():
             own = self.container.folder / f"own-{one.pid}"
             own.touch()
@@ -204,7 +204,7 @@ class Tenant:
             one.call("churn", bytes=self.chance.randrange(100_000, self.limit), rounds=2)
 
     def within_slice(self, one: Client) -> None:
-        """It sees its slice, and is refused what is more."""
+        """Assert that the tenant sees its slice and is refused more."""
         free, total = one.info()
         assert (free <= total, total <= self.limit) == (True, True), (free, total)
         assert one.alloc(self.limit + 1)[0] == OUT_OF_MEMORY

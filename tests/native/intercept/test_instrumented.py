@@ -94,7 +94,7 @@ def test_many_threads_are_clean_under_the_thread_sanitizer(
 def test_a_tenants_own_sanitizer_starts_under_the_library(
     compile_c: Callable[..., Path], sanitizer: str, first: list[str]
 ) -> None:
-    """It looks functions up, through our dlsym, before any of its own work."""
+    """A sanitizer looks functions up, through our dlsym, before any of its own work."""
     program = compile_c("int main(void) { return 0; }", f"-fsanitize={sanitizer}")
     preload = [*map(runtime, first), str(LIBVGPU)]
     done = subprocess.run(

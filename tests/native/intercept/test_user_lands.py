@@ -103,8 +103,8 @@ def old_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Path:
-    """What the node mounts into a container: library, preload list, limits."""
+def mounted(tmp_path: Path) -> Path:
+    """Folder with the node's mounts of a container: library, preload list, limits."""
     folder = tmp_path / "given"
     for each in ("usr/local/vgpu", "etc/hami"):
         (folder / each).mkdir(parents=True)
@@ -118,7 +118,7 @@ def given(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def inside(given: Path, tmp_path: Path) -> Inside:
+def inside(mounted: Path, tmp_path: Path) -> Inside:
     """inside(land, command, environment) -> (exit status, stdout, stderr)"""
     work = tmp_path / "work"
     work.mkdir()
@@ -131,7 +131,7 @@ def inside(given: Path, tmp_path: Path) -> Inside:
             env={
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                 "HOME": "/",
-                "GIVEN": str(given),
+                "GIVEN": str(mounted),
                 **(env or {}),
             },
             capture_output=True,
@@ -145,21 +145,21 @@ def inside(given: Path, tmp_path: Path) -> Inside:
 
 
 @pytest.fixture
-def with_driver(old_driver: Path, given: Path, tmp_path: Path) -> dict[str, str]:
+def with_driver(old_driver: Path, mounted: Path, tmp_path: Path) -> dict[str, str]:
     """The environment of a program on two cards of the stand-in driver, which is in /driver."""
-    shutil.copytree(old_driver, given / "driver", ignore=shutil.ignore_patterns("*.o", "*.d"))
+    shutil.copytree(old_driver, mounted / "driver", ignore=shutil.ignore_patterns("*.o", "*.d"))
     machine = Machine.with_two_cards(tmp_path)
     machine.settings["state"] = "/tmp/state"
     machine.write()
-    shutil.copy(tmp_path / "machine.json", given / "machine.json")
+    shutil.copy(tmp_path / "machine.json", mounted / "machine.json")
     return {
         "LD_LIBRARY_PATH": "/driver",
         "FAKEGPU_CONFIG": "/machine.json",
     }
 
 
-def not_preloaded(given: Path) -> None:
-    (given / "etc/ld.so.preload").write_text("")
+def not_preloaded(mounted: Path) -> None:
+    (mounted / "etc/ld.so.preload").write_text("")
 
 
 def one_of(request: pytest.FixtureRequest) -> Path:
@@ -214,7 +214,7 @@ def test_a_cuda_program_is_held_to_its_limit(
 
 
 def test_the_calls_of_a_cuda_runtime_are_held_to_the_limit(
-    glibc_land: Path, inside: Inside, with_driver: dict[str, str], given: Path
+    glibc_land: Path, inside: Inside, with_driver: dict[str, str], mounted: Path
 ) -> None:
     client = ["/driver/runtime_client", "/driver/libcudart.so"]
     env = {**with_driver, "RUNTIME_REQUESTS": "/driver/runtime-requests.txt"}
@@ -238,7 +238,7 @@ def test_the_calls_of_a_cuda_runtime_are_held_to_the_limit(
         "cudaFree 0",
         f"cudaMemGetInfo 0 {LIMIT} {LIMIT}",
     ]
-    not_preloaded(given)
+    not_preloaded(mounted)
     status, bare, err = inside(glibc_land, client, env)
     assert (status, err) == (0, "")
     assert lookups in bare.splitlines()
@@ -253,15 +253,15 @@ def test_nvidias_runtime_answers_as_it_does_without_the_library(
     runtime: Path | None,
     inside: Inside,
     with_driver: dict[str, str],
-    given: Path,
+    mounted: Path,
 ) -> None:
     """On the stand-in driver it loads, finds libcuda and refuses it, no more."""
     if runtime is None:
         pytest.skip("HAMI_CUDA_RUNTIMES names no folder with a libcudart.so.*")
-    shutil.copy(runtime, given / "driver" / runtime.name)
+    shutil.copy(runtime, mounted / "driver" / runtime.name)
     client = ["/driver/runtime_client", f"/driver/{runtime.name}"]
     held = inside(glibc_land, client, with_driver)
-    not_preloaded(given)
+    not_preloaded(mounted)
     bare = inside(glibc_land, client, with_driver)
     if bare[0] == 2:
         pytest.skip(f"{glibc_land.name} has not what {runtime.name} needs: {bare[2].strip()}")

@@ -17,7 +17,7 @@ class Shared(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * 64)]
 
 
-def taken(mib):
+def try_to_take(mib):
     pointer = c_uint64()
     result = cuda.cuMemAlloc_v2(byref(pointer), c_size_t(mib * MIB))
     return result or cuda.cuMemFree_v2(pointer)
@@ -117,7 +117,7 @@ for line in sys.stdin:
 
 
 def ask(program: Program, expression: str) -> str:
-    """What the expression is there, as text."""
+    """Return the expression's value in the program as text."""
     assert program.process.stdin
     program.process.stdin.write(expression + "\n")
     program.process.stdin.flush()

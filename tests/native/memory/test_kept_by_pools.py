@@ -1,4 +1,4 @@
-"""What pools hold of freed memory until the program waits for it is charged as long."""
+"""Freed memory is charged as long as a pool holds it, until the program waits for it."""
 
 import pytest
 

@@ -104,14 +104,14 @@ def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
     there = opened(holder, WAYS[way], where)
     ask(maker, WAYS[way].let_go.format(made))
     assert [ask(one, "free_mib()") for one in (third, holder, maker)] == ["40"] * 3
-    assert ask(third, "taken(41), taken(40)") == "(2, 0)"
+    assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
     assert machine.used() == 60 * MIB
     # A look at NVML shows the holder with it: the same bytes, not as many more.
     assert [ask(one, "look()") for one in (holder, maker, holder)] == ["40"] * 3
-    assert ask(third, "taken(41), taken(40)") == "(2, 0)"
+    assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
     closed(holder, WAYS[way], there)
     assert ask(holder, "look()") == "100"
-    assert ask(third, "taken(100)") == "0"
+    assert ask(third, "try_to_take(100)") == "0"
     assert machine.used() == 0
 
 
@@ -130,11 +130,11 @@ def test_a_further_handle_in_one_process_keeps_the_charge(
         assert ask(other, "free_mib()") == "40"
         if looked:
             assert ask(one, "look()") == "40"
-        assert ask(one, "taken(41), taken(40)") == "(2, 0)"
+        assert ask(one, "try_to_take(41), try_to_take(40)") == "(2, 0)"
     assert machine.used() == 60 * MIB
     ask(one, f"released({handles[1]})")
-    assert ask(one, "taken(100)") == "0"
-    assert ask(other, "taken(100)") == "0"
+    assert ask(one, "try_to_take(100)") == "0"
+    assert ask(other, "try_to_take(100)") == "0"
 
 
 @pytest.mark.usefixtures("listed")
@@ -150,7 +150,7 @@ def test_memory_that_its_maker_keeps_is_charged_once(start: Start) -> None:
     ask(maker, f"released({made})")
     assert ask(maker, "look()") == "40"
     ask(maker, f"unmapped({made})")
-    assert ask(holder, "taken(100)") == "0"
+    assert ask(holder, "try_to_take(100)") == "0"
 
 
 def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine) -> None:
@@ -163,10 +163,10 @@ def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine
     again = ask(one, f"imported({where!r})")
     assert machine.used() == 60 * MIB
     assert ask(one, "free_mib()") == "40"
-    assert ask(other, "free_mib(), taken(41)") == "(40, 2)"
+    assert ask(other, "free_mib(), try_to_take(41)") == "(40, 2)"
     ask(one, f"released({again})")
-    assert ask(one, "taken(100)") == "0"
-    assert ask(other, "taken(100)") == "0"
+    assert ask(one, "try_to_take(100)") == "0"
+    assert ask(other, "try_to_take(100)") == "0"
 
 
 @pytest.mark.parametrize("way", ["handle", "ipc"])
@@ -178,10 +178,10 @@ def test_a_killed_maker_that_nvml_forgets_first_leaves_nothing_twice(
     there = opened(holder, WAYS[way], where)
     kill(maker)
     assert ask(holder, "look()") == "40"
-    assert ask(third, "taken(41), taken(40)") == "(2, 0)"
+    assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
     closed(holder, WAYS[way], there)
     assert ask(holder, "look()") == "100"
-    assert ask(third, "taken(100)") == "0"
+    assert ask(third, "try_to_take(100)") == "0"
 
 
 @pytest.mark.usefixtures("listed")
@@ -191,9 +191,9 @@ def test_a_maker_that_let_go_and_is_killed_takes_nothing_along(start: Start) -> 
     there = opened(holder, WAYS["mapped"], where)
     ask(maker, f"released({made})")
     kill(maker)
-    assert ask(third, "free_mib(), taken(41)") == "(40, 2)"
+    assert ask(third, "free_mib(), try_to_take(41)") == "(40, 2)"
     closed(holder, WAYS["mapped"], there)
-    assert ask(third, "free_mib(), taken(100)") == "(100, 0)"
+    assert ask(third, "free_mib(), try_to_take(100)") == "(100, 0)"
 
 
 @pytest.mark.usefixtures("listed")
@@ -213,13 +213,13 @@ def test_the_next_holder_has_what_the_first_one_gives_up(
     else:
         closed(holders[first], WAYS["mapped"], there[first])
         assert ask(holders[first], "look()") == "40"
-    assert ask(maker, "free_mib(), taken(41)") == "(40, 2)"
+    assert ask(maker, "free_mib(), try_to_take(41)") == "(40, 2)"
     last = holders[1 - first]
     assert ask(last, "look()") == "40"
     assert machine.used() == 60 * MIB
     closed(last, WAYS["mapped"], there[1 - first])
     assert ask(last, "look()") == "100"
-    assert ask(maker, "taken(100)") == "0"
+    assert ask(maker, "try_to_take(100)") == "0"
 
 
 def test_a_process_that_shares_looks_again_before_it_is_refused(start: Start) -> None:
@@ -229,8 +229,8 @@ def test_a_process_that_shares_looks_again_before_it_is_refused(start: Start) ->
     there = [opened(one, WAYS["handle"], where) for one in (holder, next_one)]
     ask(maker, f"released({made})")
     assert ask(holder, "look()") == "40"
-    assert ask(next_one, "taken(41)") == "2"
+    assert ask(next_one, "try_to_take(41)") == "2"
     closed(holder, WAYS["handle"], there[0])
     closed(next_one, WAYS["handle"], there[1])
-    assert ask(holder, "taken(100)") == "0"
-    assert ask(next_one, "taken(100)") == "0"
+    assert ask(holder, "try_to_take(100)") == "0"
+    assert ask(next_one, "try_to_take(100)") == "0"

@@ -1,4 +1,4 @@
-"""What the driver takes for itself (contexts, modules) is charged where NVML shows it."""
+"""The driver's own memory (contexts, modules) is charged where NVML shows it."""
 
 import struct
 import subprocess
@@ -34,7 +34,7 @@ def opened(container: Container, prefix: Sequence[str] = ()) -> Client:
 
 
 def context_bytes(container: Container) -> int:
-    """Of the first slot of the region, as a monitor reads it."""
+    """Return the context bytes of the region's first slot, as a monitor reads them."""
     return int(struct.unpack_from("<Q", container.region.read_bytes(), 1856 + 8)[0])
 
 
@@ -251,7 +251,7 @@ def test_where_nvml_shows_other_pids_blocks_alone_are_charged(
 
 
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-"""As container runtimes start a container: in a pid namespace of its own."""
+"""Command that gives a process a pid namespace of its own, as container runtimes do."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What monitoring tools ask NVML for, family by family, on the stand-in driver through pynvml."""
+"""Queries of monitoring tools to NVML, by family, on the stand-in driver through pynvml."""
 
 import subprocess
 from typing import Any

@@ -26,7 +26,7 @@ def load(machine: Machine, *options: str) -> subprocess.Popen[bytes]:
 
 
 def usage(node: Client, since_us: int) -> dict[int, tuple[int, int]]:
-    """Of each process the percentage, and when the newest sample of it ended."""
+    """Return each process's percentage and the end of its newest sample."""
     found = node.nvml("nvmlDeviceGetProcessUtilization", 0, since_us)
     if isinstance(found, dict):
         # The second: a process has come between the binding's questions for their number and them.
@@ -61,7 +61,7 @@ def test_who_asks_with_the_newest_stamp_is_answered_that_there_is_none(machine: 
 
 
 def both_compute(machine: Machine) -> Iterator[dict[int, int]]:
-    """Of two programs that always compute, what each sample of the card shows."""
+    """Yield each sample of the card while two programs always compute."""
     node = machine.start(machine.env())
     programs = [load(machine, "--seconds", "1000", "--blocks", "216") for _ in range(2)]
     seen_us, deadline_s = 0, time.monotonic() + PATIENCE_S

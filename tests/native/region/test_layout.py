@@ -180,6 +180,6 @@ def test_a_monitor_of_hami_sees_what_a_limited_process_computes(container: Conta
 
 
 def sm_percent(container: Container) -> int:
-    """Of the first slot on the first card."""
+    """Return the percentage of the first slot on the first card."""
     at = 1856 + 1160 + 16
     return int(struct.unpack_from("<Q", container.region.read_bytes(), at)[0])

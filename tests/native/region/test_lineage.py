@@ -47,7 +47,7 @@ def output(*command: object) -> str:
 
 
 def objects_of_the_library() -> list[range]:
-    """What is declared VGPU_WIPE_ON_FORK: where it lies in the library.
+    """Return the library's offsets of every object that is declared VGPU_WIPE_ON_FORK.
 
     The declarations are a section of pairs, address and size; the linker relocates the addresses.
     """
@@ -69,7 +69,7 @@ def objects_of_the_library() -> list[range]:
 
 
 def wiped_on_fork(pid: int) -> list[range]:
-    """What the kernel empties in a child of that process, from the start of the library on."""
+    """Return the ranges that the kernel empties in a child, from the library's start on."""
     text = Path(f"/proc/{pid}/smaps").read_text()
     head = re.compile(r"^(\w+)-(\w+) \S{4} .*$", re.MULTILINE)
     areas = [(range(int(m[1], 16), int(m[2], 16)), m) for m in head.finditer(text)]

@@ -1,4 +1,4 @@
-"""What the compilation units of the native parts need of each other."""
+"""Dependencies between the compilation units of the native parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the libraries show and need."""
+"""Symbols that the libraries export and import."""
 
 import re
 import subprocess
