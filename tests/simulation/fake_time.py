@@ -86,7 +86,7 @@ def wall_clock() -> datetime:
 
 
 def jump(seconds: float) -> None:
-    """Somebody sets the wall clock; monotonic ones go on as they did."""
+    """Set the wall clock; monotonic ones go on as they did."""
     _Clock.wall_offset_s += seconds
 
 

@@ -1,4 +1,4 @@
-"""What a script may do to the world: one method per kind of action, true when it had an object."""
+"""Actions of a script on the world: one method per kind, true when it had an object."""
 
 from __future__ import annotations
 

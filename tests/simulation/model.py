@@ -46,11 +46,11 @@ class Running:
     container: str
     node: str
     shares: tuple[DeviceShare, ...]
-    """What its limits file holds."""
+    """Devices in the container's limits file."""
 
 
 class Model:
-    """What must be true."""
+    """Promises that must hold at every step."""
 
     def __init__(self, cards: Sequence[tuple[str, GpuDevice]], quotas: Mapping[str, int]) -> None:
         self.cards = {device.uuid: (node, device) for node, device in cards}

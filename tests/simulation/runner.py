@@ -19,7 +19,7 @@ SHOWN_LINES = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came of it."""
+    """Result of one run."""
 
     steps: int
     starts: int
@@ -85,7 +85,7 @@ def _without(whole: Scenario, start: int, size: int) -> Scenario:
 
 
 def _kind(error: BaseException) -> tuple[type[BaseException], str]:
-    """What makes two failures the same: the promise, and all but names, numbers and amounts."""
+    """Return the common part of equal failures: all but names, numbers and amounts."""
     label = re.match(r"[A-Z]+-\d+", str(error))
     text = re.sub(r"\S*\d\S*|[\[({].*", "", str(error))
     return type(error), (label[0] if label else "") + text

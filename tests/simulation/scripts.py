@@ -67,7 +67,7 @@ class Scenario:
     seed: str
     nodes: tuple[str, ...]
     cards: int
-    """Of each node."""
+    """Number of cards of each node."""
     replicas: int
     orderly: bool
     """Kubelets admit in order and follow the agent's preference, as those without bad luck do."""

@@ -11,9 +11,9 @@ from tests.simulation.model import Broken
 from tests.simulation.world import World
 
 SETTLED_WITHIN_S = 30.0
-"""Of the simulation's own time. Promise LIVE-2; a binding that nobody finishes ends by then too."""
+"""Simulated seconds of promise LIVE-2; a binding without a result ends by then too."""
 ANNOUNCED_WITHIN_S = MAX_DELAY_S + 0.5
-"""So long after a step other replicas know of it."""
+"""Delay after a step until other replicas know of it."""
 
 
 async def settle(world: World) -> None:

@@ -51,13 +51,13 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
     ended = 0
     real = PodEnder.end
 
-    async def counted(self: PodEnder, *about: Any, **more: Any) -> str:
+    async def end_and_count(self: PodEnder, *about: Any, **more: Any) -> str:
         nonlocal ended
         problem = await real(self, *about, **more)
         ended += not problem
         return problem
 
-    monkeypatch.setattr(PodEnder, "end", counted)
+    monkeypatch.setattr(PodEnder, "end", end_and_count)
     monkeypatch.setattr(RedisNodeLock, "acquire", _at_once)
     histories, steps, starts, _ = _played(seeds)
     measured.note(

@@ -44,7 +44,7 @@ Patch = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """What is put in the place of what, and the promises of which one must be seen to break.
+    """A replacement in the code, and the promises of which one must be seen to break.
 
     Some also bring about more often what the guard is for: the promises hold with those alone.
     """

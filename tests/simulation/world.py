@@ -99,7 +99,7 @@ class World:
             self._failed(exc)
 
     def digest(self) -> str:
-        """Of the history, to compare two runs."""
+        """Return the hash of the history, to compare two runs."""
         return self._digest.hexdigest()
 
     def raise_if_broken(self) -> None:

@@ -48,7 +48,7 @@ ANSWERS = AnswerPolicy(
 
 
 class Disk:
-    """What of a node survives its agent: the state file and the limits directories."""
+    """The part of a node that survives its agent: the state file and the limits directories."""
 
     def __init__(self) -> None:
         self.state = AgentState()
@@ -124,7 +124,7 @@ class _Plugin:
         self.reported_at: float | None = None
 
     def listened_for_s(self) -> float | None:
-        """As `hami_node_agent.deviceplugin.gpu_plugin.Plugin`."""
+        """Return the seconds since it listened, as the device plugin does."""
         if self.reported_at is None:
             return None
         return asyncio.get_running_loop().time() - self.reported_at

@@ -109,33 +109,33 @@ class Connection:
         self._rng = random.Random(f"{seed}:{process.name}:api")
 
     async def get(self, path: str, **query: str) -> Json:
-        """As KubeApi."""
+        """Serve KubeApi.get."""
         return await self._call(lambda: self._get(path, query))
 
     async def request(self, method: str, path: str, **_options: Any) -> Json:
-        """As KubeApi, GET alone."""
+        """Serve KubeApi.request for GET only."""
         assert method == "GET"
         return await self.get(path)
 
     async def create(self, path: str, body: Json, **_query: str) -> Json:
-        """As KubeApi; events of pods are let go."""
+        """Serve KubeApi.create; events of pods are dropped."""
         if path.endswith("/events"):
             return {}
         assert path.endswith("/binding")
         return await self._call(lambda: self._bind(path.removesuffix("/binding"), body))
 
     async def patch(self, path: str, body: Json) -> Json:
-        """As KubeApi, annotations and labels alone."""
+        """Serve KubeApi.patch for annotations and labels only."""
         if "/events/" in path:
             return {}
         return await self._call(lambda: self._patch(path, body["metadata"]))
 
     async def delete(self, path: str, body: Json) -> Json:
-        """As KubeApi, bound pods alone: their kubelet takes them away."""
+        """Serve KubeApi.delete for bound pods only: their kubelet removes them."""
         return await self._call(lambda: self._delete(path, body["preconditions"]["uid"]))
 
     async def watch(self, path: str, *, resource_version: str, **query: str) -> AsyncIterator[Json]:
-        """As KubeApi."""
+        """Serve KubeApi.watch."""
         plural, seen = path.rpartition("/")[2], int(resource_version)
         node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
         while True:
@@ -227,5 +227,5 @@ class Connection:
 
 
 def now_text() -> str:
-    """As in objects."""
+    """Return the time as objects have it."""
     return wall_clock().isoformat(timespec="milliseconds")

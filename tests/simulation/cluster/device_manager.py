@@ -25,7 +25,7 @@ class Entry:
     cards: tuple[Any, ...]
 
     def holding(self) -> Holding:
-        """As the agent reads it."""
+        """The entry as the agent reads it."""
         return Holding(
             pod_uid=self.pod_uid,
             container=self.container,
@@ -39,7 +39,7 @@ class Entry:
 
 
 class DeviceManager:
-    """Of one node; `orderly`: it takes what the agent prefers, and asks once."""
+    """Device manager of one node; `orderly`: it takes what the agent prefers, and asks once."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class DeviceManager:
         self.entries: list[Entry] = []
 
     def of(self, pod_uid: str, container: str) -> Entry | None:
-        """What the container was given."""
+        """Return the entry of a container."""
         found = (e for e in self.entries if (e.pod_uid, e.container) == (pod_uid, container))
         return next(found, None)
 

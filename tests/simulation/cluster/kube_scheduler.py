@@ -42,9 +42,9 @@ class KubeScheduler:
         """False: no new cycle begins."""
         self.busy: dict[str, int] = {}
         """Pods in the hands of a call."""
-        api.listeners.append(self._heard)
+        api.listeners.append(self._on_change)
 
-    def _heard(self, kind: str, plural: str, item: Json) -> None:
+    def _on_change(self, kind: str, plural: str, item: Json) -> None:
         managed = item["spec"].get("schedulerName") == "hami-scheduler" if "spec" in item else False
         if kind == "ADDED" and plural == "pods" and managed:
             self._spawn(self._schedule(item["metadata"]["uid"]))

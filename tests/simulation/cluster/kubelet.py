@@ -60,7 +60,7 @@ class Kubelet:
         self._turn = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.up = True
-        api.listeners.append(self._heard)
+        api.listeners.append(self._on_change)
 
     # What the agent reads
 
@@ -142,7 +142,7 @@ class Kubelet:
         """The pods that are bound here and not over are started again."""
         self.up = True
         for pod in self._api.all("pods"):
-            self._heard("ADDED", "pods", pod)
+            self._on_change("ADDED", "pods", pod)
 
     # Pods
 
@@ -162,7 +162,7 @@ class Kubelet:
             pod.changed.set()
         return pod is not None
 
-    def _heard(self, kind: str, plural: str, item: Json) -> None:
+    def _on_change(self, kind: str, plural: str, item: Json) -> None:
         if plural != "pods" or not self.up or item["spec"].get("nodeName") != self.node:
             return
         uid = item["metadata"]["uid"]

@@ -40,7 +40,7 @@ class Weather:
         self._bad.clear()
 
     def strike(self, target: str, now: float, rng: random.Random) -> str:
-        """What happens to this call: `refused`, `lost`, `late`, `twice`, or nothing."""
+        """Choose this call's fault: `refused`, `lost`, `late`, `twice`, or none."""
         kind, share, until = self._bad.get(target, ("", 0.0, 0.0))
         if not kind or now >= until or rng.random() >= share:
             return ""
@@ -56,7 +56,7 @@ class Process:
         self._seed = seed
         self._weather = weather
         self.crash: BaseException | None = None
-        """What ended a task of it that nobody killed: always a bug of the code under test."""
+        """Error that ended one of its tasks without a kill: always a bug of the code under test."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._going = asyncio.Event()
         self._going.set()

@@ -55,7 +55,7 @@ RULES = {vendor.name: vendor.rules for vendor in VENDORS}
 
 
 def quota_of(containers: Sequence[Any]) -> QuotaAmounts:
-    """What slices count in quotas."""
+    """Return the amounts of slices in quotas."""
     return quota_amounts(containers, VENDORS)
 
 
@@ -159,7 +159,7 @@ class Replica:
 
     async def filter(self, pod: Json, names: Sequence[str]) -> Json:
         """POST /filter."""
-        return await self._answered("filter", {"Pod": pod, "NodeNames": list(names)})
+        return await self._call_verb("filter", {"Pod": pod, "NodeNames": list(names)})
 
     async def bind(self, pod: Json, node: str) -> str:
         """POST /bind."""
@@ -170,17 +170,17 @@ class Replica:
             "PodUID": metadata["uid"],
             "Node": node,
         }
-        return str((await self._answered("bind", body))["Error"])
+        return str((await self._call_verb("bind", body))["Error"])
 
-    async def _answered(self, verb: str, body: Json) -> Json:
+    async def _call_verb(self, verb: str, body: Json) -> Json:
         asked = orjson.dumps(body)
 
-        async def answered() -> bytes:
+        async def serve_verb() -> bytes:
             answer, record = await self.service.verbs.answer(verb, asked)
             record()
             return answer
 
-        return cast(Json, orjson.loads(await self._serve(answered())))
+        return cast(Json, orjson.loads(await self._serve(serve_verb())))
 
     async def _serve(self, work: Any) -> Any:
         """The work goes on when the caller is gone; the caller learns when the process dies.

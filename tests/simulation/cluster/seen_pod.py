@@ -40,7 +40,7 @@ class SeenPod:
         ]
 
     def statuses(self) -> list[Json]:
-        """Of its app containers, which run."""
+        """Return the statuses of its running app containers."""
         return [
             {"name": container["name"], "containerID": f"containerd://{container['name']}"}
             for role, container in self.containers()

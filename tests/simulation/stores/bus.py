@@ -41,27 +41,27 @@ class BusConnection:
         self._began = asyncio.get_running_loop().time()
         self.dead_letters = 0
         self.letters = None
-        """Nobody reads them in here."""
+        """Dead letters, which have no reader here."""
 
     @property
     def connected(self) -> bool:
-        """As Bus."""
+        """Match Bus.connected."""
         return asyncio.get_running_loop().time() >= self._hub.away_until
 
     @property
     def connected_for_s(self) -> float:
-        """As Bus."""
+        """Match Bus.connected_for_s."""
         return max(0.0, asyncio.get_running_loop().time() - max(self._began, self._hub.away_until))
 
     @property
     def max_payload_bytes(self) -> int:
-        """As Bus, of a server as it comes."""
+        """Match Bus.max_payload_bytes with a server's default."""
         return 1024 * 1024
 
     async def publish(
         self, subject: str, payload: BaseModel, *, message_id: str, timeout_s: float = 2.0
     ) -> None:
-        """As Bus."""
+        """Match Bus.publish."""
         self._check()
         data = payload.model_dump_json().encode()
 
@@ -72,7 +72,7 @@ class BusConnection:
         await self._in_time(self._process.across("bus", self._rng, at_server), timeout_s)
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
-        """As Bus."""
+        """Match Bus.publish_all."""
         results: list[Unavailable | None] = []
 
         async def at_server() -> None:
@@ -89,7 +89,7 @@ class BusConnection:
     async def request(
         self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = 2.0
     ) -> bytes:
-        """As Bus."""
+        """Match Bus.request."""
         self._check()
         served = self._hub.responders(subject)
         if not served:
@@ -101,12 +101,12 @@ class BusConnection:
         async def at_other() -> bytes:
             # The other process answers in its own time, or never.
             answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            other.asked(respond, subject, data, answer)
+            other.on_request(respond, subject, data, answer)
             return await answer
 
         return await self._in_time(self._process.across("bus", self._rng, at_other), timeout_s)
 
-    def asked(
+    def on_request(
         self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
     ) -> None:
         """Our side of somebody's request; what can't be answered never is."""
@@ -123,7 +123,7 @@ class BusConnection:
                 answer.set_result(body)
 
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
-        """As Bus; none waits for the one before."""
+        """Match Bus.serve; no request waits for the one before."""
         del queue
         self._hub.serve(self, subject, respond)
         await asyncio.Event().wait()
@@ -137,7 +137,7 @@ class BusConnection:
         await asyncio.Event().wait()
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
-        """As Bus."""
+        """Match Bus.follow."""
         self._hub.follow(self, subjects, handle)
         await asyncio.Event().wait()
 
@@ -146,15 +146,15 @@ class BusConnection:
         if self.connected and self._process.alive:
             struck = self._weather.strike("bus", asyncio.get_running_loop().time(), self._rng)
             if struck not in ("refused", "lost"):
-                self._process.start(self._heard(handle, message, late=bool(struck)))
+                self._process.start(self._on_message(handle, message, late=bool(struck)))
 
-    async def _heard(self, handle: Handler, message: Message, *, late: bool) -> None:
+    async def _on_message(self, handle: Handler, message: Message, *, late: bool) -> None:
         await self._process.hop(self._rng.uniform(0.0005, 3.0 if late else 0.01))
         with contextlib.suppress(InvalidRequest, Unavailable):
             await handle(message)
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
-        """As Bus."""
+        """Match Bus.consume."""
         loop = asyncio.get_running_loop()
         while True:
             if not self.connected:
@@ -175,7 +175,7 @@ class BusConnection:
             await self._deliver(queue, item, handle)
 
     async def consume_all(self, what: Subscription, handle_all: BatchHandler) -> None:
-        """As Bus; messages never come together here."""
+        """Match Bus.consume_all; messages never come together here."""
 
         async def handle(message: Message) -> None:
             [error] = await handle_all([message])

@@ -21,7 +21,7 @@ class Client(Protocol):
         """A followed message is on its way to it."""
         ...
 
-    def asked(
+    def on_request(
         self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
     ) -> None:
         """A request is on its way to it."""
@@ -116,7 +116,7 @@ class Hub:
             served[:] = [pair for pair in served if pair[0] is not connection]
 
     def responders(self, subject: str) -> list[tuple[Client, Responder]]:
-        """Who answers there."""
+        """Return the clients that serve the subject."""
         return [
             pair
             for pattern, served in self._responders.items()

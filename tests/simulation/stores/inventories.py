@@ -132,7 +132,7 @@ class Inventories(FakeLedger):
         return sum(card.version for card in self._cards.values() if card.node == node)
 
     def _know(self, name: NodeName, node: _Node) -> None:
-        """Who speaks for a node is read with its allocations."""
+        """Update the node, and whether an agent reports it on each of its allocations."""
         self._nodes[name] = node
         for row in self._allocations.values():
             if row.node == name and row.has_agent != node.has_agent:

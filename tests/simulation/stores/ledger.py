@@ -33,27 +33,27 @@ class SimLedger(Inventories):
         super().__init__(**options)
         self._on_commit = on_commit
         self._changes: list[tuple[Change, Allocation | None]] = []
-        """Of the transaction that is under way."""
+        """Changes of the current transaction."""
 
     async def ping(self) -> None:
-        """It is there."""
+        """Succeed always."""
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
-        """As FakeLedger, with the announcements."""
+        """Match FakeLedger.commit, with the announcements."""
         self._changes = []
         answers = await super().commit(commands)
         self._announce(*self._changes)
         return answers
 
     async def enter(self, entry: Entry) -> Change:
-        """As FakeLedger, with the announcement."""
+        """Match FakeLedger.enter, with the announcement."""
         self._changes = []
         change = await super().enter(entry)
         self._announce(*self._changes)
         return change
 
     async def advance(self, step: StateStep) -> Change | None:
-        """As FakeLedger, with the announcement."""
+        """Match FakeLedger.advance, with the announcement."""
         self._changes = []
         change = await super().advance(step)
         self._announce(*self._changes)

@@ -45,7 +45,7 @@ class Outbox:
 
 
 class SimRelay:
-    """As `OutboxRelay`: rows are locked while they are on the way, and come again when it fails."""
+    """A relay like `OutboxRelay`: rows are locked on their way, and come again when it fails."""
 
     def __init__(self, outbox: Outbox, bus: BusConnection, process: Process) -> None:
         self._outbox, self._bus, self._process = outbox, bus, process
