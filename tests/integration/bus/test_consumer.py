@@ -107,14 +107,14 @@ async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_
     tries, tried = 0, asyncio.Event()
     run = consumer.Consumer.run
 
-    async def counted(one: consumer.Consumer) -> None:
+    async def count_and_run(one: consumer.Consumer) -> None:
         nonlocal tries
         tries += 1
         if tries == 4:
             tried.set()
         await run(one)
 
-    monkeypatch.setattr(consumer.Consumer, "run", counted)
+    monkeypatch.setattr(consumer.Consumer, "run", count_and_run)
     inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
     logger.addHandler(logged)
     monkeypatch.setattr(logger, "level", logging.INFO)

@@ -1,4 +1,4 @@
-"""What a hostile sender of dead letters can't make the scheduler do (audit H8)."""
+"""A hostile sender of dead letters can't make the scheduler do more than it should (audit H8)."""
 
 from __future__ import annotations
 

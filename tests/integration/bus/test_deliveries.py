@@ -83,12 +83,12 @@ async def test_what_the_reader_settles_is_acknowledged_repeated_or_buried(
         async with under_way(scheduler.settle_deliveries("s"), metrics.consume(USAGE, handle)):
             await publish(scheduler, 1, 2, 3, 4)
 
-            async def settled() -> bool:
+            async def has_four_acknowledged() -> bool:
                 found = await info(js)
                 floor = found.ack_floor
                 return floor is not None and floor.stream_seq == 4 and not found.num_ack_pending
 
-            await eventually(settled, "four messages settled")
+            await eventually(has_four_acknowledged, "four messages settled")
         [letter] = await scheduler.letters.latest(5)
     assert sorted(came) == [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
     assert (letter.user, letter.consumer, letter.reason) == (

@@ -1,4 +1,4 @@
-"""What the webhook follows by feeds that the scheduler opens."""
+"""Feeds that the scheduler opens and the webhook follows."""
 
 from __future__ import annotations
 

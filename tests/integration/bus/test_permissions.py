@@ -1,4 +1,4 @@
-"""Who may read and write what."""
+"""Rights on the bus: readers and writers of each subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published: once per id, many at once, each with its own answer."""
+"""Publishing: once per id, many together, each message with its own answer."""
 
 from __future__ import annotations
 

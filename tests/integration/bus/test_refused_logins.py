@@ -93,13 +93,13 @@ async def test_who_was_refused_at_first_is_asked_in_the_end(
             serving = asyncio.create_task(bus.serve(SUBJECT, "", _answer))
             await eventually(lambda: bus.connected and bus.was_up, "the login is taken")
 
-            async def answered() -> bool:
+            async def has_subscriber() -> bool:
                 try:
                     return b"yes" in await other.request(SUBJECT, Answer(text="?"))
                 except (NobodyAnswers, Unavailable):
                     return False
 
-            await eventually(answered, "its subscription is at the server")
+            await eventually(has_subscriber, "its subscription is at the server")
             serving.cancel()
             await asyncio.wait([serving])
     # Now, while its warnings are expected.

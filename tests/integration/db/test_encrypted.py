@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 def bootstraps_parameters(ca_file: Path) -> str:
-    """What it puts behind the database's name, with the file of this test."""
+    """Return bootstrap's parameters of the database's URL, with the file of this test."""
     secrets = missing({}, "hami-system")
     query = urlsplit(secrets["hami-postgres-scheduler"]["dsn"].decode()).query
     return "?" + query.replace("/ca/ca.crt", str(ca_file))

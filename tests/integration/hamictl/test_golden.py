@@ -1,4 +1,4 @@
-"""What each verb prints, by the letter: `golden/*.txt` has commands and what they must answer.
+"""Output of each verb to the letter: `golden/*.txt` has commands and their expected answers.
 
 A new command is a new line `$ hamictl ...` there; `HAMI_WRITE_GOLDEN=1` writes the answers into the
 files, to be read before they are committed.
@@ -75,7 +75,7 @@ PAGES = ("/", "/pods/nlp/train-2", "/cards/GPU-a0", "/nodes/n1")
 def environment(
     databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Environment]:
-    """What finds the services' own routes over the small ledger."""
+    """Variables that lead to the services' own routes over the small ledger."""
     with databases.database("migrated", fill=migrate) as dsn:
         asyncio.run(small_ledger.fill(dsn))
         urls: dict[str, str] = {}
@@ -152,7 +152,7 @@ def commands_of(text: str) -> list[str]:
     return [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
 
 
-def answered(command: str, environment: Environment) -> str:
+def transcript(command: str, environment: Environment) -> str:
     """The command as it was typed, and everything that it printed."""
     argv = shlex.split(command)[1:]
     for _ in range(TRIES):
@@ -184,7 +184,7 @@ def test_a_verb_prints_what_its_file_has(
     commands = commands_of(wanted)
     assert commands
 
-    found = "".join(answered(command, environment) for command in commands)
+    found = "".join(transcript(command, environment) for command in commands)
 
     if WRITE:
         file.write_text(found)

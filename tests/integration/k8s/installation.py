@@ -38,7 +38,7 @@ PROJECT = Path(__file__).parents[3]
 BASE = PROJECT / "k8s" / "base"
 AUDIENCE = "hami-scheduler"
 PEOPLE = {"reader": "hami-reader", "operator": "hami-operator", "nobody": ""}
-"""Who has which ClusterRole."""
+"""ClusterRole of each person."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Cluster:
     """Credentials of the scheduler's own identity."""
     files: Path
     authority: Authority
-    """Of the certificates among them."""
+    """Authority of the certificates in `files`."""
     tokens: dict[str, str]
     audience: str
 
@@ -217,7 +217,7 @@ def _manifest_environment(files: Path) -> dict[str, str]:
 
 
 def _make_files(files: Path) -> Authority:
-    """What `hami-bootstrap` makes, under the names of the Deployment's volumes."""
+    """Write the files of `hami-bootstrap`, under the names of the Deployment's volumes."""
     for name in ("tls", "ca", "grant", "login"):
         (files / name).mkdir(parents=True)
     authority = Authority.new("hami authority")

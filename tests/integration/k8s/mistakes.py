@@ -1,4 +1,4 @@
-"""What users set wrongly, and what hamictl's sentence about it holds."""
+"""Wrong settings of users, and the text of hamictl's sentence on each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Gateway(BaseHTTPRequestHandler):
 
 @contextmanager
 def gateway() -> Iterator[str]:
-    """Its URL; the first part of a path is the status that it answers with."""
+    """URL of a server that answers with the status in the first part of the path."""
     server = HTTPServer(("127.0.0.1", 0), _Gateway)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -45,7 +45,7 @@ def gateway() -> Iterator[str]:
 def mistakes_of(
     installed: Installed, gateway: str, tmp_path: Path
 ) -> dict[str, tuple[dict[str, Any], str]]:
-    """Of each mistake what is set, and what the sentence holds."""
+    """Return the settings of each mistake, and the text in its sentence."""
     other = tmp_path / "other.crt"
     authority = Authority.new("another authority")
     write_certificate(other, authority.certificate)

@@ -67,7 +67,7 @@ def sh(tmp_path_factory: pytest.TempPathFactory, plane: ControlPlane) -> Iterato
 
 
 def manifests(version: tuple[int, int]) -> str:
-    """Those that k8s/README.md names for the version."""
+    """Return the manifests that k8s/README.md names for the version."""
     overlays = ((23, "old-cluster"), (25, "v1.23"), (28, "v1.25"), (30, "v1.28"))
     older = [name for below, name in overlays if version < (1, below)]
     return f"k8s/overlays/{older[0]}" if older else "k8s/base"

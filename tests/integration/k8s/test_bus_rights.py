@@ -1,4 +1,4 @@
-"""What scheduler, metrics and webhook do on the bus, on a server with the rights of `k8s/`."""
+"""Calls of scheduler, metrics and webhook on a bus with the rights of `k8s/`."""
 
 from __future__ import annotations
 
@@ -188,6 +188,6 @@ async def unsettled(url: str) -> int:
 
 
 def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the server did not let them do."""
+    """Return the server's refusals in the log."""
     errors = (str(getattr(record, "error", "")) for record in caplog.records)
     return [error for error in errors if "permissions" in error.lower()]

@@ -41,7 +41,7 @@ REFUSED = r"(?i)authorization violation"
 
 
 class Reviews:
-    """What the API server knows of tokens."""
+    """An API server's knowledge of tokens."""
 
     async def review(self, token: str) -> Bearer:
         if token not in BEARERS:

@@ -1,4 +1,4 @@
-"""Whose token it is, by a real API server (KUBEBUILDER_ASSETS names the folder)."""
+"""Owners of tokens, by a real API server (KUBEBUILDER_ASSETS names the folder)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def api(tmp_path: Path) -> AsyncIterator[KubeApi]:
 
 
 async def token(api: KubeApi, *, audience: str, bound: bool = True) -> str:
-    """As the kubelet asks for one, for a projected volume."""
+    """Request a token as the kubelet does for a projected volume."""
     spec: dict[str, object] = {"audiences": [audience], "expirationSeconds": 3600}
     if bound:
         pod = await api.get(f"{NAMESPACE}/pods/agent")

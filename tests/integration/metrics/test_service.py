@@ -65,14 +65,14 @@ async def test_refusals_at_admission_are_stored_once(postgres_dsn: str, nats_url
                 events.ADMISSION_REFUSED_SUBJECT, refused(uid, user), message_id=f"m{number}"
             )
 
-        async def counted() -> bool:
+        async def has_counted() -> bool:
             shown = (await http.get("/metrics")).text
             return (
                 'hami_metrics_admission_refusals_total{result="repeated"} 1.0' in shown
                 and await db.fetchval("SELECT sum(repeat_count) FROM admission_refusals") == 3
             )
 
-        await until("three refusals, one of them delivered twice", counted)
+        await until("three refusals, one of them delivered twice", has_counted)
         rows = await db.fetch("SELECT username, repeat_count FROM admission_refusals ORDER BY 1")
         assert [tuple(row) for row in rows] == [("ann", 2), ("bo", 1)]
 
@@ -89,13 +89,13 @@ async def test_repeated_reports_are_stored_once(postgres_dsn: str, nats_url: str
         for attempt in range(3):
             await client.publish(subject, report(1, now), message_id=f"try-{attempt}")
 
-        async def seen() -> bool:
+        async def has_both() -> bool:
             value = app.instruments.registry.get_sample_value(
                 "hami_usage_samples_total", {"result": "repeated"}
             )
             return value == 4
 
-        await until("both repetitions seen", seen)
+        await until("both repetitions seen", has_both)
         assert await db.fetchval("SELECT count(*) FROM usage_samples") == 2
 
 

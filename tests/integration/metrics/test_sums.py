@@ -108,8 +108,10 @@ async def test_what_is_stored_already_is_stored_once_and_the_rest_of_its_batch_t
 
 
 def summed(samples: Sequence[Sample]) -> tuple[float | None, ...]:
-    """What a bucket holds of one series, worked out once more: an unknown reading counts as the
-    average of the others."""
+    """Compute a bucket again from its samples.
+
+    An unknown reading counts as the average of the others.
+    """
 
     def total(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]

@@ -53,13 +53,13 @@ def grant(
 
 
 class Control:
-    """What the scheduler does for one node."""
+    """A scheduler's part for one node."""
 
     def __init__(self, bus: Bus, url: str) -> None:
         self.bus = bus
         self.url = url
         self.live: dict[str, events.GrantState] = {}
-        """What the snapshot answers, by pod uid."""
+        """Grants in the snapshot, by pod uid."""
         self.answers_snapshots = True
         self.complete = True
         """False: the ledger could not be read when it was asked."""

@@ -246,7 +246,7 @@ class Kubelet:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """As a kubelet starts: all sockets in its directory are removed first."""
+        """Start like a kubelet, which first removes all sockets in its directory."""
         for socket in self.machine.sockets.glob("*.sock"):
             socket.unlink()
         await self._stack.enter_async_context(
@@ -331,7 +331,7 @@ class Kubelet:
             )
 
     def lose(self, pod: str, container: str) -> None:
-        """It is killed before it stores the answer."""
+        """Forget the answer of Allocate, as a kubelet that is killed before it stores it."""
         del self.allocations[pod, container]
         self.write_checkpoint()
 
@@ -369,5 +369,5 @@ def mounts_of(answer: api.ContainerAllocateResponse) -> dict[str, Path]:
 
 
 def limits_of(answer: api.ContainerAllocateResponse) -> str:
-    """What the container reads at /etc/hami/limits now."""
+    """Return the text at /etc/hami/limits in the container."""
     return (mounts_of(answer)["/etc/hami"] / "limits").read_text()

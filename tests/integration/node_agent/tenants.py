@@ -158,7 +158,7 @@ class Checks:
         self.messages: list[events.LimitCheck] = []
 
     def found(self, uid: str) -> events.LimitFinding | None:
-        """What the last report has of a pod."""
+        """Return the last report's finding on a pod."""
         if not self.messages:
             return None
         return next((f for f in self.messages[-1].findings if f.pod_uid == uid), None)
@@ -171,7 +171,7 @@ def states(agent: AgentProcess) -> dict[str, str]:
     return dict(found)
 
 
-async def seen(agent: AgentProcess, name: str, state: str, what: str) -> float:
+async def until_seen(agent: AgentProcess, name: str, state: str, what: str) -> float:
     """Waits until /metrics shows it; seconds."""
     return (await all_seen(agent, {name: time.monotonic()}, state, {name: what}))[name]
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.native]
 DATA = ROOT / "tests/native/data"
 SOURCES = ROOT / "native/fakegpu/src"
 BEYOND = 6144 * MIB
-"""Of a slice of 4096 MiB."""
+"""Memory use above the slice of 4096 MiB."""
 Start = Callable[[str], subprocess.Popen[str]]
 
 
@@ -72,7 +72,7 @@ def answer(program: subprocess.Popen[str]) -> int:
     ]
 )
 def grace_s(request: pytest.FixtureRequest, machine: Machine, proc: Proc) -> float:
-    """Of the agent, which looks once in so many seconds."""
+    """Grace period of the agent, which samples at the given interval."""
     grace_s, interval_s = request.param
     machine.extra |= {
         "HAMI_NODE_AGENT_ENFORCEMENT_GRACE_S": str(grace_s),

@@ -8,7 +8,7 @@ from hamicommon import events
 
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, AgentProcess
-from tests.integration.node_agent.tenants import GRACE_S, Checks, Proc, Tenants, seen, states
+from tests.integration.node_agent.tenants import GRACE_S, Checks, Proc, Tenants, states, until_seen
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
@@ -25,7 +25,7 @@ async def test_who_keeps_to_his_grant_is_enforced(
     assert program.alloc(GRANTED_MIB * MIB)[0] == 0
     assert program.alloc(MIB)[0] == 2
 
-    await seen(agent, "honest", "enforced", "a full slice")
+    await until_seen(agent, "honest", "enforced", "a full slice")
     await asyncio.sleep(5 * GRACE_S)
     assert states(agent) == {"honest": "enforced"}
     assert checks.found(uid) is None
@@ -41,9 +41,9 @@ async def test_a_program_past_the_library_is_seen_and_then_what_it_holds(
     beside = tenants.program("beside")
     assert beside.alloc(100 * MIB)[0] == 0
     program = tenants.program("past", preload=False)
-    await seen(agent, "past", "bypassed", "a program without the library")
+    await until_seen(agent, "past", "bypassed", "a program without the library")
     assert program.alloc(20_480 * MIB)[0] == 0
-    await seen(agent, "past", "exceeded", "20 GiB of a slice of 4 GiB")
+    await until_seen(agent, "past", "exceeded", "20 GiB of a slice of 4 GiB")
 
     found = await eventually(lambda: _is(checks.found(uid), "exceeded"))
     assert (found.pod, found.namespace, found.container) == ("past", "default", "main")
@@ -62,7 +62,7 @@ async def test_a_card_without_a_grant_is_seen(
     for name, card in (("nothing", CARDS[0]), ("one", CARDS[1])):
         program = tenants.program(name, preload=False, cards=card)
         assert program.alloc(1024 * MIB)[0] == 0
-    await seen(agent, "nothing", "bypassed", "a pod without a grant")
+    await until_seen(agent, "nothing", "bypassed", "a pod without a grant")
     for uid, card in ((nothing, CARDS[0]), (one, CARDS[1])):
         found = await eventually(lambda uid=uid: checks.found(uid))
         assert (found.state, found.granted_mib, found.uuid) == ("bypassed", 0, card)
@@ -78,7 +78,7 @@ async def test_a_region_that_is_taken_away_multiplies_no_slice_unseen(
         program = tenants.program("rm")
         assert program.alloc(4000 * MIB)[0] == 0
         tenants.region("rm").unlink()
-    await seen(agent, "rm", "exceeded", "a region removed between three processes")
+    await until_seen(agent, "rm", "exceeded", "a region removed between three processes")
 
 
 async def test_a_region_that_is_scribbled_on_hides_no_memory(
@@ -89,7 +89,7 @@ async def test_a_region_that_is_scribbled_on_hides_no_memory(
     assert program.alloc(8192 * MIB)[0] == 0
     region = tenants.region("scribbled")
     region.write_bytes(b"rubbish!" * 1000)
-    await seen(agent, "scribbled", "exceeded", "a region full of rubbish")
+    await until_seen(agent, "scribbled", "exceeded", "a region full of rubbish")
 
 
 async def test_processes_of_nobody_are_counted_and_not_blamed(
@@ -99,13 +99,13 @@ async def test_processes_of_nobody_are_counted_and_not_blamed(
     program = tenants.program("host", preload=False, cgroup="/system.slice/monitoring.service")
     assert program.alloc(300 * MIB)[0] == 0
 
-    def counted() -> bool:
+    def is_shown() -> bool:
         _, text = agent.get("/metrics")
         return bool(
             re.search(r'hami_node_agent_card_process_memory_bytes\{.*owner="host".*\} 3\.14', text)
         )
 
-    await eventually(counted)
+    await eventually(is_shown)
     await asyncio.sleep(3 * GRACE_S)
     assert checks.found(uid) is None
 
@@ -118,14 +118,14 @@ async def test_the_agents_restart_loses_nobody_and_blames_nobody(
     program = tenants.program("honest")
     assert program.alloc(1000 * MIB)[0] == 0
     assert tenants.program("cheat", preload=False).alloc(9000 * MIB)[0] == 0
-    await seen(agent, "cheat", "exceeded", "before a restart")
+    await until_seen(agent, "cheat", "exceeded", "before a restart")
     await eventually(lambda: _is(checks.found(cheat), "exceeded"))
 
     await asyncio.to_thread(agent.stop)
     before = len(checks.messages)
     agent.start()
     await agent.ready()
-    await seen(agent, "cheat", "exceeded", "after a restart of the agent")
+    await until_seen(agent, "cheat", "exceeded", "after a restart of the agent")
     await eventually(lambda: len(checks.messages) > before and checks.found(cheat))
     after = checks.messages[before:]
     assert not any(check.settled for check in after if not check.findings)

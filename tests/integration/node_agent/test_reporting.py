@@ -1,4 +1,4 @@
-"""What the agent reports: its inventory, an event on an unscheduled pod, the trace of a grant."""
+"""The agent's reports: its inventory, an event on an unscheduled pod, the trace of a grant."""
 
 import json
 import signal

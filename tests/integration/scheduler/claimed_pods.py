@@ -18,7 +18,7 @@ Claims = dict[str, Json]
 
 
 def known_claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
-    """What the API server has, which reads and writes go to."""
+    """Return the claims of the API server, with reads and writes led to them."""
     known: Claims = {}
 
     async def get(_self: KubernetesClaimApi, namespace: str, name: str) -> Json:

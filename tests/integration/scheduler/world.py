@@ -69,7 +69,7 @@ class Replica:
         return [card.usage.device.uuid for card in cluster.cards(NodeName(node))]
 
     def phase(self, pod: Json) -> str | None:
-        """As its watch has seen it; None: not at all."""
+        """Return the pod's phase in the replica's watch; None if it has not seen the pod."""
         seen = self.service.adopter.known_pods.get(pod["metadata"]["uid"], {})
         return (seen.get("status") or {}).get("phase")
 
@@ -91,7 +91,7 @@ class World:
     agent_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     sequence: int = 0
     replicas: list[Replica] = field(default_factory=list)
-    """Those that run."""
+    """Running replicas."""
     asked: set[str] = field(default_factory=set)
     """Nodes whose agent was asked whether it can take a pod."""
     unready: set[str] = field(default_factory=set)

@@ -69,7 +69,7 @@ async def webhook(certificate: Path, nats: OptionalNats) -> AsyncIterator[httpx.
 
 @asynccontextmanager
 async def scheduler(settings: NatsSettings) -> AsyncIterator[Bus]:
-    """Its connection, which opens feeds."""
+    """The scheduler's connection, which opens feeds."""
     async with open_bus(settings, "boss", owns_streams=True) as bus:
         serving = asyncio.create_task(bus.serve_feeds("scheduler"))
         try:
@@ -84,7 +84,7 @@ def _client(app: WebhookApp) -> httpx.AsyncClient:
     )
 
 
-async def asked(http: httpx.AsyncClient, limits: Json) -> Json:
+async def review_of(http: httpx.AsyncClient, limits: Json) -> Json:
     answer = await http.post("/webhook", json=review(limits))
     return dict(answer.json()["response"])
 
@@ -92,14 +92,14 @@ async def asked(http: httpx.AsyncClient, limits: Json) -> Json:
 async def until(http: httpx.AsyncClient, limits: Json, reason: str) -> Json:
     """Asks until the answer has the reason; the test's own time-out ends it."""
     while True:
-        response = await asked(http, limits)
+        response = await review_of(http, limits)
         if response["auditAnnotations"]["reason"] == reason:
             return response
         await asyncio.sleep(0.05)
 
 
 async def publish_cluster(bus: Bus, *, used: int = 0) -> None:
-    """What scheduler and agent would publish."""
+    """Publish as scheduler and agent would."""
     now = datetime.now(UTC)
     device = events.InventoryDevice(
         uuid="GPU-1",
@@ -149,7 +149,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
                 assert "exceeding resource quota: namespace team has" in denied["status"]["message"]
                 never = await until(http, {GPU: 2, MEM: 1_000}, "never-fits")
                 assert "fits if nvidia.com/gpu <= 1" in never["status"]["message"]
-                fits = await asked(http, {GPU: 1, MEM: 10_000})
+                fits = await review_of(http, {GPU: 1, MEM: 10_000})
                 assert fits["allowed"]
                 assert fits["auditAnnotations"] == {
                     "reason": "asks-for-cards",
@@ -176,7 +176,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
 async def test_without_a_bus_pods_are_admitted_and_the_audit_shows_it(certificate: Path) -> None:
     away = OptionalNats(url=f"nats://127.0.0.1:{free_port()}")
     async with webhook(certificate, away) as http:
-        response = await asked(http, {GPU: 1, MEM: 90_000})
+        response = await review_of(http, {GPU: 1, MEM: 90_000})
 
     assert response["allowed"]
     unknown = "unknown: the scheduler has not published its statistics"
@@ -194,4 +194,4 @@ async def test_it_opens_and_closes_again_and_again_with_messages_on_the_way(
         for used in range(5):
             async with webhook(certificate, OptionalNats(url=nats_url)) as http:
                 await publish_cluster(bus, used=used)
-                assert (await asked(http, {GPU: 1, MEM: 1}))["allowed"]
+                assert (await review_of(http, {GPU: 1, MEM: 1}))["allowed"]

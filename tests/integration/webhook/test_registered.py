@@ -123,11 +123,11 @@ async def registered(server: Cluster, folder: Path, **policy: Any) -> AsyncItera
 async def until_asked(found: Registered) -> None:
     """A new registration is not known at once to the real server."""
 
-    async def asked() -> bool:
+    async def is_reviewed() -> bool:
         await found.create(a_pod("probe", SLICE), dry=True)
         return await found.reviews() > 0
 
-    await eventually(asked, "the webhook to be asked")
+    await eventually(is_reviewed, "the webhook to be asked")
 
 
 def a_pod(name: str, limits: Json | None = None, part: str = "containers", **more: Any) -> Json:

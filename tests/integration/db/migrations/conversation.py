@@ -90,7 +90,7 @@ async def speak(dsn: str) -> None:
         await _cards(database)
         await _grants(database)
         await _decisions(database)
-        await _beside(database)
+        await _use_other_stores(database)
     async with open_pool(settings, "test") as pool:
         await _usage(PostgresUsageStore(pool))
         await PostgresLedger(pool).snapshot()
@@ -188,7 +188,7 @@ def _decision(outcome: str) -> DecisionRow:
     )
 
 
-async def _beside(database: Database) -> None:
+async def _use_other_stores(database: Database) -> None:
     await PostgresJournal(database).drift("c", "s", "d", repaired=True)
     queries = PostgresQueries(database)
     await queries.allocations(namespace="team")
@@ -225,7 +225,7 @@ async def _keep(store: PostgresUsageStore, now: datetime) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for the outbox here."""
+    """Ignore the outbox: no relay runs here."""
 
 
 @contextlib.contextmanager

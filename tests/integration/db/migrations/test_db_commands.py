@@ -37,7 +37,7 @@ def settings_of(dsn: str) -> PostgresSettings:
 
 
 def printed(result: Result) -> str:
-    """What was printed, whatever the width of the terminal."""
+    """Return the printed text without the line breaks of the terminal's width."""
     return " ".join(result.output.split())
 
 

@@ -256,7 +256,7 @@ async def test_what_older_code_sends_works_after_pre(empty_postgres_dsn: str, he
 
 
 async def send(connection: asyncpg.Connection, sql: str, args: list[Any]) -> None:
-    """As it was sent: a row of arguments for each parameter list is `executemany`."""
+    """Send a statement as recorded: a row of arguments for each parameter list is `executemany`."""
     parameters = max((int(n) for n in re.findall(r"\$(\d+)", sql)), default=0)
     rows = parameters and all(isinstance(row, list) and len(row) == parameters for row in args)
     if rows and not re.search(r"\$1::\w+\[\]", sql):
@@ -400,7 +400,7 @@ def test_an_index_build_that_was_cut_off_is_done_again(empty_postgres_dsn: str) 
 
 
 def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
-    """As the Job of a roll-out that is started twice."""
+    """Two runs come from the Job of a roll-out that is started twice."""
     command = [sys.executable, "-m", "hamicommon.ledger", str(MIGRATIONS)]
     environment = {**os.environ, "HAMI_POSTGRES_DSN": empty_postgres_dsn}
 

@@ -194,7 +194,7 @@ def test_every_table_documents_who_writes_it() -> None:
 
 
 def test_an_owner_that_is_no_superuser_can_do_all_of_it(empty_postgres_dsn: str) -> None:
-    """As with a database of the user's own: CREATEROLE, and the database is the role's."""
+    """A database of the user's own: CREATEROLE, and the database is the role's."""
     parts = urlsplit(empty_postgres_dsn)
     owner = f"own_{parts.path[1:]}"
     # The server's other databases have these roles, which are the superuser's: lent to the owner,

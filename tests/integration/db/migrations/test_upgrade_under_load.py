@@ -1,4 +1,4 @@
-"""What an older version writes goes on while `hamictl db upgrade` runs, and nobody waits long."""
+"""An older version writes on while `hamictl db upgrade` runs, and no write waits long."""
 
 import asyncio
 import itertools
@@ -47,7 +47,7 @@ Statement = tuple[str, list[Any]]
 
 
 def life() -> list[Statement]:
-    """What that version sends about pod-1, from its reservation to its end; cards are left out."""
+    """Return that version's statements on pod-1, from reservation to end; cards are left out."""
     return [
         (sql, args)
         for sql, args in read(HERE / f"spoken_{OLD}.json")

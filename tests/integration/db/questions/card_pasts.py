@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 T0 = datetime(2026, 1, 5, 10, tzinfo=UTC)
 SPAN_S = 600
-"""What is asked about; things happen before and after it too."""
+"""Seconds of the span in question; events fall before and after it too."""
 
 
 @dataclass(frozen=True)
 class Period:
-    """Of the card."""
+    """One period of the card."""
 
     began: int
     ended: int | None
@@ -163,7 +163,7 @@ async def write(connection: asyncpg.Connection, past: Past) -> None:
 def whole_and_halves(
     dsn: str, function: Literal["capacity_between", "showback_between"], past: Past
 ) -> list[list[Any]]:
-    """What the function has of the span at once, and in two parts, which are the same together.
+    """Return the function's rows of the whole span, and of its two halves together.
 
     `dsn` is of an empty ledger, and it stays empty.
     """

@@ -26,7 +26,7 @@ async def reader(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture(scope="session")
 def empty_dsn(databases: Databases) -> Iterator[str]:
-    """Who writes into it takes it back."""
+    """An empty ledger; a test that writes into it removes its rows."""
     with databases.database() as dsn:
         migrate(dsn)
         yield dsn

@@ -38,7 +38,7 @@ class Filled:
 
 @contextmanager
 def four_days(databases: Databases) -> Iterator[Filled]:
-    """Of one test session."""
+    """The filled ledger of one test session."""
     patient = next(g for g in reversed(HISTORY) if g.ended is None)
 
     async def make(dsn: str) -> None:

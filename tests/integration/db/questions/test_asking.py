@@ -54,7 +54,7 @@ async def client(filled: Filled) -> AsyncIterator[httpx.AsyncClient]:
             yield opened
 
 
-async def asked(client: httpx.AsyncClient, path: str, token: str) -> httpx.Response:
+async def get_as(client: httpx.AsyncClient, path: str, token: str) -> httpx.Response:
     answer = await client.get(path, headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 200, answer.text
     return answer
@@ -63,11 +63,11 @@ async def asked(client: httpx.AsyncClient, path: str, token: str) -> httpx.Respo
 async def pages(client: httpx.AsyncClient, token: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     path = "/api/v1/questions/what-runs-where?limit=40"
-    found = (await asked(client, path, token)).json()
+    found = (await get_as(client, path, token)).json()
     rows += found["rows"]
     while found["next"] is not None:
         assert not any(row["pod_name"] in found["next"] for row in rows if row["pod_name"])
-        found = (await asked(client, f"{path}&after={found['next']}", token)).json()
+        found = (await get_as(client, f"{path}&after={found['next']}", token)).json()
         rows += found["rows"]
     return rows
 
@@ -94,7 +94,7 @@ async def test_others_slices_are_there_with_their_sizes_and_without_their_names(
 async def test_an_answer_has_its_moment_in_rfc_3339_and_null_for_what_is_not_known(
     client: httpx.AsyncClient,
 ) -> None:
-    found = (await asked(client, "/api/v1/questions/cards?limit=1", "ann")).json()
+    found = (await get_as(client, "/api/v1/questions/cards?limit=1", "ann")).json()
 
     assert found["apiVersion"] == "hami.io/v1"
     assert found["question"] == "cards"
@@ -107,10 +107,10 @@ async def test_a_bill_for_one_namespace_adds_up_to_the_same_cards(
     client: httpx.AsyncClient,
 ) -> None:
     span = "since=-2d&until=-1h"
-    whole = (await asked(client, f"/api/v1/showback?{span}", "operator")).json()
-    mine = (await asked(client, f"/api/v1/showback?{span}", "ann")).json()
-    table = (await asked(client, f"/api/v1/showback?{span}&format=csv", "ann")).text
-    focus = (await asked(client, f"/api/v1/showback?{span}&format=focus", "ann")).text
+    whole = (await get_as(client, f"/api/v1/showback?{span}", "operator")).json()
+    mine = (await get_as(client, f"/api/v1/showback?{span}", "ann")).json()
+    table = (await get_as(client, f"/api/v1/showback?{span}&format=csv", "ann")).text
+    focus = (await get_as(client, f"/api/v1/showback?{span}&format=focus", "ann")).text
 
     assert abs(whole["card_s"] - 800 * 47 * 3600) <= 800
     assert {line["namespace"] for line in mine["lines"]} == {MINE, "other", None}

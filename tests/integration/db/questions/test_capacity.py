@@ -1,4 +1,4 @@
-"""What there was to grant, over time: kept by triggers, and adding up to the second."""
+"""Capacity over time: kept by triggers, and adding up to the second."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_card_that_is_removed_ends_its_last_period(database: Database) -
 async def test_an_older_transaction_that_commits_later_turns_no_period_round(
     database: Database, postgres_dsn: str
 ) -> None:
-    """Its now() is before the period that it ends began."""
+    """The older transaction's now() is before the beginning of the period that it ends."""
     await Agent(database).report(card())
     older = await asyncpg.connect(postgres_dsn)
     try:

@@ -67,7 +67,7 @@ def hamictl(url: str, tmp_path: Path) -> Hamictl:
 
 
 def asked_about(name: str) -> dict[str, str]:
-    """What the question needs, and a time that is over, so that its answer stands still."""
+    """Return the question's needed parameters, with past times, so that its answer is constant."""
     times = {"at": THEN, "until": THEN, "since": THEN - timedelta(hours=30)}
     takes = {each.name for each in questions()[name].parameters}
     given = {key: str(value) for key, value in what_is_needed(name).items()}

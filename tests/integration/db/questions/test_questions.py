@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 ASKED = sql_questions()
 SHARED = "Who shared a card with a pod"
-"""Its own pod may have shared with nobody; see the case below."""
+"""The question for which a pod may have no neighbour; see the case below."""
 CLAIMED = "Who holds a ResourceClaim, and who held it"
 """Pods of these days asked by limits; see the case below."""
 

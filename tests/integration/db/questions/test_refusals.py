@@ -128,7 +128,7 @@ async def test_all_users_together_fill_a_bounded_number_of_rows(
 
 async def test_two_replicas_make_one_row(pool: asyncpg.Pool) -> None:
     async def write(uid: str) -> None:
-        """As the bus delivers: again, while another writer has its turn."""
+        """Write as the bus delivers: again, while another writer has its turn."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(Conflict):

@@ -1,4 +1,4 @@
-"""Whose the cards' time was: to the last microsecond, whatever happened."""
+"""Owners of the cards' time: to the last microsecond, whatever happened."""
 
 from __future__ import annotations
 

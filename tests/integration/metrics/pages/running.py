@@ -43,12 +43,12 @@ async def text(http: httpx.AsyncClient, path: str, status: int = 200) -> str:
     answer = await http.get(path, follow_redirects=True)
     if answer.status_code == 503 != status:
 
-        async def answered() -> bool:
+        async def is_available() -> bool:
             nonlocal answer
             answer = await http.get(path, follow_redirects=True)
             return answer.status_code != 503
 
-        await eventually(answered, f"{path} of a ledger that answers in time")
+        await eventually(is_available, f"{path} of a ledger that answers in time")
     assert answer.status_code == status, answer.text
     assert "script-src 'self'" in answer.headers["content-security-policy"]
     return answer.text

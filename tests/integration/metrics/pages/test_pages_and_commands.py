@@ -69,7 +69,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def seen(
+async def three_views(
     postgres_dsn: str, nats_url: str, db: asyncpg.Connection, folder: Path
 ) -> AsyncIterator[Seen]:
     await fill(db, nodes=3, cards=8, pods=48, waiting=5)
@@ -85,7 +85,7 @@ async def seen(
 async def test_a_page_a_command_and_sql_have_the_same_numbers(
     postgres_dsn: str, nats_url: str, db: asyncpg.Connection, tmp_path: Path
 ) -> None:
-    async with seen(postgres_dsn, nats_url, db, tmp_path) as ask:
+    async with three_views(postgres_dsn, nats_url, db, tmp_path) as ask:
         await _overview(ask)
         await _node(ask)
         await _card_and_pod(ask)

@@ -35,7 +35,7 @@ def name_in(answer: api.ContainerAllocateResponse) -> str:
 
 
 def edits(machine: Machine, answer: api.ContainerAllocateResponse) -> Edits:
-    """What a container with this answer gets, as a runtime reads it."""
+    """Return the edits of a container with this answer, as a runtime reads them."""
     return edits_of([name_in(answer)], machine.cdi)
 
 

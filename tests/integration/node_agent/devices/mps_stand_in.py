@@ -14,7 +14,7 @@ PIPES = Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 CONTROL = PIPES / "control"
 
 
-def asked(command: str) -> str | None:
+def ask_daemon(command: str) -> str | None:
     """The daemon's reply; None without one."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
@@ -39,7 +39,7 @@ def serve(server: socket.socket) -> None:
 
 
 def start() -> int:
-    if asked("get_server_list") is not None:
+    if ask_daemon("get_server_list") is not None:
         sys.stdout.write("An instance of this daemon is already running\n")
         return 1
     CONTROL.unlink(missing_ok=True)
@@ -59,7 +59,7 @@ def start() -> int:
 def main() -> int:
     if sys.argv[1:] == ["-d"]:
         return start()
-    reply = asked(sys.stdin.read())
+    reply = ask_daemon(sys.stdin.read())
     if reply is None:
         sys.stdout.write("Cannot find MPS control daemon process\n")
         return 1

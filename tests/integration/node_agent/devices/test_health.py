@@ -96,7 +96,7 @@ print(json.dumps(found))
 
 
 def test_a_driver_that_was_reloaded_is_asked_again(machine: Machine) -> None:
-    """Where the driver goes away under it, NVML answers as if it had never been initialised."""
+    """NVML answers as if it had never been initialised once its driver was unloaded."""
     done = subprocess.run(
         [sys.executable, "-c", RELOADED],
         env=machine.env(),

@@ -39,7 +39,7 @@ def machine(machine: Machine) -> Machine:
 
 
 def cut(machine: Machine, *cards: list[dict[str, Any]] | None) -> None:
-    """What the driver begins with."""
+    """Set the MIG instances with which the driver begins."""
     file = machine.root / "fakegpu.json"
     described = json.loads(file.read_text())
     for card, instances in zip(described["devices"], cards, strict=True):

@@ -1,4 +1,4 @@
-"""What the agent left on a host and its Node is gone once the last pod with a slice has ended."""
+"""Removal clears a host and its Node of the agent's traces after the last pod with a slice."""
 
 from __future__ import annotations
 

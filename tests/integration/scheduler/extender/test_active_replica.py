@@ -120,7 +120,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 
 async def released(world: World) -> None:
-    """As kube-scheduler does when it is asked to end."""
+    """Release the lease as an ending kube-scheduler does."""
     lease = await world.api.get(LEASE)
     kept = {"leaseTransitions": lease["spec"]["leaseTransitions"], "leaseDurationSeconds": 1}
     await world.api.replace(LEASE, {**lease, "spec": kept})

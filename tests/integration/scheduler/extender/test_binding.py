@@ -201,12 +201,12 @@ async def test_with_grants_made_at_bind_filter_offers_all_that_fit(world: World)
     await world.add_node("tiny", memory_mib=GIB // 2)
     first, second = await world.pod("first"), await world.pod("second")
 
-    async def heard() -> bool:
+    async def has_all_nodes() -> bool:
         failed = (await replica.filter(first, "n1", "n2", "tiny"))["FailedNodes"]
         return "node unregistered" not in failed.values()
 
     # The ledger has a node before the replica's view has; what others fit is answered from it.
-    await eventually(heard, "the view has all nodes")
+    await eventually(has_all_nodes, "the view has all nodes")
     for pod in (first, second):
         answer = await replica.filter(pod, "n1", "n2", "tiny")
         assert sorted(answer["NodeNames"]) == ["n1", "n2"]

@@ -231,10 +231,10 @@ async def test_another_replica_counts_up_the_same_event(world: World) -> None:
     await eventually(shown, "the first replica's events")
     await other.filter(pod, "s1")
 
-    async def counted() -> bool:
+    async def has_counted() -> bool:
         return [event["count"] for event in await events_of(world, pod)] == [2, 2, 2]
 
-    await eventually(counted, "the second replica to count up")
+    await eventually(has_counted, "the second replica to count up")
 
 
 @pytest.mark.parametrize(

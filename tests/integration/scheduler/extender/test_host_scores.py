@@ -20,7 +20,7 @@ WHOLE_CARD = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100", "cpu": "4"}
 
 
 def without_cards(cpu: str = "3", **spec: Any) -> Json:
-    """As kube-scheduler sends it; nobody has created it."""
+    """Build a pod as kube-scheduler sends it; it does not exist in the cluster."""
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}}}
     return {
         "metadata": {"name": "plain", "namespace": "default", "uid": "u-plain"},
@@ -28,21 +28,21 @@ def without_cards(cpu: str = "3", **spec: Any) -> Json:
     }
 
 
-async def asked(replica: Replica, pod: Json, *nodes: str) -> dict[str, int]:
+async def host_scores(replica: Replica, pod: Json, *nodes: str) -> dict[str, int]:
     answer = await replica.http.post(ROUTE, json={"pod": pod, "nodenames": list(nodes)})
     assert answer.status_code == 200
     return {one["Host"]: one["Score"] for one in answer.json()}
 
 
 async def cpu(world: World, node: str, cores: int) -> None:
-    """What the node's kubelet reports."""
+    """Report the node's cores as its kubelet does."""
     amounts = {"cpu": str(cores), "memory": "64Gi", "pods": "110"}
     await world.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": amounts}})
 
 
 @pytest.fixture
 async def replica(world: World) -> Replica:
-    """Of three nodes with one card and CPU for one pod with it; the card of `busy` is taken."""
+    """A replica of three nodes with one card each; the card of `busy` is taken."""
     replica = await world.replica()
     for name in ("busy", "idle", "rich"):
         await world.add_node(name, memory_mib=8 * GIB)
@@ -60,7 +60,7 @@ async def test_pods_without_cards_leave_the_cpu_beside_idle_cards_alone(
     nodes = ("idle", "busy", "rich", "bare")
 
     async def learned() -> bool:
-        return await asked(replica, without_cards(), *nodes) == {
+        return await host_scores(replica, without_cards(), *nodes) == {
             "bare": 10,
             "busy": 9,
             "rich": 9,
@@ -78,11 +78,11 @@ async def test_pods_without_cards_leave_the_cpu_beside_idle_cards_alone(
         },
     )
 
-    async def seen() -> bool:
-        return (await asked(replica, without_cards(), *nodes))["rich"] == 0
+    async def has_counted() -> bool:
+        return (await host_scores(replica, without_cards(), *nodes))["rich"] == 0
 
-    await eventually(seen, "the neighbour's CPU to count")
-    assert await asked(replica, without_cards("0"), *nodes) == {
+    await eventually(has_counted, "the neighbour's CPU to count")
+    assert await host_scores(replica, without_cards("0"), *nodes) == {
         "bare": 10,
         "busy": 9,
         "rich": 9,
@@ -100,7 +100,11 @@ async def test_a_pod_that_gets_cards_is_answered_with_equal_scores(
     if kind == "claims":
         pod = without_cards(resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
 
-    assert await asked(replica, pod, "idle", "busy", "bare") == {"idle": 0, "busy": 0, "bare": 0}
+    assert await host_scores(replica, pod, "idle", "busy", "bare") == {
+        "idle": 0,
+        "busy": 0,
+        "bare": 0,
+    }
     found = await samples(replica)
     assert value(found, SECONDS, outcome="neutral") == 1
     assert value(found, SECONDS, outcome="scored") == 0
@@ -111,7 +115,7 @@ async def test_a_pod_that_is_scored_leaves_no_reservation_and_no_decision(
 ) -> None:
     decided = value(await samples(replica), "hami_scheduler_decisions_total")
 
-    assert len(await asked(replica, without_cards(), "idle", "busy")) == 2
+    assert len(await host_scores(replica, without_cards(), "idle", "busy")) == 2
 
     found = await samples(replica)
     assert value(found, SECONDS, outcome="scored") == 1
@@ -149,7 +153,7 @@ async def test_without_the_hosts_cpu_all_nodes_with_cards_are_equal(world: World
         await cpu(world, name, cores)
 
     async def equal() -> bool:
-        scores = await asked(replica, without_cards("4"), "a", "b", "bare")
+        scores = await host_scores(replica, without_cards("4"), "a", "b", "bare")
         return scores == {"a": 9, "b": 9, "bare": 10}
 
     await eventually(equal, "the cards of both to be known")

@@ -119,7 +119,7 @@ def _fields(decision: DecisionRow) -> Json:
 async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
     world: World, caplog: pytest.LogCaptureFixture, *, changing: bool
 ) -> None:
-    """It was admitted before the webhook refused it, or changed since."""
+    """Such a pod was admitted before the webhook refused it, or changed since."""
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("odd", annotations={WEIGHTS: "x" * 200_000})

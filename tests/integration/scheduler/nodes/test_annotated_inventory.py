@@ -51,10 +51,10 @@ async def test_the_handshake_is_asked_where_the_plugin_registered_only(world: Wo
     node = await with_chips(world, replica, "npu-0")
     plain = await OtherNode(world, "plain").create({})
 
-    async def asked() -> bool:
+    async def is_requested() -> bool:
         return (await node.annotations()).get(CHIP_HANDSHAKE, "").startswith("Requesting_")
 
-    await eventually(asked, "the plugin to be asked")
+    await eventually(is_requested, "the plugin to be asked")
     assert await plain.annotations() == {}
 
     # No answer for a minute, and the kubelet lists none: the plugin is gone, and its cards with it.

@@ -1,4 +1,4 @@
-"""What keeps pods off: quotas of their namespace, cordoned cards, cards that vanished."""
+"""Reasons that keep pods off: quotas of their namespace, cordoned cards, cards that vanished."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
         },
     )
 
-    async def counted() -> bool:
+    async def is_entered() -> bool:
         row = await world.database.fetchrow("SELECT limit_amount, used_amount FROM quotas")
         return row is not None and tuple(row) == (1500, 1024)
 
     try:
-        await eventually(counted, "the quota and what was used before it")
+        await eventually(is_entered, "the quota and what was used before it")
 
         async def refused() -> bool:
             answer = await replica.filter(pod, "n1")

@@ -175,11 +175,11 @@ async def test_a_refused_pod_is_explained_by_the_cards_of_the_nodes_it_was_offer
 async def explained(replica: Replica, pod: Json) -> Any:
     path = f"/v1/pods/{pod['metadata']['uid']}/explain"
 
-    async def answered() -> Json | None:
+    async def explanation() -> Json | None:
         answer = await replica.http.get(path)
         return dict(answer.json()) if answer.status_code == 200 else None
 
-    found = await eventually(answered, "the decision to be recorded")
+    found = await eventually(explanation, "the decision to be recorded")
     assert found["outcome"] == "refused"
     return found
 

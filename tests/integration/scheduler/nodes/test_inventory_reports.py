@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 class AnyPayload(BaseModel, extra="allow"):
-    """What an agent of another kind may send."""
+    """A payload of an agent of another kind."""
 
 
 async def has_cards(world: World, node: str, *uuids: str) -> None:
@@ -71,7 +71,7 @@ async def test_a_late_report_of_the_agent_before_is_ignored(world: World) -> Non
     bus_s = datetime.now(UTC) - timedelta(minutes=5)
     store = PostgresInventory(world.database, on_commit=lambda: None)
 
-    async def taken(agent_id: str, card: str, after_s: float) -> bool:
+    async def is_accepted(agent_id: str, card: str, after_s: float) -> bool:
         report = events.Inventory(
             node="n9",
             agent_id=agent_id,
@@ -86,10 +86,10 @@ async def test_a_late_report_of_the_agent_before_is_ignored(world: World) -> Non
         )
         return recorded != [None]
 
-    assert await taken("first", "A", 10)
-    assert await taken("second", "B", 20)
-    assert not await taken("first", "A", 10)
-    assert await taken("third", "C", 30)
+    assert await is_accepted("first", "A", 10)
+    assert await is_accepted("second", "B", 20)
+    assert not await is_accepted("first", "A", 10)
+    assert await is_accepted("third", "C", 30)
     await has_cards(world, "n9", "C")
 
 
@@ -181,7 +181,7 @@ async def test_a_card_that_cannot_be_read_takes_no_other_with_it(world: World) -
     await eventually(journalled, "both to be journalled")
 
 
-def seen(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentInventory:
+def reported(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentInventory:
     report = events.Inventory(
         node=node,
         agent_id="a",
@@ -195,13 +195,13 @@ def seen(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentI
 
 async def test_reports_that_came_together_are_judged_each_by_itself(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([seen("n1", inventory_device("A", 0), sequence=5)])
+    await store.record_all([reported("n1", inventory_device("A", 0), sequence=5)])
 
     late, new, taken = await store.record_all(
         [
-            seen("n1", inventory_device("B", 0), sequence=4),
-            seen("n3", inventory_device("C", 0)),
-            seen("n2", inventory_device("A", 0), inventory_device("D", 1)),
+            reported("n1", inventory_device("B", 0), sequence=4),
+            reported("n3", inventory_device("C", 0)),
+            reported("n2", inventory_device("A", 0), inventory_device("D", 1)),
         ]
     )
 
@@ -217,11 +217,11 @@ async def test_reports_that_came_together_are_judged_each_by_itself(world: World
 async def test_a_heartbeat_locks_no_card_and_writes_its_node_alone(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
     cards = [inventory_device(f"A{number}", number) for number in range(8)]
-    await store.record_all([seen("n1", *cards)])
+    await store.record_all([reported("n1", *cards)])
     rows = "SELECT uuid, xmin::text, xmax::text FROM devices ORDER BY uuid"
     before = await world.database.fetch(rows)
 
-    [recorded] = await store.record_all([seen("n1", *cards, sequence=2)])
+    [recorded] = await store.record_all([reported("n1", *cards, sequence=2)])
 
     assert recorded is not None
     assert not recorded.changed
@@ -235,9 +235,9 @@ async def test_all_health_changes_of_a_report_are_kept_and_announced(world: Worl
     sick = inventory_device("A1", 1).model_copy(
         update={"healthy": False, "health_reason": "XID 79"}
     )
-    await store.record_all([seen("n1", *cards)])
+    await store.record_all([reported("n1", *cards)])
 
-    [recorded] = await store.record_all([seen("n1", cards[0], sick, sequence=2)])
+    [recorded] = await store.record_all([reported("n1", cards[0], sick, sequence=2)])
 
     assert recorded is not None
     assert [(each.uuid, each.healthy, each.reason) for each in recorded.health] == [
@@ -268,13 +268,13 @@ async def test_all_health_changes_of_a_report_are_kept_and_announced(world: Worl
 
 async def test_a_number_that_is_forgotten_lets_the_agents_next_report_in(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([seen("n1", inventory_device("A", 0), sequence=2**53 - 1)])
-    assert await store.record_all([seen("n1", inventory_device("A", 0), sequence=7)]) == [None]
+    await store.record_all([reported("n1", inventory_device("A", 0), sequence=2**53 - 1)])
+    assert await store.record_all([reported("n1", inventory_device("A", 0), sequence=7)]) == [None]
 
     assert await store.forget_number(NodeName("n1")) == 2**53 - 1
     assert await store.forget_number(NodeName("unknown")) is None
 
-    [taken] = await store.record_all([seen("n1", inventory_device("A", 0), sequence=8)])
+    [taken] = await store.record_all([reported("n1", inventory_device("A", 0), sequence=8)])
     assert taken is not None
 
 
@@ -282,7 +282,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
     """Profiles that are none can't be read, and a sum of versions is beyond no type."""
     store = PostgresInventory(world.database, on_commit=lambda: None)
     cards = [inventory_device(f"A{number}", number) for number in range(3)]
-    await store.record_all([seen("n1", *cards)])
+    await store.record_all([reported("n1", *cards)])
     garbage = (
         "mig_profiles = '[1, {\"name\": 2}]'",
         "version = 8796093022206, type = 'garbage'",
@@ -293,7 +293,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
 
     assert len(await store.cards()) == 3
     assert (await store.tally())[0] == 3
-    await store.record_all([seen("n1", *cards, sequence=2)])
+    await store.record_all([reported("n1", *cards, sequence=2)])
 
     found = {card.usage.device.uuid: card.usage.device for card in await store.cards()}
     assert found["A0"].mig_profiles == ()
@@ -302,7 +302,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
 
 async def test_a_row_on_another_node_comes_back_though_pods_hold_it(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([seen("n1", inventory_device("A", 0)), seen("n2")])
+    await store.record_all([reported("n1", inventory_device("A", 0)), reported("n2")])
     await world.database.fetch(
         "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state) VALUES"
         " ('00000000-0000-4000-8000-000000000001', 'u', 'ns', 'p', 1, 'n1', 'allocated')"
@@ -314,10 +314,10 @@ async def test_a_row_on_another_node_comes_back_though_pods_hold_it(world: World
     )
     await world.database.fetch("UPDATE devices SET node = 'n2', used_slots = 1 WHERE uuid = 'A'")
 
-    [refused] = await store.record_all([seen("n1", inventory_device("A", 0), sequence=2)])
+    [refused] = await store.record_all([reported("n1", inventory_device("A", 0), sequence=2)])
     assert refused is not None
     assert set(refused.refused) == {"A"}
-    await store.record_all([seen("n2", sequence=2)])
-    await store.record_all([seen("n1", inventory_device("A", 0), sequence=3)])
+    await store.record_all([reported("n2", sequence=2)])
+    await store.record_all([reported("n1", inventory_device("A", 0), sequence=3)])
 
     await has_cards(world, "n1", "A")

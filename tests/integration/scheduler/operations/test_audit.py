@@ -1,4 +1,4 @@
-"""What an auditor finds afterwards: whose grant it was, and who called the operator API."""
+"""Auditors find the user of each grant, and the callers of the operator API."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Served:
         await self._stack.aclose()
 
     async def serial(self, folder: Path) -> int:
-        """Of the certificate that it serves."""
+        """Return the serial number of the served certificate."""
         context = ssl.create_default_context(cafile=str(folder / "trusted.crt"))
         async with asyncio.timeout(DEADLINE_S):
             reader, writer = await asyncio.open_connection(

@@ -1,4 +1,4 @@
-"""What the scheduler publishes of the ledger for the webhook."""
+"""Figures of the ledger that the scheduler publishes for the webhook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger has wrong is found by comparing, repaired and journalled."""
+"""Wrong values in the ledger are found by comparing, repaired and journalled."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ async def test_a_card_that_counts_wrong_is_counted_again(world: World, change: s
 
     await world.database.fetch(f"UPDATE devices SET {change}")
 
-    async def counted() -> bool:
+    async def is_repaired() -> bool:
         row = await world.database.fetchrow(
             "SELECT holdings = '{}' AND version BETWEEN 2 AND 4000000000000"
             " AND ceiling_slots = slots FROM devices"
         )
         return row[0] and await world.used(card) == (1, 1024, 0)
 
-    await eventually(counted, "the card to be counted again")
+    await eventually(is_repaired, "the card to be counted again")
     [line] = await eventually(lambda: lines(world, "card-counters"), "a line about it")
     assert line.startswith(f"n1/{card}: it counted ")
     await sound(world)
@@ -85,7 +85,7 @@ async def test_a_version_falls_for_nobody(world: World) -> None:
 
 
 async def test_a_number_that_can_not_be_drawn_is_waited_for(world: World) -> None:
-    """Nobody repairs it here: no replica runs."""
+    """The sequence stays spent here: no replica runs that would repair it."""
     await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
 
     with pytest.raises(Unavailable, match="numbers ran out"):

@@ -1,4 +1,4 @@
-"""What the scheduler's page shows of decisions and of what waits."""
+"""The scheduler's metrics page shows decisions and waiting pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOTAL = {"phase": "total"}
 
 
 async def samples(replica: Replica) -> list[Sample]:
-    """Of the page in OpenMetrics."""
+    """Return the samples of the page in OpenMetrics."""
     page = await replica.http.get("/metrics", headers=OPENMETRICS)
     assert page.headers["content-type"].startswith("application/openmetrics-text")
     return [s for family in text_string_to_metric_families(page.text) for s in family.samples]
@@ -32,7 +32,7 @@ def value(found: list[Sample], name: str, **labels: str) -> float:
 
 
 async def trace_of(world: World, pod: Json) -> str:
-    """Of the pod's decision, once it is written."""
+    """Return the trace of the pod's decision, once it is written."""
     found: list[str] = []
 
     async def written() -> bool:

@@ -72,11 +72,11 @@ class Node:
         )
         await self.world.set_status(pod, phase="Running")
 
-        def seen() -> bool:
+        def is_running() -> bool:
             phases = {replica.phase(pod) for replica in self.world.replicas}
             return phases <= {"Running"}
 
-        await eventually(seen, "the watches to have the running pod")
+        await eventually(is_running, "the watches to have the running pod")
         return await self.world.read(pod)
 
     def holds(
@@ -119,13 +119,13 @@ async def hamis_node(world: World, **card: Any) -> AsyncIterator[tuple[Node, lis
 
 
 async def adopt(replica: Replica, node: Node, **wanted: Any) -> Json:
-    async def asked() -> Json | None:
+    async def adopted() -> Json | None:
         answer = await replica.http.post("/v1/adopt", json={"nodes": [node.name], **wanted})
         assert answer.status_code == 200, answer.text
         return dict(answer.json()) if len(answer.json()["pods"]) >= expected else None
 
     expected = len({one.pod_uid for one in node.held})
-    return await eventually(asked, "the watch to know the pods")
+    return await eventually(adopted, "the watch to know the pods")
 
 
 def outcomes(answer: Json) -> list[str]:

@@ -1,4 +1,4 @@
-"""What nodes find of limits, in a real ledger and at an API server: history, events, the end."""
+"""Nodes' findings on limits, in a real ledger and at an API server: history, events, the end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stage:
         self.events.append(event)
 
     def checks(self, *, evict: bool = False) -> LimitChecks:
-        """As a replica that has just begun."""
+        """Build the checks of a replica that has just begun."""
         history, announcer = PostgresLimits(self.database), Announcer(self)
         evictor = LimitEvictor(
             history=history,
@@ -129,7 +129,7 @@ class Stage:
         return [row["class"] for row in found]
 
     async def recorded_before(self, seconds: float) -> None:
-        """As if the first report had come so long ago."""
+        """Set the first report back by this many seconds."""
         await self.database.fetch(
             "UPDATE limit_periods SET recorded_at = now() - make_interval(secs => $1)", seconds
         )

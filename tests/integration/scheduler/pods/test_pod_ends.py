@@ -56,10 +56,10 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
     rows = "SELECT agent_sequence FROM nodes WHERE name = 'n1'"
     first = (await world.database.fetchrow(rows))[0]
 
-    async def heard() -> bool:
+    async def has_reported() -> bool:
         return bool((await world.database.fetchrow(rows))[0] > first + 1)
 
-    await eventually(heard, "the agent to be heard")
+    await eventually(has_reported, "the agent to be heard")
     await world.delete(pod)
     releasing = await world.until(pod, "releasing")
 
@@ -152,7 +152,7 @@ async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> N
 async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_reason(
     world: World,
 ) -> None:
-    """Its agent died after it reported that it was ready, and before Allocate."""
+    """The agent died after it reported that it was ready, and before Allocate."""
     replica = await world.replica(reconcile_s=60.0)
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")

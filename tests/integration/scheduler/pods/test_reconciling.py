@@ -1,4 +1,4 @@
-"""What was not reported, or reported wrongly, is found by comparing."""
+"""Missing and wrong reports are found by comparing."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
     assert await world.rows(pod) == []
 
 
-async def beside(world: World, claims: Claims, first: Json, name: str) -> Json:
+async def create_second(world: World, claims: Claims, first: Json, name: str) -> Json:
     """A pod on n1 that comes to the first one's claim, past its node's agent."""
     claim = claims[first["metadata"]["name"]]
     container = first["spec"]["containers"][0]
@@ -160,7 +160,7 @@ async def test_two_pods_that_hold_a_claim_are_one_budget_with_two_holders(
     answer = await ask(world, pod)
     assert answer.grant is not None, answer.refused
 
-    other = await beside(world, claims, pod, "second")
+    other = await create_second(world, claims, pod, "second")
     await world.until(other, "bound", "allocated")
     again = await ask(world, other)
     assert again.grant is not None
@@ -192,7 +192,7 @@ async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends
     [card] = await world.add_node("n1")
     pod = await pod_of(world, claims, "first", card)
     assert (await ask(world, pod)).grant is not None
-    other = await beside(world, claims, pod, "second")
+    other = await create_second(world, claims, pod, "second")
 
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
@@ -206,7 +206,7 @@ async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends
 async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_its_claims(
     world: World, claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a backup, for one: the kubelet has the claim prepared, and asks nobody again."""
+    """A restored backup does this: the kubelet has the claim prepared, and does not ask again."""
     monkeypatch.setattr(ClaimHolders, "pod_seen", lambda _self, _pod: None)
     await world.replica()
     [card] = await world.add_node("n1")
