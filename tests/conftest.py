@@ -28,7 +28,7 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("one_authority.pem"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where data servers come from, what e2e tests talk to, how many random cases are compared."""
+    """Add options: the data servers, the system of e2e tests, the number of random cases."""
     parser.addoption(
         "--servers",
         choices=("embedded", "docker"),
@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a case measured goes with its report."""
+    """Attach to each report the measurements of its case."""
     report = yield
     measured.attach(report)
     return report

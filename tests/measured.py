@@ -1,4 +1,4 @@
-"""What cases measured, one line each, printed under the results of the run.
+"""Measurements of cases, one line each, printed under the results of the run.
 
 The lines travel with the reports of cases: those of workers arrive too (`make test` has three).
 """

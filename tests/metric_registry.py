@@ -85,7 +85,7 @@ class Declared:
 
     service: str
     name: str
-    """As its samples begin; with _total where it is a counter."""
+    """Name at the beginning of its samples; with _total for a counter."""
     type: str
     text: str
     labels: frozenset[str]
@@ -139,7 +139,7 @@ def declared() -> tuple[Declared, ...]:
 
 
 def names(service: str | None = None) -> set[str]:
-    """Of one service, or of all."""
+    """Return the metrics' names of one service, or of all."""
     return {each.name for each in declared() if service in (None, each.service)}
 
 

@@ -30,7 +30,7 @@ class Relay:
 
     @property
     def dsn(self) -> str:
-        """Of the server, by this port."""
+        """URL of the server by this port."""
         user = self._behind.netloc.rpartition("@")[0]
         place = f"127.0.0.1:{self._port}"
         return urlunsplit(self._behind._replace(netloc=f"{user}@{place}" if user else place))

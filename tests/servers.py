@@ -37,7 +37,7 @@ _MIN_MEMORY_BYTES = 4 << 30
 
 
 class Servers(Protocol):
-    """Where the servers of this test session come from."""
+    """Source of the servers of this test session."""
 
     def postgres(self) -> str:
         """The DSN of the server's own database; one server per session."""
@@ -108,7 +108,7 @@ class Databases:
         self._next: dict[str, Future[str]] = {}
         """By template: a copy that nobody has yet."""
         self._left: list[str] = []
-        """Of tests that have ended."""
+        """Databases of tests that have ended."""
 
     @contextmanager
     def database(

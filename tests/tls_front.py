@@ -28,7 +28,7 @@ _CHUNK_BYTES = 65536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Where clients connect, and the authority's file."""
+    """Place for clients to connect, and the authority's file."""
 
     port: int
     ca_file: Path
