@@ -27,8 +27,8 @@ def test_cases_of_whole_systems_come_before_all_others() -> None:
 
 
 def test_cases_of_one_running_system_stay_with_one_worker() -> None:
-    assert scope("tests/e2e/test_usage.py") == scope("tests/e2e/hostile/test_bad_input.py")
-    assert scope("tests/faults/test_secrets.py") != scope("tests/e2e/test_usage.py")
+    assert scope("tests/e2e/test_kills.py") == scope("tests/e2e/hostile/test_bad_input.py")
+    assert scope("tests/faults/test_secrets.py") != scope("tests/e2e/test_kills.py")
     assert scope("tests/unit/test_traps.py") != scope("tests/unit/test_waiting.py")
 
 

@@ -1,16 +1,22 @@
-"""Samples of regions and cards, on the bus and at /metrics, and the feedback loop."""
+"""Usage of regions and cards, inventory, events and expiries, on the bus and at /metrics."""
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+import grpc
 import pytest
+from cryptography import x509
 from hami_node_agent.usage.regions.reader import read_region
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
+from hamilocal.system.layout import ensure_credentials
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, grant
 from tests.integration.node_agent.machine import (
     CARDS,
@@ -25,6 +31,7 @@ from tests.unit.node_agent.region_files import v1_file
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
+
 
 MIB = 1024 * 1024
 # A second of work of the stand-in's card: waves of 50 us of all the threads that it holds.
@@ -195,3 +202,82 @@ async def test_the_feedback_loop_frees_a_lone_container_of_its_core_limit(
     await eventually(lambda: switch() == 0)
     limits = mounts_of(answer)["/etc/hami"] / "limits"
     assert limits.read_text().endswith("utilization_switch 0\n")
+
+
+KILLS = 3
+
+
+async def test_an_unscheduled_pod_gets_the_reason_in_an_event(
+    api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet
+) -> None:
+    await api_pods.create("unscheduled")
+    for _ in range(KILLS):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await kubelet.allocate(api_pods.uids["unscheduled"], "main", f"{CARDS[0]}-0")
+        if await api_pods.events("unscheduled"):
+            break
+
+    [message, *_] = await api_pods.events("unscheduled")
+    assert "set spec.schedulerName" in message
+
+
+async def test_inventory_is_repeated_and_lists_what_the_node_offers(
+    agent: AgentProcess, control: Control
+) -> None:
+    await eventually(lambda: len(control.inventories) >= 2)
+
+    first, second = control.inventories[:2]
+    assert (first.agent_id, first.sequence + 1) == (second.agent_id, second.sequence)
+    assert [(d.uuid, d.slots, d.memory_mib, d.core_percent) for d in second.devices] == [
+        (uuid, 10, 81920, 100) for uuid in CARDS
+    ]
+
+
+async def test_allocate_continues_the_trace_of_the_grant(
+    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
+) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    await control.announce(grant("a", traceparent=f"00-{trace_id}-b7ad6b7169203331-01"))
+
+    await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
+
+    [report] = await eventually(lambda: control.reported("allocated"))
+    assert trace_id in report.traceparent
+    agent.stop(signal.SIGTERM)
+    spans = [json.loads(line) for line in (machine.root / "traces.jsonl").read_text().splitlines()]
+    [span] = [span for span in spans if span["name"] == "allocate"]
+    assert span["context"]["trace_id"] == f"0x{trace_id}"
+    assert span["attributes"]["k8s.pod.uid"] == "a"
+
+
+NAME = "hami_certificate_expiry_timestamp_seconds"
+
+
+def expiries(text: str) -> dict[str, float]:
+    return {
+        sample.labels["certificate"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == NAME
+    }
+
+
+def end_of(authority: Path) -> float:
+    certificate = x509.load_pem_x509_certificate(authority.read_bytes())
+    return certificate.not_valid_after_utc.timestamp()
+
+
+async def test_the_agent_shows_when_the_authorities_of_its_servers_expire(
+    machine: Machine, api_server: ApiServer, folder: Path
+) -> None:
+    # Of another authority than the API server's. Nobody listens there: it is loaded all the same.
+    bus_authority = ensure_credentials(folder / "bus", serving=("nats",)).ca
+    machine.nats_url = "tls://127.0.0.1:9"
+    machine.extra["HAMI_NATS_TLS_CA_FILE"] = str(bus_authority)
+    agent = AgentProcess(machine)
+    agent.start()
+    wanted = {"nats": end_of(bus_authority), "kubernetes": end_of(api_server.authority)}
+    try:
+        await eventually(lambda: expiries(agent.get("/metrics")[1]) == wanted)
+    finally:
+        agent.close()

@@ -1,8 +1,9 @@
-"""Graphs and captures of the stand-in driver: memory of nodes, and what breaks a recording."""
+"""Graphs, captures and green contexts of the stand-in driver, without libvgpu and with it."""
 
 from tests.native.driver_program import Program, lines_after
 from tests.native.fakegpu.graph_program import CAPTURE
-from tests.native.machine import MIB, Machine
+from tests.native.fakegpu.green_program import GREEN
+from tests.native.machine import MIB, Container, Machine
 
 lines = lines_after(CAPTURE)
 
@@ -164,3 +165,194 @@ show(status(other))
         "901",
         "0",
     ]
+
+
+FREE = """
+def free_mib():
+    free, total = c_size_t(), c_size_t()
+    ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    return free.value >> 20
+"""
+
+
+def program(machine: Machine, container: Container, body: str, cores: int = 0) -> Program:
+    container.limit(64 * MIB, cores)
+    return Program(machine, FREE + body, env=container.env())
+
+
+def test_what_streams_that_were_joined_allocate_is_charged_when_their_graph_runs(
+    machine: Machine, container: Container
+) -> None:
+    running = program(
+        machine,
+        container,
+        CAPTURE
+        + f"""
+def captured(size):
+    a, b = c_uint64(), c_uint64()
+    begin(stream)
+    ok(record(fork, stream))
+    ok(wait(other, fork))
+    ok(cuda.cuMemAllocAsync(byref(a), N(size), stream))
+    ok(cuda.cuMemAllocAsync(byref(b), N(size), other))
+    ok(record(join, other))
+    ok(wait(stream, join))
+    result, graph = end(stream)
+    ok(result)
+    return instantiate(graph), a, b
+
+
+small, a, b = captured({8 * MIB})
+before = free_mib()
+run(small)
+show(before - free_mib())
+sys.stdin.readline()
+large = captured({30 * MIB})[0]
+show(cuda.cuGraphLaunch(large, stream))
+ok(cuda.cuMemFree_v2(a))
+ok(cuda.cuMemFree_v2(b))
+ok(cuda.cuGraphExecDestroy(small))
+ok(cuda.cuDeviceGraphMemTrim(0))
+show(before - free_mib())
+""",
+    )
+    assert running.line() == "16"
+    assert machine.used() == 16 * MIB
+    running.go_on()
+    assert running.rest() == ["2", "0"]
+
+
+def test_a_recording_under_core_limits_has_the_nodes_of_the_program_alone(
+    machine: Machine, container: Container
+) -> None:
+    running = program(
+        machine,
+        container,
+        CAPTURE
+        + """
+function = kernel()
+
+
+def launch(of):
+    ok(cuda.cuLaunchKernel(function, 1, 1, 1, 1024, 1, 1, 0, of, None, None))
+
+
+for _ in range(300):
+    launch(stream)
+begin(stream)
+launch(stream)
+ok(record(fork, stream))
+ok(wait(other, fork))
+launch(other)
+launch(stream)
+ok(record(join, other))
+ok(wait(stream, join))
+launch(stream)
+result, graph = end(stream)
+ok(result)
+show(count(graph))
+made = instantiate(graph)
+for _ in range(100):
+    ok(cuda.cuGraphLaunch(made, stream))
+show(cuda.cuStreamSynchronize(stream))
+""",
+        cores=50,
+    )
+    assert running.rest() == ["4", "0"]
+
+
+def test_multiprocessors_are_split_into_groups_of_what_the_card_allows(machine: Machine) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+show(whole.count, split(None, 0, 16), split(None, 0, 17), split(None, 0, 0), split(None, 0, 200))
+groups, left = (Resource * 9)(), Resource()
+show(split(groups, 4, 20, byref(left)), [g.count for g in groups[:5]], left.count)
+show(split(groups, 9, 54, byref(left)), left.type, cuda.cuDeviceGetDevResource(0, byref(left), 9))
+forged = Resource(type=1, count=8)
+show(split(None, 0, 4, of=forged)[0], described(forged)[0], described(whole, whole)[0])
+show(described(groups[0], groups[1])[0])
+""",
+    )
+    assert program.rest() == [
+        "108 (0, 6) (0, 6) (0, 27) (915, 0)",
+        "(0, 4) [20, 20, 20, 20, 0] 28",
+        "(0, 2) 0 914",
+        "915 915 915",
+        "0",
+    ]
+
+
+def test_kernels_of_a_green_context_take_as_long_as_its_multiprocessors_let_them(
+    machine: Machine,
+) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+quarter = (Resource * 4)()
+show(split(quarter, 4, 26)[0], quarter[0].count)
+result, description = described(quarter[0])
+green, made, own_stream = c_void_p(), c_void_p(), c_void_p()
+forged = ctypes.create_string_buffer(64)
+create = cuda.cuGreenCtxCreate
+show(create(byref(green), description, 1, 1), create(byref(green), forged, 0, 1))
+ok(cuda.cuGreenCtxCreate(byref(green), description, 0, 1))
+ok(cuda.cuCtxFromGreenCtx(byref(made), green))
+
+
+def length_of(function, of):
+    start, end, took = c_void_p(), c_void_p(), c_float()
+    ok(cuda.cuEventCreate(byref(start), 0))
+    ok(cuda.cuEventCreate(byref(end), 0))
+    ok(cuda.cuEventRecord(start, of))
+    ok(cuda.cuLaunchKernel(function, 21600 * 40, 1, 1, 1024, 1, 1, 0, of, None, None))
+    ok(cuda.cuEventRecord(end, of))
+    ok(cuda.cuEventSynchronize(end))
+    ok(cuda.cuEventElapsedTime(byref(took), start, end))
+    return took.value
+
+
+all_of_it = length_of(kernel(), stream)
+ok(cuda.cuCtxSetCurrent(made))
+ok(cuda.cuStreamCreate(byref(own_stream), 1))
+part = length_of(kernel(), own_stream)
+# 200 ms and 830 ms of the card; a busy machine adds to both, and takes nothing away.
+show(part > 2 * all_of_it, part > 800)
+""",
+    )
+    assert program.rest() == ["0 26", "101 1", "True True"]
+
+
+def test_memory_outlives_a_green_context_that_stays_current(machine: Machine) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+group = (Resource * 1)()
+split(group, 1, 26)
+green, made, now = c_void_p(), c_void_p(), c_void_p()
+ok(cuda.cuGreenCtxCreate(byref(green), described(group[0])[1], 0, 1))
+ok(cuda.cuCtxFromGreenCtx(byref(made), green))
+ok(cuda.cuCtxPushCurrent_v2(made))
+blocks = [alloc(8 << 20), alloc(8 << 20)]
+ok(cuda.cuGreenCtxDestroy(green))
+ok(cuda.cuCtxGetCurrent(byref(now)))
+show(now.value == made.value, cuda.cuMemGetInfo_v2(None, None), cuda.cuCtxPushCurrent_v2(made))
+show(cuda.cuGreenCtxDestroy(green), cuda.cuMemFree_v2(blocks[0]))
+ok(cuda.cuCtxPopCurrent_v2(byref(now)))
+show(now.value == made.value, cuda.cuMemFree_v2(blocks[0]))
+sys.stdin.readline()
+ok(cuda.cuDevicePrimaryCtxRelease_v2(0))
+show("gone")
+sys.stdin.readline()
+""",
+    )
+    assert [program.line() for _ in range(3)] == ["True 709 201", "201 709", "True 0"]
+    assert machine.used() == 8 * MIB
+    program.go_on()
+    assert program.line() == "gone"
+    assert machine.used() == 0
+    program.go_on()
+    assert program.rest() == []

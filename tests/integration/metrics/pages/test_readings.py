@@ -1,4 +1,4 @@
-"""A reading takes the cards that were written since the one before it, and misses none."""
+"""Readings of the ledger by the pages: changes since the last one, and an unavailable ledger."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import asyncpg
 import pytest
 from hami_metrics.pages.cluster import PageCard, PageCluster
 from hami_metrics.pages.feed import Feed
-from hami_metrics.pages.readings import PagesLedger, read_cards, read_marks
+from hami_metrics.pages.readings import (
+    SCHEDULER,
+    PagesLedger,
+    read_cards,
+    read_marks,
+    read_schedulers,
+)
+from hamicommon.ledger.connection import connect
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
 from bench.pages.ledger import fill
+from tests.integration.metrics.pages.running import pages, text
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -138,3 +147,72 @@ async def test_a_card_that_leaves_or_goes_to_another_node_is_no_longer_where_it_
 
     assert [card.index for card in nodes["n0001"].cards] == [0, 1]
     assert [card.index for card in nodes["n0002"].cards] == [0, 1, 2, 3, 4]
+
+
+async def test_while_the_ledger_is_away_the_last_state_is_shown_with_its_date(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    async with pages(postgres_dsn, nats_url) as (_, http):
+
+        async def fresh() -> bool:
+            return "Ledger unreachable" not in await text(http, "/")
+
+        await eventually(fresh, "the page of the present state")
+        await db.execute("ALTER TABLE nodes RENAME TO nodes_away")
+
+        async def stale() -> bool:
+            shown = await text(http, "/")
+            return "Ledger unreachable since" in shown and "n0001 card 0" in shown
+
+        await eventually(stale, "the page that shows its last state")
+        # What only that page reads of the ledger may be there; its state is as old as the others'.
+        assert "Running pods are not affected" in await text(http, "/nodes/n0001/cards/0")
+        await db.execute("ALTER TABLE nodes_away RENAME TO nodes")
+
+        await eventually(fresh, "the page of the present state")
+
+
+async def test_a_ledger_that_was_never_read_is_unknown_and_not_empty(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await db.execute("ALTER TABLE nodes RENAME TO nodes_away")
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        shown = await text(http, "/", 503)
+        assert "that is unknown, not empty" in shown
+        assert "No GPU nodes" not in shown
+
+
+async def test_a_locked_table_delays_no_page_for_long(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        await text(http, "/")
+        async with db.transaction():
+            await db.execute("LOCK TABLE devices IN ACCESS EXCLUSIVE MODE")
+
+            async def stale() -> bool:
+                return "Ledger unreachable since" in await text(http, "/")
+
+            await eventually(stale, "the page of the last state")
+
+
+async def test_connections_are_counted_and_the_last_use_is_known(
+    postgres_dsn: str, db: Any
+) -> None:
+    settings = PostgresSettings(dsn=SecretStr(postgres_dsn))
+    before = await read_schedulers(db)
+    assert (before.connections, before.used_at) == (0, None)
+    scheduler = await connect(settings, application=SCHEDULER)
+    try:
+        first = await read_schedulers(db)
+        await scheduler.fetchval("SELECT 1")
+        second = await read_schedulers(db)
+    finally:
+        await scheduler.close()
+
+    assert first.connections == 1
+    assert first.used_at is not None
+    assert second.used_at is not None
+    assert second.used_at > first.used_at

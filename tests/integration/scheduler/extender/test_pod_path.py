@@ -1,7 +1,8 @@
-"""A pod's way through /filter and /bind, and what is published of it on the way."""
+"""A pod's way through /filter and /bind: once, repeated, and with the node's lock held."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -182,3 +183,136 @@ async def test_a_node_whose_agent_can_take_no_pod_is_left_out_until_it_is_heard(
         return (await replica.filter(late, "n1"))["NodeNames"] == ["n1"]
 
     await eventually(offered, "the node to be offered again")
+
+
+async def test_a_repeated_filter_counts_the_pod_once(world: World) -> None:
+    replica = await world.replica()
+    [card1] = await world.add_node("n1")
+    [card2] = await world.add_node("n2")
+    pod = await world.pod("slice", memory_mib=4096)
+    await replica.filter(pod, "n1")
+
+    again = await replica.filter(pod, "n2")
+
+    assert again["NodeNames"] == ["n2"]
+    assert await world.rows(pod) == []
+    assert await replica.bind(pod, "n2") == ""
+    assert await world.used(card1) == (0, 0, 0)
+    assert await world.used(card2) == (1, 4096, 0)
+
+
+async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.add_node("n2")
+    pod = await world.pod("slice")
+    [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
+    state = replica.service.adopter.view
+    state.note_binding(pod["metadata"]["uid"], first)
+
+    again = await replica.filter(pod, "n1", "n2")
+    elsewhere = await replica.filter(pod, *({"n1", "n2"} - {first}))
+
+    assert again["NodeNames"] == [first]
+    assert f"being bound to node {first}" in elsewhere["Error"]
+
+
+async def test_bind_without_a_filter_places_on_that_node(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+
+    assert await replica.bind(pod, "n1") == ""
+
+    assert (await world.until(pod, "bound"))["node"] == "n1"
+    assert (await world.read(pod))["spec"]["nodeName"] == "n1"
+
+
+async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("huge", memory_mib=999 * 1024)
+
+    error = await replica.bind(pod, "n1")
+
+    assert "1/1 CardInsufficientMemory" in error
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_bind_again_is_a_success(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+
+    assert await replica.bind(pod, "n1") == ""
+    assert await replica.bind(pod, "n1") == ""
+    assert await replica.filter(pod, "n1") | {"NodeNames": ["n1"]} == await replica.filter(
+        pod, "n1"
+    )
+
+
+async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await world.pod("slice")
+    await replica.filter(pod, "n1")
+    await world.delete(pod)
+
+    assert await replica.bind(pod, "n1") != ""
+
+    async def ended() -> bool:
+        # No grant at all if the watch saw the pod go before /bind came.
+        return all(row["state"] in ("failed", "released") for row in await world.rows(pod))
+
+    await eventually(ended, "every grant of the pod to be ended")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    first, second = await world.pod("a"), await world.pod("b")
+    for pod in (first, second):
+        await replica.filter(pod, "n1")
+    assert await replica.bind(first, "n1") == ""
+
+    waiting = asyncio.create_task(replica.bind(second, "n1"))
+    await world.until(second, "binding")
+    await world.publish_report(events.Allocated, await world.until(first, "bound"))
+
+    assert await waiting == ""
+
+
+async def test_where_slices_are_bound_late_no_pod_waits_for_another_ones_report(
+    world: World,
+) -> None:
+    world.late.add("n1")
+    replica = await world.replica()
+    await world.add_node("n1")
+    pods = [await world.pod(name) for name in "abc"]
+    for pod in pods:
+        await replica.filter(pod, "n1")
+
+    for pod in pods:
+        assert await replica.bind(pod, "n1") == ""
+
+    for pod in pods:
+        await world.publish_report(events.Allocated, await world.until(pod, "bound"))
+        await world.until(pod, "allocated")
+
+
+async def test_a_node_lock_that_is_never_freed_fails_the_bind_in_time(world: World) -> None:
+    patient = await world.replica()
+    impatient = await world.replica(bind_timeout_s=5.3)
+    [card] = await world.add_node("n1")
+    first, second = await world.pod("a"), await world.pod("b")
+    for pod in (first, second):
+        await patient.filter(pod, "n1")
+    assert await patient.bind(first, "n1") == ""
+
+    error = await impatient.bind(second, "n1")
+
+    assert "node lock contention" in error
+    await world.until(second, "failed")
+    assert (await world.used(card))[0] == 1

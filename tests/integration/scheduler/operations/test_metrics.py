@@ -1,10 +1,11 @@
-"""The scheduler's metrics page shows decisions and waiting pods."""
+"""The scheduler's metrics page, its figures for the webhook, and its audit trail."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats
 from hami_scheduler.extender import filter as filtering
 from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
+
 
 Json = dict[str, Any]
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
@@ -104,3 +106,120 @@ async def test_what_waits_is_shown_with_its_reason_until_it_is_gone(world: World
     await eventually(shown, "the pod to wait, not to fit, with its reason")
     await world.delete(pod)
     await eventually(gone, "the pod to wait no longer")
+
+
+async def test_deleted_nodes_are_named_while_the_inventory_stream_has_them(world: World) -> None:
+    await world.replica()
+    for node in ("stays", "deleted", "deleted-long-ago"):
+        await world.add_node(node)
+    for node, hours in (("deleted", 1), ("deleted-long-ago", 48)):
+        await world.database.fetch(
+            "UPDATE nodes SET gone_at = now() - make_interval(hours => $2) WHERE name = $1",
+            node,
+            hours,
+        )
+
+    found = await PostgresLedgerStats(world.database).read()
+
+    assert (found.cluster.agent_nodes, found.cluster.gone_nodes) == (1, ("deleted",))
+
+
+CREATOR = "system:serviceaccount:kube-system:replicaset-controller"
+CREATED = {"hami.io/created-by": CREATOR}
+LABELS = {"app": "bert", "team": "nlp", "pod-template-hash": "6d5f8c7b9", "other": "x"}
+OWNER = "bert-6d5f8c7b9"
+CONTAINER = {"name": "main", "image": "none"}
+
+
+async def replica_set(world: World) -> dict[str, Any]:
+    """Make an owner; return the reference to it. A pod whose owner is missing is collected."""
+    path = "/apis/apps/v1/namespaces/default/replicasets"
+    labels = {"matchLabels": {"app": "bert"}}
+    template = {"metadata": {"labels": {"app": "bert"}}, "spec": {"containers": [CONTAINER]}}
+    spec = {"replicas": 0, "selector": labels, "template": template}
+    made = await world.api.create(path, {"metadata": {"name": OWNER}, "spec": spec})
+    world.stack.push_async_callback(world.api.delete, f"{path}/{OWNER}")
+    uid = made["metadata"]["uid"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": OWNER,
+        "uid": uid,
+        "controller": True,
+    }
+
+
+async def grants(world: World) -> list[Any]:
+    return await world.database.fetch(
+        "SELECT owner_kind, owner_name, owner_uid, deployment, service_account, created_by, labels"
+        " FROM v_allocation_history ORDER BY reserved_at, attempt"
+    )
+
+
+async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: World) -> None:
+    replica = await world.replica(owner_labels="team, app")
+    await world.add_node("n1")
+    owner = await replica_set(world)
+    pod = await world.pod("bert", annotations=CREATED, labels=LABELS, ownerReferences=[owner])
+    pod["spec"]["serviceAccountName"] = "trainer"
+    wanted = (
+        "ReplicaSet",
+        OWNER,
+        owner["uid"],
+        "bert",
+        "trainer",
+        CREATOR,
+        {"app": "bert", "team": "nlp"},
+    )
+
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    assert await replica.bind(pod, "n1") == ""
+
+    assert [tuple(row) for row in await grants(world)] == [wanted]
+
+
+async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("bare")
+    await replica.filter(pod, "n1")
+    assert await replica.bind(pod, "n1") == ""
+
+    [row] = await grants(world)
+    assert (row["owner_kind"], row["deployment"], row["created_by"]) == ("", "", None)
+    assert row["labels"] == {}
+
+
+async def test_a_pod_that_comes_to_bind_without_a_reservation_is_known_as_well(
+    world: World,
+) -> None:
+    replica = await world.replica(allocate_at="bind")
+    await world.add_node("n1")
+    pod = await world.pod("bert", annotations=CREATED)
+    assert await replica.bind(pod, "n1") == ""
+
+    [row] = await grants(world)
+    assert (row["owner_kind"], row["created_by"]) == ("", CREATOR)
+
+
+async def test_a_call_where_nobody_is_asked_who_he_is_has_a_row_without_a_name(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+
+    answer = await replica.http.post("/v1/adopt", json={"apply": False, "nodes": ["n1"]})
+    assert answer.status_code == 200
+    missing = await replica.http.post("/v1/dead-letters/1/send")
+    assert missing.status_code == 404
+
+    rows = await world.database.fetch(
+        "SELECT * FROM operator_calls WHERE verb <> 'migrate' ORDER BY id"
+    )
+    assert [(row["verb"], row["object"], row["outcome"]) for row in rows] == [
+        ("adopt", '{"apply":false,"nodes":["n1"]}', "done"),
+        ("send-dead-letter", "1", "failed"),
+    ]
+    assert {(row["username"], row["source"], row["address"]) for row in rows} == {
+        (None, "open", "127.0.0.1")
+    }

@@ -1,4 +1,4 @@
-"""Objects as odd as an API server lets them be end no loop; others are served beside them."""
+"""Odd objects end no loop, and simulations stop no decision."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import json
 import uuid
 from typing import Any
 
+import orjson
 import pytest
+from hami_scheduler.bootstrap import simulating
 from hamicommon import events
 from hamicommon.k8s import annotations, pod_annotations
 
 from tests.integration.scheduler.world import World
-from tests.waiting import eventually
+from tests.unit.hamicommon.simulation.objects import asking, gpus, node
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
+
 
 AMOUNTS = (
     "0",
@@ -86,8 +90,6 @@ async def test_a_pod_that_asks_for_any_amount_is_answered(world: World) -> None:
 
 NUL = "A\0B"
 """JSON and Kubernetes' annotations may hold it, PostgreSQL's text may not."""
-
-
 KEYS = (
     "nvidia.com/use-gputype",
     "nvidia.com/nouse-gpuuuid",
@@ -206,3 +208,51 @@ async def test_a_call_that_is_no_text_is_answered_with_a_sentence(world: World) 
 
         assert answer.json()["Error"].strip(), (verb, name, answer.text)
     await still_serves(world, replica, "n1")
+
+
+LARGE_BYTES = 8 << 20
+
+
+async def test_the_ledger_is_asked_without_taking_anything(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+
+    answer = await replica.http.post("/v1/simulate", json={"pod": asking(gpus(1, 500))})
+    counted = await replica.http.post(
+        "/v1/simulate", json={"pod": asking(gpus(1, 500)), "count": 3}
+    )
+
+    assert answer.json()["chosen"] == "n1"
+    assert counted.json() == {"count": 3, "more": True, "nodes": {"n1": 3}}
+    assert (await world.used(card))[0] == 0
+
+
+async def test_a_mistake_is_answered_with_what_is_wrong(world: World) -> None:
+    replica = await world.replica()
+
+    answer = await replica.http.post("/v1/simulate", json={"pod": asking(gpus(1, 500)), "count": 0})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "count: a number from 1 to 100000 is wanted"
+
+
+async def test_a_decision_waits_for_no_simulation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulating, "DEADLINE_S", PATIENCE_S)
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await world.pod("slice")
+    nodes, length = [], 0
+    while length < LARGE_BYTES:
+        nodes.append(node(f"node-{len(nodes)}", {}))
+        length += len(orjson.dumps(nodes[-1]))
+    body = orjson.dumps({"pod": asking(gpus(1, 500)), "nodes": nodes})
+    answer = asyncio.create_task(replica.http.post("/v1/simulate", content=body))
+    await asyncio.sleep(0)
+
+    for _ in range(5):
+        assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+
+    assert not answer.done()
+    assert len((await answer).json()["nodes"]) == len(nodes)

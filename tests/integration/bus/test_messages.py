@@ -1,4 +1,4 @@
-"""Consumers and followers: redelivery, dead letters, what is logged while they wait, their end."""
+"""Publishers, consumers, followers and responders: answers, redelivery, logs while they wait."""
 
 from __future__ import annotations
 
@@ -7,23 +7,97 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus import client, consumer, pull
-from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.client import Bus, Message, NobodyAnswers, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.pull import FETCH_WAIT_S, Settlement
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.events import readiness_subject
 from hamicommon.process import outages
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 
 from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
 from tests.processes import running
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
+
+
+async def test_a_message_published_twice_under_one_id_arrives_once(bus: Bus) -> None:
+    inbox = Inbox()
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, inbox.take))
+        for message_id in ("1", "1", "2"):
+            await bus.publish(
+                events.inventory_subject("a"), inventory(f"n{message_id}"), message_id=message_id
+            )
+
+        received = [await inbox.next()]
+        while b"n2" not in received[-1].data:
+            received.append(await inbox.next())
+        consuming.cancel()
+
+    assert sum(b"n1" in message.data for message in received) <= 1
+
+
+async def test_many_messages_are_stored_at_once_and_a_repeated_one_only_once(
+    bus: Bus, nats_url: str
+) -> None:
+    errors = await bus.publish_all([outgoing("1"), outgoing("2"), outgoing("1"), outgoing("3")])
+
+    assert errors == [None] * 4
+    client = await nats.connect(nats_url)
+    try:
+        info = await client.jetstream().stream_info(events.INVENTORY_STREAM)
+        assert info.state.last_seq == 3
+    finally:
+        await client.close()
+
+
+async def test_of_many_messages_each_has_its_own_outcome(bus: Bus) -> None:
+    stored, lost = await bus.publish_all([outgoing("1"), outgoing("2", "no.stream.takes.this")])
+
+    assert stored is None
+    assert isinstance(lost, Unavailable)
+    assert "no.stream.takes.this" in str(lost)
+
+
+async def test_messages_that_the_client_refuses_take_no_room_from_later_ones(bus: Bus) -> None:
+    """nats-py's `publish_async` has room for 4000, and keeps that of each message it refuses."""
+    too_large = replace(outgoing("1"), data=b" " * (2 * 1024 * 1024))
+    async with asyncio.timeout(PATIENCE_S):
+        refused = await bus.publish_all([too_large] * 4001)
+        [stored] = await bus.publish_all([outgoing("2")])
+
+    assert {type(error) for error in refused} == {Unavailable}
+    assert stored is None
+
+
+async def test_messages_are_stored_in_their_order(bus: Bus) -> None:
+    subjects = [f"hami.grants.v1.node-{number}" for number in range(200)]
+    assert not any(await bus.publish_all([outgoing(subject, subject) for subject in subjects]))
+
+    inbox = Inbox()
+    grants = Subscription(stream=events.GRANTS_STREAM, subject="hami.grants.v1.*", consumer="test")
+    consuming = asyncio.create_task(bus.consume(grants, inbox.take))
+    arrived = [(await inbox.next()).subject for _ in subjects]
+    consuming.cancel()
+
+    assert arrived == subjects
+
+
+async def test_many_messages_without_a_server_are_all_refused() -> None:
+    settings = NatsSettings(url="nats://127.0.0.1:1", connect_timeout_s=0.05)
+    async with open_bus(settings, "test") as away:
+        errors = await away.publish_all([outgoing("1"), outgoing("2")])
+
+    assert [type(error) for error in errors] == [Unavailable, Unavailable]
 
 
 async def test_an_unreadable_message_is_dead_lettered_and_the_next_one_arrives(bus: Bus) -> None:
@@ -266,3 +340,33 @@ async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> N
     with pytest.raises(NotFound, match=f"no dead letter {letter.sequence}"):
         await bus.letters.send_again(letter.sequence)
     consuming.cancel()
+
+
+SUBJECT = readiness_subject("a")
+
+
+async def test_who_stops_serving_answers_what_is_under_way(bus: Bus) -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def respond(_subject: str, body: bytes) -> bytes:
+        if body == b"slow":
+            came.set()
+            await go_on.wait()
+        return body
+
+    async def served() -> bool:
+        try:
+            await bus.request(SUBJECT, b"ping")
+        except NobodyAnswers:
+            return False
+        return True
+
+    serving = asyncio.create_task(bus.serve(SUBJECT, "", respond))
+    await eventually(served, "the responder")
+    slow = asyncio.create_task(bus.request(SUBJECT, b"slow"))
+    await came.wait()
+    serving.cancel()
+    go_on.set()
+
+    assert await slow == b"slow"
+    await asyncio.wait([serving])
