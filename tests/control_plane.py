@@ -4,8 +4,6 @@ The folder (`KUBEBUILDER_ASSETS` of those who run `make test-e2e`) holds kube-ap
 kube-scheduler, and perhaps etcd; without it the one of the development set is used.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

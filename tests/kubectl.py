@@ -1,7 +1,5 @@
 """A kubectl that an API server understands, also one that cannot describe its objects."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

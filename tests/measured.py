@@ -3,8 +3,6 @@
 The lines travel with the reports of cases: those of workers arrive too (`make test` has three).
 """
 
-from __future__ import annotations
-
 import pytest
 
 KEY = "measured"

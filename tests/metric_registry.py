@@ -1,7 +1,5 @@
 """Every metric of every service, as its collectors declare it: what tests and boards may name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A port in front of a server, as a Service is whose pod has not started, and a forwarded port."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

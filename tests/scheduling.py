@@ -1,7 +1,5 @@
 """Order of the cases, and which of them may run side by side when there are several workers."""
 
-from __future__ import annotations
-
 from xdist.scheduler import LoadScopeScheduling
 
 WHOLE_SYSTEMS = ("tests/e2e/", "tests/faults/")

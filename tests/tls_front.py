@@ -5,8 +5,6 @@ The wheels' server has no OpenSSL. A client that asks for encryption (SSLRequest
 goes on to the real server. Without a certificate the server itself answers, which is `N`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

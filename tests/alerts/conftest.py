@@ -3,8 +3,6 @@
 One running system, and one Prometheus that scrapes it, serve all cases that ask for them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ In: the folder of a Grafana (`HAMI_GRAFANA`: `bin/grafana-server`, `conf`, `publ
 Out: answers of its HTTP API. What a browser would ask for a panel goes through its data sources.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -3,8 +3,6 @@
 In: the addresses that `hamictl up --json` prints. Out: answers of Prometheus's own HTTP API.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """The boards are what Grafana's own types allow, of each panel's kind (npm's @grafana/schema)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The boards in a real Grafana: it takes each, and each panel's query is answered through it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

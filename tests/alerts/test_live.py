@@ -1,7 +1,5 @@
 """A real Prometheus on a running local system: no rule and no panel is an error, most have data."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

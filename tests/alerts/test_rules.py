@@ -1,7 +1,5 @@
 """promtool on the rules: they parse, and each alert fires and is quiet as its page promises."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

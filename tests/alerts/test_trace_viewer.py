@@ -1,7 +1,5 @@
 """A running system's spans in a real viewer, by way of a real collector on compose's file."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

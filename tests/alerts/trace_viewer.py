@@ -6,8 +6,6 @@ that compose gives it; where Jaeger would take OTLP over gRPC, a second collecto
 it on to the viewer, which takes OTLP over HTTP alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

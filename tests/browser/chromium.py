@@ -1,7 +1,5 @@
 """Chromium, driven by Playwright: both come with `make test-pages` and are optional elsewhere."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The pages in Chromium: `make test-pages`. Skipped, with the reason, where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Racks for the nodes of a generated cluster: neighbours by name stand in different ones."""
 
-from __future__ import annotations
-
 from tests.servers import psql
 
 NODES_OF_A_RACK = 40

@@ -4,8 +4,6 @@ A busy machine stretches every time, so the processor time of all of Chromium's 
 load of the page is what a budget holds for.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages that stay open, in one tab and in eight."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Every page with and without JavaScript, by keyboard, for screen readers, and at past moments."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 

@@ -4,8 +4,6 @@ Each page that is open reports it by itself, keeps its last figures with their d
 The supervisor is held while a part is away, which it would start again at once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

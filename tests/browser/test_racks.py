@@ -1,7 +1,5 @@
 """Nodes that stand together by rack: what is shown, by keyboard, and while cards change."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

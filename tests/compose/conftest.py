@@ -1,7 +1,5 @@
 """docker-compose.yml as a project of its own, beside one that may run already."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

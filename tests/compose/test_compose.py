@@ -1,7 +1,5 @@
 """The commands of README.md and docs/compose.md work, and lose nothing on the way."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

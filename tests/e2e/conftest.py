@@ -1,7 +1,5 @@
 """One running system per session: on the emulated API server, or on a real control plane."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

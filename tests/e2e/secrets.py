@@ -1,7 +1,5 @@
 """Search for secrets in the logs, traces and answers of a local system."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A running system as the end-to-end cases see it: kubectl's API, SQL, HTTP, and nothing inside."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Answers that a user reads when a pod is created on the running system, and by `hamictl lint`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

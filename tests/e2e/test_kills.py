@@ -1,7 +1,5 @@
 """kill -9 of any one process: within 30 s ledger = pods = node again, nothing granted twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 

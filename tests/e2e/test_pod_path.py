@@ -1,7 +1,5 @@
 """The way of a pod, seen from outside: asked for, placed, held to its slice, and its usage."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

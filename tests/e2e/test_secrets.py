@@ -1,7 +1,5 @@
 """No log and no trace of a running system holds a secret, and every line of ours is one object."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

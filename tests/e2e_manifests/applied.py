@@ -4,8 +4,6 @@ Every answer's warnings are kept: a deprecated version, an unknown field, a pod 
 would refuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

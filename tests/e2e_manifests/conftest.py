@@ -1,7 +1,5 @@
 """Real control plane parts on a private machine; skipped, with the reason, elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

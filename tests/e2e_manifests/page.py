@@ -1,7 +1,5 @@
 """The commands of a page, as its reader types them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

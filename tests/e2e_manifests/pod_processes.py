@@ -1,7 +1,5 @@
 """From the spec of a container to its process: command, environment, image, users, capabilities."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

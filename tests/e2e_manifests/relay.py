@@ -1,7 +1,5 @@
 """`python relay.py ADDRESS PORT TARGET_PORT`: a Service's port, as kube-proxy would lead it on."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

@@ -1,7 +1,5 @@
 """Compare the rights that RBAC gives our accounts with their use in the audit log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ machine is written: folders that hold a mount point are overlaid. Imports nothin
 it runs before the file system is complete.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

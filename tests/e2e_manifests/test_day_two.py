@@ -4,8 +4,6 @@ What is not real here is as in `test_from_nothing.py`. The commands are those of
 `docs/operations.md`, as they stand there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ no label of its own. The controllers make the pods, so each passes admission, ou
 nothing runs. Kinds of other projects are taken from the folder HAMI_CRDS, where there is one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

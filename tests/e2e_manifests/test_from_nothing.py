@@ -5,8 +5,6 @@ users, files and rights of their specs), the network (Services have their addres
 so one replica of each runs), volumes behind claims, and the cards.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

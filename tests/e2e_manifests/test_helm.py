@@ -3,8 +3,6 @@
 What is not real here is as in `test_from_nothing.py`.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """One real node per session, with our services beside it; skipped where it can't be."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

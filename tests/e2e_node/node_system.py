@@ -1,7 +1,5 @@
 """A running system whose one node is real: kubelet, containers, and our node-agent beside it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Pods that HAMi started, on a real kubelet."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Many pods at once on a real kubelet: each starts with its own limits, on its own cards."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """The way of a pod on a real kubelet and containerd: placed, answered, mounted, held, released."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

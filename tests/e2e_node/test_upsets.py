@@ -1,7 +1,5 @@
 """A node's upsets on a real kubelet: restarts, an upgrade, a crash loop."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 `ledger.py` checks before a grant and counts it afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice

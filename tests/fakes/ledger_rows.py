@@ -3,8 +3,6 @@
 `FakeLedger` adds what changes them. The reading is that of the port LedgerReader.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

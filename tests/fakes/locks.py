@@ -1,7 +1,5 @@
 """The node lock in memory (port NodeLock)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

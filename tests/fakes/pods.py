@@ -1,7 +1,5 @@
 """Pods, their events and grants for nodes, in memory (ports PodApi, PodEvents, GrantAnnouncer)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

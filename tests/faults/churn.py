@@ -1,7 +1,5 @@
 """Pods that come and go while something happens to the system, and what became of each."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

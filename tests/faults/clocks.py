@@ -3,8 +3,6 @@
 A process is named as its command is (`hami-scheduler`, `postgres`), an agent by its node.
 """
 
-from __future__ import annotations
-
 import struct
 import subprocess
 from collections.abc import Mapping

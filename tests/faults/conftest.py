@@ -4,8 +4,6 @@
 two are left out there.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 processes; what is done to it is done to all of them, as a machine that stops or loses its power.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -6,8 +6,6 @@ SAFE-6), the API server, the kubelets' checkpoints with the agents' limits files
 container reports of its card (SAFE-2, SAFE-3).
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Container, Iterable, Iterator

@@ -1,7 +1,5 @@
 """FAULT-14: a wall clock jumps; time that decides is the ledger's or monotonic."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -8,8 +8,6 @@ Afterwards the ledger equals the pods within 30 s, every pod's history is withou
 bus has every event of the ledger exactly once by its deduplication id.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

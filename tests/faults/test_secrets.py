@@ -3,8 +3,6 @@
 Its spans are for a collector that is not there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The node-agent's NVML adapter on a real card."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A slice as containers have it: the library by /etc/ld.so.preload, and a pid namespace."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

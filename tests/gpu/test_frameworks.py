@@ -4,8 +4,6 @@ Each gets what its slice has, ends at it with its own out-of-memory error, goes 
 computes what it computes without the library.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The answer of HAMi 2.10's NVIDIA plugin, as the kubelet keeps it (protocol 5.7.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from uuid import uuid4
 

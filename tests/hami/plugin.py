@@ -4,8 +4,6 @@ It reads what HAMi's scheduler wrote on the pod, as HAMi's does, and answers All
 mode. Ids are advertised alike (`<GPU-uuid>-<i>`) and it does not prefer any.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A record is a line of `hamictl lint --jsonl` with what HAMi's real webhook answe
 sends files of them here.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """Resource amounts of a container, read the slow way (protocol 1.0.3)."""
 
-from __future__ import annotations
-
 import re
 
 from hamicommon.k8s.types import Json

@@ -1,7 +1,5 @@
 """The order in which a node's cards are tried (protocol 4.6)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

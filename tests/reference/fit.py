@@ -4,8 +4,6 @@ A pick is a dict: `card`, `mem`, `core` as they are written on the pod, `slots`,
 `profile` and `place`. Every fit returns (picks, "") or ([], HAMi's reason).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Holdings of placed pods on a node's cards (protocol 2.2, 4.4)."""
 
-from __future__ import annotations
-
 import json
 
 from hamicommon.k8s.types import Json

@@ -5,8 +5,6 @@ A card is a dict: `vendor`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa
 occupied (start, size) pairs), and for MetaX `classes` and `policies` of the slices on it.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

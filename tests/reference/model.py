@@ -6,8 +6,6 @@ chance, the model has the engine's stated keys: equal cards keep the order they 
 the first by name is chosen, vendors are asked in the order of registration.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ spec; one with restartPolicy Always goes on, any other ends before the next begi
 begun, the app containers run together. Nothing here is the engine's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from hamicommon.k8s.types import Json

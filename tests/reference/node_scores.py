@@ -1,7 +1,5 @@
 """How preferable a node is (protocol 4.6 a and f)."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -6,8 +6,6 @@ table (recorded admissions, which are lines with a pod, by `admissions.py`); the
 the sample that lies beside the checkout.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

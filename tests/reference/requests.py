@@ -4,8 +4,6 @@ A request is a dict: `vendor`, `count`, `memory` (MiB, 0 when not given), `perce
 given), `cores`, and for some vendors `extra`. The resource names are those of the chart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

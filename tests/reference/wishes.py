@@ -1,7 +1,5 @@
 """Which cards a pod's annotations ask for or refuse (protocol 1.0.2, 1.1)."""
 
-from __future__ import annotations
-
 from hamicommon.k8s.types import Json
 
 from tests.reference.inventory import Card

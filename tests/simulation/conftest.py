@@ -1,7 +1,5 @@
 """Which histories are played, and what they measured."""
 
-from __future__ import annotations
-
 import pytest
 
 FEW = tuple(str(number) for number in range(6))

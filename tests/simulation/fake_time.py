@@ -5,8 +5,6 @@ two runs differ read from it or from the seed: monotonic and wall clocks, uuids,
 Threads are run on the spot, because a thread's end has no place in a history.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

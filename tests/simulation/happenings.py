@@ -1,7 +1,5 @@
 """Actions of a script on the world: one method per kind, true when it had an object."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,8 +6,6 @@ decides: it adds up slices itself, has its own table of legal steps (architectur
 counts what really runs on each card. The promises SAFE-1..6, LIVE-1 and LIVE-2 are architecture 6.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

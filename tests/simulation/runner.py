@@ -1,7 +1,5 @@
 """Runs a script from its beginning to its end, and makes one that fails as short as it can."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

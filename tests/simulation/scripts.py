@@ -4,8 +4,6 @@ A script is data: actions with their times and arguments, so that leaving one ou
 the others. Whatever the actors decide for themselves they draw from sources of their own.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

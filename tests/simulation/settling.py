@@ -1,7 +1,5 @@
 """The end of a history: the faults are over, and what was promised by then has to hold."""
 
-from __future__ import annotations
-
 import asyncio
 
 from hami_scheduler.background_queue import MAX_DELAY_S

@@ -1,7 +1,5 @@
 """Slices added up with plain loops, for the reference model: no sum of the service's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ pytest tests/simulation --slow           100,000 steps
 pytest tests/simulation --seed 7.31      one history again, as a failure names it
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -4,8 +4,6 @@ A mutation takes one guard out of the code under test. Half of them are guards t
 itself once found missing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -5,8 +5,6 @@ pass at a border (an answer, an Allocate, a start, a fault, a commit) is a step:
 history, and the model is asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Sequence

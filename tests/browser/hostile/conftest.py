@@ -1,7 +1,5 @@
 """Clusters whose every text is hostile, and the addresses of their pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

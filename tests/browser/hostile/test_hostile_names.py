@@ -1,7 +1,5 @@
 """Text that people write into pods stays text in a browser, under a policy without inline code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """kubectl and Helm's notes against our API server."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The stores that keep an AllocationStore's promises, and what is asked of them: test data."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

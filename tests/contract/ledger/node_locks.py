@@ -1,7 +1,5 @@
 """The real node lock, opened over Redis."""
 
-from __future__ import annotations
-
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.ledger.model import LockHolder
 

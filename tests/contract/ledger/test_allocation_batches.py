@@ -1,7 +1,5 @@
 """Commands that are committed together behave as if each were carried out separately."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from typing import Any
 

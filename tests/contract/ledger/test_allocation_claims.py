@@ -1,7 +1,5 @@
 """Slices that pods hold together by ResourceClaims: what every AllocationStore promises."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Grants for pods that are on their nodes already: what every AllocationStore promises."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every AllocationStore keeps the rules of each vendor: sizes, ranges, combinations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

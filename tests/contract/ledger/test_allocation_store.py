@@ -1,7 +1,5 @@
 """Promises of every AllocationStore: the fakes, the one of tests/simulation, and Postgres."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

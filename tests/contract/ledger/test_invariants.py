@@ -1,7 +1,5 @@
 """Never over-commit: any sequence of reservations, and quotas that come during writes."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator

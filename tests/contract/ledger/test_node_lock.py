@@ -1,7 +1,5 @@
 """Promises of every NodeLock: the same cases on the fake and on Redis."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

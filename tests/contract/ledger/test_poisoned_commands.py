@@ -1,7 +1,5 @@
 """Commands that the real ledger refuses, beside good ones in one batch of the writer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import string

@@ -1,7 +1,5 @@
 """Promises of the lock in Redis only: replicas, odd keys, a Redis that fails."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -4,8 +4,6 @@ Service accounts ask with tokens that the server made for a pod of theirs, as th
 people and the kubelet by impersonation, with the groups that they would have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

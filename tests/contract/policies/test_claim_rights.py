@@ -4,8 +4,6 @@ Those of `k8s/base` are compared likewise on the whole installation
 (`tests/e2e_manifests/test_day_two.py`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which pods of a labelled namespace ask by claims, by the component `dra`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

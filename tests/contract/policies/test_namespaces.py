@@ -1,7 +1,5 @@
 """Rights to label namespaces with hami.io/, and to run pods in the system's namespace."""
 
-from __future__ import annotations
-
 import copy
 import uuid
 

@@ -1,7 +1,5 @@
 """Changes of Nodes and of their pods that a node-agent's and the scheduler's token may make."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

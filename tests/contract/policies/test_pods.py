@@ -1,7 +1,5 @@
 """Rights to change the annotations that the scheduler wrote on a pod."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """The policy of `docs/packing.md` that has kube-scheduler ask for scores for a namespace's pods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rights of each service account at the API server, tried with its token."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded

@@ -1,7 +1,5 @@
 """The token that a page of metrics wants, by a real API server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes of ResourceSlices that a node-agent's token may make, by the component `dra`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ A case has nodes of its own, so all of them are there at once. What placed pods 
 one pod by limits holds here, card by card; then the case's pod comes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping

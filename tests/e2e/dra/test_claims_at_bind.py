@@ -1,8 +1,6 @@
 """A claim's grant at /bind, on a real control plane whose nodes are played: kube-scheduler has
 allocated by a ResourceSlice that is older than what pods with limits have taken since."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 

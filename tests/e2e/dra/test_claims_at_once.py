@@ -1,7 +1,5 @@
 """A thousand pods by claims at once, on a real control plane whose nodes are played."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.pods.agreement import differences

@@ -1,7 +1,5 @@
 """Recorded and random pods through a running control plane: by claims as by limits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import deepcopy
 from random import Random

@@ -4,8 +4,6 @@ Every call goes by the folder's descriptor and follows no link, and links lead t
 test, so that nothing outside of a case's own folders is ever touched by who follows them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

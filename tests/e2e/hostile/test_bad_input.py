@@ -1,7 +1,5 @@
 """Mistakes of people and broken neighbours: one clear sentence each, nothing lost."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

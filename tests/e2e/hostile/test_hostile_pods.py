@@ -3,8 +3,6 @@
 No process ends of them, and neither the ledger nor the logs grow with what they contain.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

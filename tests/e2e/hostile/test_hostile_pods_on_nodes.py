@@ -6,8 +6,6 @@ pod's limits are as they were and hold, the ledger is true, and who takes more t
 reported so.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import stat

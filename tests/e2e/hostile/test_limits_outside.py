@@ -4,8 +4,6 @@ The pod undoes the preload inside its container, as any image with `unshare` can
 asked for a card and has all of them from its container runtime.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

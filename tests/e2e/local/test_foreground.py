@@ -1,7 +1,5 @@
 """`hamictl up` in the foreground ends with its system, and its system with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

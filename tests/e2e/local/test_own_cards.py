@@ -4,8 +4,6 @@ Here the driver is the stand-in, whose configuration the agent's environment and
 machine with a card nobody has to name anything.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From HAMi to us with pods running: its device plugin is replaced, its pods are adopted."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

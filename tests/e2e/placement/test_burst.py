@@ -4,8 +4,6 @@ kube-scheduler is stopped until all pods are there: what is measured is the way 
 how fast one client creates them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A pod that asks for the node policy `fragmentation` is placed by it, and this is explained."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each container prints which limits it has. The long run compares the two ways.
 """
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -4,8 +4,6 @@ A system of its own, because the operating mode is the whole node's; nothing sma
 what the scheduler writes is what the agent reads.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

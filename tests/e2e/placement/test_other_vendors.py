@@ -4,8 +4,6 @@ Their nodes run no agent of ours. The cases write what those vendors' device plu
 answer for them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

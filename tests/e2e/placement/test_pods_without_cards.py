@@ -1,7 +1,5 @@
 """Pods without cards where kube-scheduler asks our scheduler for scores of nodes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

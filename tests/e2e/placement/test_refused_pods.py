@@ -1,8 +1,6 @@
 """A pod that no node can take waits: kube-scheduler asks for it again when the cluster changes, and
 not because of what it has just written itself."""
 
-from __future__ import annotations
-
 import pytest
 from hamicommon.k8s.types import Json
 

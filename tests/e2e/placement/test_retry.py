@@ -1,7 +1,5 @@
 """Promise LIVE-3: a pod that fits is tried again within 2 s of capacity becoming free."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -1,7 +1,5 @@
 """Objects of the API server for the pods of hami-system."""
 
-from __future__ import annotations
-
 import base64
 
 import httpx

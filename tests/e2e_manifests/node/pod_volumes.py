@@ -1,7 +1,5 @@
 """Volumes of every kind that the manifests have, as folders of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ So the pods of `k8s/` have the ports that they name, a cluster's Services have t
 names inside a cluster resolve, whatever else runs on the machine.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -6,8 +6,6 @@ and tokens bound to the pod. In place of an image is what its Dockerfile, or tha
 image, would run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """ResourceClaims of a real node's cards: what the cases make, read and take back."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

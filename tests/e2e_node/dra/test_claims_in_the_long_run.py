@@ -1,7 +1,5 @@
 """Hundreds of pods by limits and by claims on one card, while everything that grants is killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Old manifests as claims on a real control plane: `hami.io/front-end: dra`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Slices by claims as people see them, and nodes that can't have them, on a real kubelet."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """A claim that two pods hold, or two containers of a pod: one budget, on a real kubelet."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

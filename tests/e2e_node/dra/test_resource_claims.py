@@ -4,8 +4,6 @@ Claims are named ones where no kube-controller-manager runs: templates and the r
 its doing.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

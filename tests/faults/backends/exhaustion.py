@@ -1,7 +1,5 @@
 """Backends that give nothing more: locked tables, no connection left; and many calls at once."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator, Sequence

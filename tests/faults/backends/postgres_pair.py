@@ -4,8 +4,6 @@ As CloudNativePG, Patroni and the like run them, less the watchdog: the case its
 primary is dead. Services get both addresses and follow the one that takes writes.
 """
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator

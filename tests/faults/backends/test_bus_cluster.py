@@ -1,7 +1,5 @@
 """One server of a NATS cluster dies while facts are published; streams have three copies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

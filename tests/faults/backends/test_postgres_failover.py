@@ -3,8 +3,6 @@
 Real: both Postgres servers, their replication, two scheduler processes, Redis, NATS, an API server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

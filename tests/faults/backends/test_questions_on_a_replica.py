@@ -1,7 +1,5 @@
 """Questions that a streaming replica answers in place of the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ The ledger then knows a pod that is gone and does not know one that came since. 
 again by themselves, and the pods that run must not notice anything.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -4,8 +4,6 @@ A server is killed (the supervisor starts it once more), or stopped: then it is 
 not answer, which is what a slow disk, a lost route and a paused machine look like.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

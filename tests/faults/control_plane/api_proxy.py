@@ -4,8 +4,6 @@
 are started again. kube-scheduler, the kubelets and the test itself stay on the straight way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -3,8 +3,6 @@
 Only our own services may restart here: a kubelet would read the kubeconfig that names the proxy.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """FAULT-16..18: pods and nodes go half-way."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -5,8 +5,6 @@ that runs. Afterwards every process lives, pods go on being scheduled, and the c
 repaired, shown, or has no effect by a rule that the case states.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Messages, annotations, objects and files that lie."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Rows of the ledger that lie."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """A wrong value in one store is refused, repaired or shown, and the system goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

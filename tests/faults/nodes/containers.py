@@ -4,8 +4,6 @@ A container's process is found by the kubelet's pid file; its env is the kernel'
 is read through its own mount namespace (or, where there is none, at the path that it was given).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

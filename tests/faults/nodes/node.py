@@ -1,7 +1,5 @@
 """Faults of node-0: its cards, its disk, its containers, its plugin's socket."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

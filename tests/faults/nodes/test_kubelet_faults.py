@@ -3,8 +3,6 @@
 The kubelet is ours here, whatever the API server; real ones are in `tests/e2e_node`.
 """
 
-from __future__ import annotations
-
 import time
 
 import grpc

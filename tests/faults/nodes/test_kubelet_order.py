@@ -9,8 +9,6 @@ lock again and again, so that many pods are between bind and Allocate at the sam
 PreStartContainer can distinguish them.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import threading

@@ -1,7 +1,5 @@
 """FAULT-28..30, FAULT-33, a process that outlives its pod: power, checkpoints, cards and disk."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """FAULT-1..5: the webhook is away, slow, changes its certificate; the pod is mutated twice."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from pathlib import Path

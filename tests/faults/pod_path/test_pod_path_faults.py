@@ -7,8 +7,6 @@ fails it for good (its controller makes another), and its slice must come back. 
 `pod_path_points.py`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ is there stays where it is until it breaks. A `Caller` asks for one pod after th
 over a new connection when its own breaks; the time that this costs counts as the pod's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

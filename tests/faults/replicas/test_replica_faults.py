@@ -1,7 +1,5 @@
 """FAULT-10, -39, -42: a second scheduler beside the first one, asked as kube-scheduler asks."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ part is one process, so for its seconds away pods wait and creations are tried a
 replica spares a cluster.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -7,8 +7,6 @@ are those of this environment). So one process after the other changes its versi
 restarted, as pods do in a roll-out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A bus over a real NATS, and what its tests send over it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime

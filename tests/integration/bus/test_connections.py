@@ -1,7 +1,5 @@
 """Servers that come late, are killed or fall silent, and services that end while they are asked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

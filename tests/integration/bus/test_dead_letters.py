@@ -1,7 +1,5 @@
 """A hostile sender of dead letters can't make the scheduler do more than it should (audit H8)."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Consumers that the scheduler makes and settles, read with the metrics service's own rights."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

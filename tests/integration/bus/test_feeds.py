@@ -1,7 +1,5 @@
 """Streams with their limits, and the feeds that the scheduler opens and the webhook follows."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Publishers, consumers, followers and responders: answers, redelivery, logs while they wait."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

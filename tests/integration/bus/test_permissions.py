@@ -1,7 +1,5 @@
 """Rights on the bus: readers and writers of each subject."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from datetime import UTC, datetime

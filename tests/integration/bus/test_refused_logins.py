@@ -1,7 +1,5 @@
 """A server that closes connections before its first answer, as one that can't ask about a login."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

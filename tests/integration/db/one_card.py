@@ -1,7 +1,5 @@
 """A ledger with one node and one card."""
 
-from __future__ import annotations
-
 import asyncpg
 
 ID = "00000000-0000-4000-8000-{:012}"

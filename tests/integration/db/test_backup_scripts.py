@@ -3,8 +3,6 @@
 `tests/e2e_manifests/test_day_two.py` runs them as the Jobs that they are.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

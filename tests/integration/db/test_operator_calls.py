@@ -1,7 +1,5 @@
 """Calls of operators: written before they are carried out, and changed or removed by nobody."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import asyncpg

@@ -1,7 +1,5 @@
 """The relay between the ledger and the bus, on a real PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Partitions of the ledger by day, and the groups that nodes are in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta

@@ -1,7 +1,5 @@
 """Every connection of a service is made in one way, whichever service makes it."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """Every sum of the ledger counts sidecars beside init containers, old rows as before."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any text and JSON that people can write reaches PostgreSQL, and comes back but for its NULs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -3,8 +3,6 @@
 Everything happened on 20 November 2025, up to 14:05 UTC.
 """
 
-from __future__ import annotations
-
 import asyncpg
 
 _CARDS = """

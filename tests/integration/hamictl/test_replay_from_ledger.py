@@ -1,7 +1,5 @@
 """`hamictl dump` and `hamictl replay --from ledger` on a real ledger, as its reader."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

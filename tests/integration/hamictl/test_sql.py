@@ -1,7 +1,5 @@
 """`hamictl sql` only reads, whatever its login may do: here it is the owner, a superuser."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

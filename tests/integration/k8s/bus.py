@@ -1,7 +1,5 @@
 """NATS as `k8s/` configures it, for tests: without TLS and on a free port."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The environment is the manifest's, with ports that are free; what Secrets hold l
 a real API server `hami-bootstrap` makes those files, and `kubectl create token` the tokens.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """A cluster with our scheduler and ledger, as `k8s/base` runs them."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 from dataclasses import dataclass

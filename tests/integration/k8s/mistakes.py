@@ -1,7 +1,5 @@
 """Wrong settings of users, and the text of hamictl's sentence on each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer

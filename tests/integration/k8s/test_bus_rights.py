@@ -1,7 +1,5 @@
 """Calls of scheduler, metrics and webhook on a bus with the rights of `k8s/`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """`hamictl doctor` on a cluster, and beside one with a local system."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

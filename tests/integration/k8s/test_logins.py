@@ -1,7 +1,5 @@
 """Node-agents on the bus of `k8s/`: each reaches its own node's subjects, whatever it publishes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

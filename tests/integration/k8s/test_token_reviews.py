@@ -1,7 +1,5 @@
 """Owners of tokens, by a real API server (KUBEBUILDER_ASSETS names the folder)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One node that reports as much as the bus takes neither fills the database nor the memory."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime, timedelta

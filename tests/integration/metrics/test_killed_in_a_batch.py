@@ -1,8 +1,6 @@
 """The service is killed in the middle of a batch, and the bus is read from its beginning, twice:
 each sample is there once, and the sums are those of the samples."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

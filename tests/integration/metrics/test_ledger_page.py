@@ -1,7 +1,5 @@
 """Metrics of the ledger and of its servers' certificates, as Prometheus scrapes them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

@@ -1,7 +1,5 @@
 """The time slider: at any moment the page's grid is allocations_at() is a replayed model."""
 
-from __future__ import annotations
-
 import random
 import re
 import uuid

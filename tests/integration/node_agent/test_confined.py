@@ -1,7 +1,5 @@
 """The agent where little is allowed or there: as its manifest has it, as nobody, with no API."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

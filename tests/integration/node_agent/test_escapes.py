@@ -3,8 +3,6 @@
 Each program takes a little first, by which it is past the library, and then more than its grant.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import time

@@ -3,8 +3,6 @@
 The emulated API server has no resource.k8s.io: claims come from a table here.
 """
 
-from __future__ import annotations
-
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 from hamicommon.dra.devices import DRIVER, device_name

@@ -1,7 +1,5 @@
 """Real Postgres, Redis and NATS and the emulated API server, for replicas of the scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 The tests play kube-scheduler (HTTP) and the node-agents (the bus).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import uuid

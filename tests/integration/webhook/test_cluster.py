@@ -1,7 +1,5 @@
 """The webhook over a real NATS: it learns cards and quotas, and is open for business without."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

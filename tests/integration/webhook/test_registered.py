@@ -4,8 +4,6 @@ The rows of the audit that admission can close: a pod's spec alone took 20 to 80
 of 4, or saw every card of its node.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """NVML's figures of processes as drivers give them: means, and of a shared card hit or miss."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Dependencies between the compilation units of the native parts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Lays an answer of `hamictl simulate --jsonl` beside the model's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

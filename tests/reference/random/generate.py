@@ -4,8 +4,6 @@
 Amounts are chosen so that about half of the nodes fit: small sets of values that meet each other.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 from hamicommon.k8s.types import Json

@@ -1,7 +1,5 @@
 """Random nodes, each vendor's cards in the form in which that vendor's plugin reports them."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """Random pods that hold slices of a node's cards already."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """Random pods that are to be placed: what they ask for, and which cards they may have."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

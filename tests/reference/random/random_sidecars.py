@@ -1,7 +1,5 @@
 """Random pods of init containers, sidecars and app containers, and nodes that they fill."""
 
-from __future__ import annotations
-
 from random import Random
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice

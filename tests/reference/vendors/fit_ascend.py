@@ -1,7 +1,5 @@
 """Ascend chips (protocol 1.16)."""
 
-from __future__ import annotations
-
 from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, short, standard

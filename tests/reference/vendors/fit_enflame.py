@@ -1,7 +1,5 @@
 """Slices of Enflame cards (protocol 1.12)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hamicommon.k8s.types import Json

@@ -1,7 +1,5 @@
 """Kunlun cards, whole and in equal parts: cards that are linked (protocol 1.9, 1.10)."""
 
-from __future__ import annotations
-
 from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, pick

@@ -1,7 +1,5 @@
 """Slices of MetaX cards (protocol 1.8)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hamicommon.k8s.types import Json

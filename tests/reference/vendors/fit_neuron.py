@@ -1,7 +1,5 @@
 """AWS Neuron devices side by side, or some cores of one (protocol 1.13)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hamicommon.k8s.types import Json

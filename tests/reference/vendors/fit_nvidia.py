@@ -1,7 +1,5 @@
 """NVIDIA cards, whole and as MIG slices (protocol 1.1)."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 from hamicommon.k8s.types import Json

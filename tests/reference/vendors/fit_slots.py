@@ -1,7 +1,5 @@
 """AMD, Enflame GCU, Biren and Vastai: fewer rules than the standard loop (protocol 1.2 to 1.15)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A node-agent: the real use cases of `hami_node_agent`, on simulated wires and disk."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath

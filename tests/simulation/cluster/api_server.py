@@ -5,8 +5,6 @@
 watch is late by a time of its own and breaks at times, but keeps the order, as etcd's does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping

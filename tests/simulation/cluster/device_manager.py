@@ -1,7 +1,5 @@
 """The kubelet's device manager: which device ids a container gets, and what it keeps of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Beside what it does every day it does what it may do: ask /filter twice in a cyc
 never bind, bind twice, bind without having asked, act on an old picture of the pod.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -6,8 +6,6 @@ until the next admission, and PreStartContainer is asked before every start. A p
 its pod's object.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

@@ -5,8 +5,6 @@ there and back, and whatever the weather makes of it. A process that was killed 
 another one, not even in a `finally`; one that is stopped waits at the wire it is about to cross.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import random

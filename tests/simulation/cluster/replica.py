@@ -1,7 +1,5 @@
 """A scheduler replica: the real service of `hami_scheduler.bootstrap`, on simulated wires."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A pod as its kubelet has seen it by its watch so far."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field

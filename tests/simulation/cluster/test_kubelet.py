@@ -1,7 +1,5 @@
 """The simulated kubelet where a history once went wrong by its fault alone."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

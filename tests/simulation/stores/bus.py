@@ -4,8 +4,6 @@ Delivery is at least once and, among the messages of one consumer, in no order: 
 overtaken. Source of the rules: `hamicommon.bus.consumer`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

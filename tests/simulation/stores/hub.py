@@ -1,7 +1,5 @@
 """The bus's server: streams that remember, consumers, who follows and who answers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field

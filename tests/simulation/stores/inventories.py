@@ -1,7 +1,5 @@
 """Nodes and cards of the simulated database: as `PostgresInventory` has them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

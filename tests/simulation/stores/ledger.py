@@ -4,8 +4,6 @@
 holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime

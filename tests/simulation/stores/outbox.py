@@ -1,7 +1,5 @@
 """The outbox and its relay, as `hamicommon.ledger.outbox` over the simulated database."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

@@ -6,8 +6,6 @@ an older version can be heard by a newer schema:
     python -m tests.integration.db.migrations.conversation DSN FILE  (an empty database)
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """`hamictl db` through `kubectl port-forward`, which ends when Postgres closes a connection."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest

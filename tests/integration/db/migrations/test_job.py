@@ -1,7 +1,5 @@
 """`python -m hamicommon.ledger`, as the Jobs of `k8s/` run it, beside servers that come later."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The roles of `k8s/base`, made as its Job makes them, on a ledger upgraded from any revision."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

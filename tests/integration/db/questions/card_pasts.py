@@ -1,7 +1,5 @@
 """Any past of one card: what it was, whether its node was heard, and what was granted of it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

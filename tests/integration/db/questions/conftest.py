@@ -1,7 +1,5 @@
 """Ledgers that the tests of questions share: a filled one, and one that stays empty."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 import asyncpg

@@ -1,7 +1,5 @@
 """Capacity and its owners over time: kept by triggers, and adding up to the last microsecond."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Answers are the same by command, by API and in SQL, and show only one's own namespaces."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

@@ -1,7 +1,5 @@
 """Refusals at admission: each counted once, in few rows, whatever a user does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Questions on pods that wait: under which reason, behind whom, and what they ask for."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """A connection to the ledger of a test."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pages for a user who may see one namespace alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The pages of the real service on a real PostgreSQL, and how a test reads one."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

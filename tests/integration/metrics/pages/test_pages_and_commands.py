@@ -1,7 +1,5 @@
 """One ledger, one moment: a page, the command beside it and plain SQL have the same numbers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -2,8 +2,6 @@
 `tests/integration/db/questions/test_one_answer_everywhere.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Readings of the ledger by the pages: changes since the last one, and an unavailable ledger."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams bring what changed to open pages."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Series of charts, and which users may see whose names, queries and scripts."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

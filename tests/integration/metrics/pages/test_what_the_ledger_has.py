@@ -1,7 +1,5 @@
 """Pages show what the ledger has, now and then."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

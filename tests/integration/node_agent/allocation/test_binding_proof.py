@@ -1,7 +1,5 @@
 """BINDING=auto: late where the container runtime itself proves that it honours CDI, else lock."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The NUMA nodes of cards: as sysfs has them, else as NVML has them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

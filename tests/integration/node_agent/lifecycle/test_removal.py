@@ -1,7 +1,5 @@
 """Removal clears a host and its Node of the agent's traces after the last pod with a slice."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

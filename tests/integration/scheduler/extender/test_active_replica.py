@@ -1,7 +1,5 @@
 """One replica is active, by kube-scheduler's Lease; the others stand by until it moves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

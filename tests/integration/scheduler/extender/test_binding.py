@@ -1,7 +1,5 @@
 """/bind when answers are lost, binders die and pods that bypassed the scheduler interfere."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

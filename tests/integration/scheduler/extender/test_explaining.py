@@ -1,7 +1,5 @@
 """Explain over real Postgres and the emulated API server, and pods that fail each second."""
 
-from __future__ import annotations
-
 import logging
 import uuid
 from datetime import UTC, datetime, timedelta

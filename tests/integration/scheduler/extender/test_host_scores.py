@@ -1,7 +1,5 @@
 """/prioritize-without-cards over HTTP: what kube-scheduler is answered for pods without cards."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

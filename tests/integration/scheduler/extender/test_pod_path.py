@@ -1,7 +1,5 @@
 """A pod's way through /filter and /bind: once, repeated, and with the node's lock held."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 

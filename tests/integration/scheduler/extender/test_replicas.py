@@ -1,7 +1,5 @@
 """Several replicas decide at once: each slot is given once, and each knows of the other's."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Reasons that keep pods off (quotas, cordons, lost cards), and granted cards that change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

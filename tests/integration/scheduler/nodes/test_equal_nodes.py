@@ -4,8 +4,6 @@ Ids of other vendors' cards are numbers or bus addresses: the ledger names them 
 everything that the nodes and the users read or write names them by id.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Which reports of nodes count, and which of their cards: clocks, restarts, duplicates."""
 
-from __future__ import annotations
-
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any

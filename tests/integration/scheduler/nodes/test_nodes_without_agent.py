@@ -1,7 +1,5 @@
 """A pod's way on nodes of other vendors' plugins: annotated answers, inventories and locks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """A ledger with wrong values is compared and repaired, and backends that are away come back."""
 
-from __future__ import annotations
-
 import json
 
 import nats

@@ -1,7 +1,5 @@
 """The scheduler's metrics page, its figures for the webhook, and its audit trail."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

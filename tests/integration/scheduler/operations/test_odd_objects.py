@@ -1,7 +1,5 @@
 """Odd objects end no loop, and simulations stop no decision."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Two years of history, of which the older part goes: every promise of the ledger still holds."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

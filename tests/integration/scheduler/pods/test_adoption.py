@@ -1,7 +1,5 @@
 """Pods of a running HAMi into the ledger: judged by their nodes' answers, over the real bus."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 On a real control plane: `tests/e2e/dra/test_claims_at_bind.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

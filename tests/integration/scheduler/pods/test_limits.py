@@ -1,7 +1,5 @@
 """Nodes' findings on limits, in a real ledger and at an API server: history, events, the end."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Annotations of a pod repeat what the ledger has, whatever becomes of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How a grant ends: by the pod, its node, its deadline, or because nobody took it up."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 

@@ -3,8 +3,6 @@
 The same on a real control plane and kubelet: `tests/e2e_node/dra/test_resource_claims.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

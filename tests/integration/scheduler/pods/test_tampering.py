@@ -1,7 +1,5 @@
 """Pods whose annotations are missing, foreign or changed, and reports that are missing or wrong."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
