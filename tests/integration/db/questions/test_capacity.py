@@ -8,8 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_metrics.adapters.capacity import sum_up_capacity
-from hami_metrics.adapters.showback import sum_up_showback
+from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports.ledger import AgentInventory
