@@ -20,7 +20,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
 from hamicommon.ledger.cards.room import demands, wanted_by
-from hamicommon.ledger.claimed import counted, without
+from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.model import (
     CardCounters,
     Change,
@@ -139,7 +139,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             placement=replace(placement, containers=containers),
             quota=self._quota_of(containers),
         )
-        return replace(entry, draft=draft, claims=counted(entry.claims, held))
+        return replace(entry, draft=draft, claims=mark_counted(entry.claims, held))
 
     async def advance(self, step: StateStep) -> Change | None:
         """See the port."""

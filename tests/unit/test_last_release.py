@@ -21,7 +21,7 @@ def git(project: Path, *argv: str) -> str:
 
 
 def commit(project: Path, changelog: str) -> str:
-    """Its short name."""
+    """Make a commit and return its short name."""
     (project / "CHANGELOG.md").write_text(changelog)
     git(project, "add", "CHANGELOG.md")
     git(project, "commit", "--quiet", "--allow-empty", "--message", "change")

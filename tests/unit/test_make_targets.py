@@ -1,4 +1,4 @@
-"""What pages call by `make` is there."""
+"""Make targets that pages name exist."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def series(found: Iterable[Metric]) -> int:
 
 
 def formula(port: str) -> str:
-    """As the page has it."""
+    """Return the page's formula."""
     [found] = re.findall(rf"^\| `:{port}` \| `([^`]+)`", PAGE.read_text(), re.MULTILINE)
     return str(found)
 

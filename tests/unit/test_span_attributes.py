@@ -11,7 +11,7 @@ from hamicommon.telemetry import pod_attributes
 
 SERVICES = Path(__file__).parents[2] / "services"
 KUBERNETES = {"k8s.node.name", "k8s.container.name"}
-"""Of the semantic conventions; a pod's own three come from `pod_attributes`."""
+"""Attributes of the semantic conventions; a pod's own three come from `pod_attributes`."""
 _SETTERS = {"set_attribute", "set_attributes", "start_as_current_span", "start_span"}
 _MAKERS = {"attributes"}
 """Functions that return what a span is given."""

@@ -1,4 +1,4 @@
-"""What comments and pages cite is in the repository."""
+"""Files that comments and pages cite are in the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the answers lie that were recorded from HAMi itself (they are no part of this project)."""
+"""Path of the answers that were recorded from HAMi itself (they are no part of this project)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the settings is reported with the variable's name and without its value."""
+"""Invalid settings are reported with the variable's name and without its value."""
 
 import pytest
 from hamicommon.settings import PostgresSettings, RedisSettings, describe

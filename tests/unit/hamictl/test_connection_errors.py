@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 
 async def _closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """As `kubectl port-forward` does whose pod is gone."""
+    """Close every connection, like a `kubectl port-forward` whose pod is gone."""
     del reader
     writer.close()
 

@@ -41,7 +41,7 @@ SPAN = {
 
 @pytest.fixture
 def spans(tmp_path: Path) -> Path:
-    """Of a pod `ns/p`, with a hostile name in it."""
+    """Write the spans of a pod `ns/p`, with a hostile name among them."""
     path = tmp_path / "spans.jsonl"
     path.write_text(json.dumps(SPAN) + "\n")
     return path
@@ -53,7 +53,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def on_a_terminal(*argv: str) -> str:
-    """What a terminal gets, of both streams."""
+    """Return both streams' output on a terminal."""
     ours, theirs = pty.openpty()
     with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
         got = pool.submit(_all_of, ours)

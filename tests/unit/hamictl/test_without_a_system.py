@@ -1,4 +1,4 @@
-"""Where no system runs and the environment names none, a question gets one sentence."""
+"""Without a running system and without one in the environment, a question gets one sentence."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_pod_that_waits_for_one_node_gets_no_other() -> None:
 
 
 class Scored(EngineCluster):
-    """Whose scores for hosts are given."""
+    """A cluster with given scores for its hosts."""
 
     levels: Int
 

@@ -9,7 +9,7 @@ from hamireplay.trace import Trace, TraceNode, TracePod
 
 CARD_MIB = 25_000
 PERCENTS = (65, 65, 65, 47, 47, 47, 47, 32, 32, 32)
-"""Of a card, by slice: 65 and 32 fill one, 47 and 47 nearly."""
+"""Slices of a card: 65 and 32 fill one, 47 and 47 nearly."""
 
 
 def trace(*, of_memory: bool) -> Trace:

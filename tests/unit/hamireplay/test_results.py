@@ -1,4 +1,4 @@
-"""What a replay of one's own history comes to, in sentences."""
+"""Results of a replay of one's own history, in sentences."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What `k8s/` holds twice is the same in both places."""
+"""Text that `k8s/` holds twice is the same in both places."""
 
 import hashlib
 import json
@@ -208,7 +208,7 @@ RIGHTS = {
         "events": {"create"},
     },
 }
-"""What each service calls, and so all that it may."""
+"""Calls of each service, and so all rights that it may have."""
 
 
 @pytest.mark.parametrize("service", RIGHTS)
@@ -345,7 +345,7 @@ def digest(data: dict[str, str]) -> str:
 
 
 def test_no_two_containers_listen_on_one_port() -> None:
-    """Where pods share an address (a machine's network, a stand-in) they must not meet."""
+    """Pods that share an address (a machine's network, a stand-in) must not collide."""
     listening = [
         entry["value"].rpartition(":")[2]
         for path in BASE.glob("*.yaml")

@@ -43,7 +43,7 @@ def of_kind(*kinds: str) -> list[dict[str, Any]]:
 
 
 def templates() -> dict[str, dict[str, Any]]:
-    """Of every pod that the manifests make, by the object's name."""
+    """List the pod templates of the manifests, by the object's name."""
     found = {
         each["metadata"]["name"]: each["spec"]["template"]
         for each in of_kind("Deployment", "StatefulSet", "DaemonSet", "Job")

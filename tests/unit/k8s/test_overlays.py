@@ -1,4 +1,4 @@
-"""What the overlays and components of `k8s/` come to, as kubectl renders them."""
+"""Overlays and components of `k8s/`, as kubectl renders them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ USERS, VENDORS_OWN = patterns(variable("hami-pod-annotations", "owned"))
 
 
 def owned(key: str) -> bool:
-    """As the policy has it, of a pod that the scheduler placed."""
+    """Return whether the policy protects the key on a pod that the scheduler placed."""
     if key.startswith("hami.io/"):
         return not USERS.search(key)
     return bool(VENDORS_OWN.search(key))

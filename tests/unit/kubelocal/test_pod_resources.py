@@ -1,4 +1,4 @@
-"""What a pod occupies."""
+"""Resources that a pod occupies."""
 
 import pytest
 from hamicommon.errors import InvalidRequest

@@ -1,4 +1,4 @@
-"""Who may read the page that names tenants."""
+"""Access to the page that names tenants."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reviews:
         return caller.username == "scraper" and str(right) == "get /metrics"
 
 
-async def asked(path: str, token: str, *, guarded: bool = True) -> httpx.Response:
+async def get(path: str, token: str, *, guarded: bool = True) -> httpx.Response:
     access = Access(Reviews()) if guarded else None
     transport = httpx.ASGITransport(app=create_app(CollectorRegistry(), list, access))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -44,14 +44,14 @@ async def asked(path: str, token: str, *, guarded: bool = True) -> httpx.Respons
 async def test_the_page_that_names_tenants_wants_a_token_with_the_right(
     token: str, status: int, sentence: str
 ) -> None:
-    answer = await asked("/metrics", token)
+    answer = await get("/metrics", token)
 
     assert answer.status_code == status
     assert sentence in answer.json()["detail"]
 
 
 async def test_who_may_scrape_scrapes_and_probes_need_no_token() -> None:
-    assert (await asked("/metrics", "scraper")).status_code == 200
-    assert (await asked("/metrics", "", guarded=False)).status_code == 200
+    assert (await get("/metrics", "scraper")).status_code == 200
+    assert (await get("/metrics", "", guarded=False)).status_code == 200
     for path in ("/healthz", "/readyz"):
-        assert (await asked(path, "")).status_code == 200
+        assert (await get(path, "")).status_code == 200

@@ -56,11 +56,11 @@ async def test_reports_that_came_together_are_one_write(
     writes: list[int] = []
     write = store.write
 
-    async def counted(samples: Sequence[Sample]) -> int:
+    async def count_write(samples: Sequence[Sample]) -> int:
         writes.append(len(samples))
         return await write(samples)
 
-    monkeypatch.setattr(store, "write", counted)
+    monkeypatch.setattr(store, "write", count_write)
     reports = [usage(number, START + timedelta(seconds=number)) for number in range(3)]
 
     *stored, refused = await history.ingest(list(map(message, [*reports, b"{}"])))
@@ -204,11 +204,11 @@ async def test_many_rows_are_several_writes(
 ) -> None:
     writes: list[int] = []
 
-    async def counted(samples: Sequence[Sample]) -> int:
+    async def count_write(samples: Sequence[Sample]) -> int:
         writes.append(len(samples))
         return len(samples)
 
-    monkeypatch.setattr(store, "write", counted)
+    monkeypatch.setattr(store, "write", count_write)
 
     await history.ingest([message(amplified(second, cards=200)) for second in range(5)])
 

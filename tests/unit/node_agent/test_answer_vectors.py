@@ -67,7 +67,7 @@ def device(path: str) -> api.DeviceSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Vector:
-    """What is asked, and HAMi's answer."""
+    """A request, and HAMi's answer."""
 
     expect: api.ContainerAllocateResponse
     shares: tuple[Any, ...] = ONE

@@ -1,4 +1,4 @@
-"""Whose Lease it is, until when, and what a replica does about it."""
+"""The Lease's holder, its end, and a replica's reaction to both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def held(identity: str | None, renewed: str = "1", duration_s: int | None = 6) -
     return {"spec": spec if identity is None else spec | {"holderIdentity": identity}}
 
 
-def seen(*leases: Json, clock: Clock | None = None) -> SchedulerLease:
+def watched_lease(*leases: Json, clock: Clock | None = None) -> SchedulerLease:
     lease = SchedulerLease("hami-system/hami-scheduler", POD, clock or Clock())
     for each in leases:
         lease.on_upsert(each, None)
@@ -56,7 +56,7 @@ OTHERS = held("other_1")
 def test_the_holders_pod_is_what_stands_before_the_underscore(
     identity: str | None, *, is_here: bool
 ) -> None:
-    assert seen(OTHERS, held(identity)).is_held_here is is_here
+    assert watched_lease(OTHERS, held(identity)).is_held_here is is_here
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_the_holders_pod_is_what_stands_before_the_underscore(
 def test_a_holder_counts_once_it_was_seen_to_take_or_renew_the_lease(
     leases: list[Json], *, is_here: bool
 ) -> None:
-    assert seen(*leases).is_held_here is is_here
+    assert watched_lease(*leases).is_held_here is is_here
 
 
 @pytest.mark.parametrize(("after_s", "is_here"), [(0.0, True), (5.9, True), (6.0, False)])
 def test_it_ends_when_it_was_not_renewed_for_its_duration(after_s: float, *, is_here: bool) -> None:
     clock = Clock()
-    lease = seen(OTHERS, held(f"{POD}_1"), clock=clock)
+    lease = watched_lease(OTHERS, held(f"{POD}_1"), clock=clock)
 
     clock.at_s += after_s
 
@@ -91,7 +91,7 @@ def test_it_ends_when_it_was_not_renewed_for_its_duration(after_s: float, *, is_
 
 
 def test_a_lease_that_was_deleted_is_nobodys_and_may_be_made_again() -> None:
-    lease = seen(OTHERS, held(f"{POD}_1"))
+    lease = watched_lease(OTHERS, held(f"{POD}_1"))
 
     lease.on_delete({})
     assert (lease.is_held_here, lease.holder) == (False, "")
@@ -120,7 +120,7 @@ async def test_a_replica_that_stands_by_names_the_active_one(
     leases: list[Json], later_s: float, sentence: str
 ) -> None:
     clock = Clock()
-    activity = Activity(seen(*leases, clock=clock))
+    activity = Activity(watched_lease(*leases, clock=clock))
     clock.at_s += later_s
 
     with pytest.raises(StandingBy, match=f"^this replica stands by: {sentence}$"):
@@ -129,7 +129,7 @@ async def test_a_replica_that_stands_by_names_the_active_one(
 
 def test_a_replica_that_reads_the_ledger_still_is_not_active() -> None:
     with pytest.raises(StandingBy, match="has just become active, and compares the ledger first"):
-        Activity(seen(OTHERS, held(f"{POD}_1"))).check()
+        Activity(watched_lease(OTHERS, held(f"{POD}_1"))).check()
 
 
 async def test_without_a_lease_a_replica_is_always_active() -> None:
@@ -141,7 +141,7 @@ async def test_without_a_lease_a_replica_is_always_active() -> None:
 
 
 async def test_taking_and_losing_it_wakes_who_waits() -> None:
-    lease = seen(OTHERS)
+    lease = watched_lease(OTHERS)
     async with asyncio.timeout(PATIENCE_S):
         taken = asyncio.create_task(lease.wait_until_held_here())
         await asyncio.sleep(0)

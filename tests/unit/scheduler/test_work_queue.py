@@ -1,4 +1,4 @@
-"""What fails is tried again ever more rarely, and at once when it is another object."""
+"""Failed items are retried ever more rarely, and immediately when it is another object."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def annotated(ledger: Refusing, clock: Time) -> Worker:
 async def refused_for_an_hour(
     make: Callable[[Refusing, Time], Worker], error: Exception
 ) -> tuple[Refusing, Time, Worker]:
-    """Its item was due once, and every second since."""
+    """Run a worker for an hour with an item that is refused every time."""
     ledger, clock = Refusing(error), Time()
     once, change = make(ledger, clock)
     change()

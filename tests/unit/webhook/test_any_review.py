@@ -248,7 +248,7 @@ async def check_patch(http: httpx.AsyncClient, review: Json, patch: list[Json]) 
 
 
 PARTS = 10
-"""So that 10,000 reviews stay within the time-out of a test on a slow machine."""
+"""Parts that keep 10,000 reviews within a test's time-out on a slow machine."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -261,9 +261,9 @@ def test_any_review_is_answered(part: int, request: pytest.FixtureRequest) -> No
         database=None,
     )
     @given(reviews())
-    def answered(body: bytes) -> None:
+    def answer_reviews(body: bytes) -> None:
         runner.run(check(http, body))
 
     with runner:
-        answered()
+        answer_reviews()
         runner.run(http.aclose())

@@ -1,4 +1,4 @@
-"""What the webhook believes of what the bus carries, and when it does not."""
+"""The webhook's view of the cluster from the bus, and when it is discarded."""
 
 from __future__ import annotations
 

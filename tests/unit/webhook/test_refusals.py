@@ -1,4 +1,4 @@
-"""What a refusal holds for an auditor: who, as whom, for which controller, and why."""
+"""An auditor's data of a refusal: the user, the impersonator, the controller, and the reason."""
 
 import json
 from datetime import UTC, datetime

@@ -81,7 +81,7 @@ class EngineCluster:
         if row is None:
             shape = shape_of(request)
             if shape is not None:
-                self.view.usual.saw(shape)
+                self.view.usual.add_arrival(shape)
             has_room = (self._free_cpu >= pod.cpu_milli) & (self._free_memory >= pod.memory_mib)
             rows = np.flatnonzero(has_room)
         elif self._might_hold(pod, row):

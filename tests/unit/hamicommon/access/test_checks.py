@@ -1,4 +1,4 @@
-"""Who may ask: what the API server is asked, and what of it is kept."""
+"""Questions to the API server about a caller's rights, and how long their answers are cached."""
 
 from __future__ import annotations
 

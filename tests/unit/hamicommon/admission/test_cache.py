@@ -1,4 +1,4 @@
-"""What was cached of another pod is what `mutate` would answer for this one."""
+"""A cached answer for another pod equals the answer of `mutate` for this one."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every look that is taken."""
     taken: list[object] = []
 
-    def counted(
+    def count_look(
         seen: dict[str, Any], installed: AdmissionRules, standing: NamespacePermits
     ) -> pod_review.Look:
         taken.append(seen)
         return pod_review.look_at(seen, installed, standing)
 
-    monkeypatch.setattr(cache, "look_at", counted)
+    monkeypatch.setattr(cache, "look_at", count_look)
     return taken
 
 

@@ -1,4 +1,4 @@
-"""What admission answers to each of HAMi's example pods, beside what was reviewed by eye.
+"""Admission's answers to HAMi's example pods, compared with answers reviewed by eye.
 
 The examples are no part of this project; `golden/` holds our answers to them, one file per example.
 `pytest --update-golden` writes them again.

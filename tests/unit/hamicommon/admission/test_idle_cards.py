@@ -1,4 +1,4 @@
-"""What can never fit is reported at once, with what would; what may fit once a pod ends is not."""
+"""Requests that can never fit are reported; those that fit after a pod ends are not."""
 
 from __future__ import annotations
 

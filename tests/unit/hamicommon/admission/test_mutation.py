@@ -1,4 +1,4 @@
-"""What the webhook answers, decision by decision (protocol 3 and 1.1)."""
+"""The webhook's answers, decision by decision (protocol 3 and 1.1)."""
 
 from copy import deepcopy
 from typing import Any

@@ -55,7 +55,7 @@ def test_no_card_of_many_keeps_a_container_that_sees_none() -> None:
 
 
 REFUSE_ZERO = ("AWSNeuron", "Enflame", "Mthreads")
-"""As HAMi, with a sentence."""
+"""Vendors that refuse a count of zero, as HAMi does, with a sentence."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the scheduler acknowledges for the readers of deliveries."""
+"""The scheduler's acknowledgements for the readers of deliveries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamicommon.errors import InvalidRequest
 REPLY = "$JS.ACK.HAMI_USAGE.metrics-usage.1.2.3.1795968691852064022.4"
 
 
-def settled(*replies: str) -> bytes:
+def settled_payload(*replies: str) -> bytes:
     messages = tuple((reply, Settlement.DONE) for reply in replies)
     return Settled(messages=messages).model_dump_json().encode()
 
@@ -43,11 +43,11 @@ def test_each_outcome_is_an_acknowledgement_of_its_own() -> None:
 )
 def test_nothing_but_messages_of_the_own_consumer_is_acknowledged(reply: str) -> None:
     with pytest.raises(InvalidRequest, match=r"settles no message of"):
-        acknowledgements(USAGE.settled_subject, settled(REPLY, reply))
+        acknowledgements(USAGE.settled_subject, settled_payload(REPLY, reply))
 
 
 def test_one_consumer_does_not_settle_for_another() -> None:
     with pytest.raises(InvalidRequest):
-        acknowledgements(REFUSALS.settled_subject, settled(REPLY))
+        acknowledgements(REFUSALS.settled_subject, settled_payload(REPLY))
     with pytest.raises(InvalidRequest, match="settles no consumer"):
-        acknowledgements("hami.settled.v1.scheduler-reports", settled(REPLY))
+        acknowledgements("hami.settled.v1.scheduler-reports", settled_payload(REPLY))

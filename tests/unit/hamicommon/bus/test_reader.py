@@ -1,4 +1,4 @@
-"""What can't be read is refused in one sentence, an unknown version above all."""
+"""Unreadable payloads are refused in one sentence, unknown versions above all."""
 
 from __future__ import annotations
 

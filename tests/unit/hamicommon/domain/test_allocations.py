@@ -1,4 +1,4 @@
-"""What a card must hold for an allocation, and which state may follow which."""
+"""A card's capacity for an allocation, and the transitions between its states."""
 
 import pytest
 from hamicommon.domain.allocations import (

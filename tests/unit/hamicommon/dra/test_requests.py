@@ -25,7 +25,7 @@ def claim(*requests: Json) -> Json:
     }
 
 
-def wanted(count: int = 1, *, mib: int = 0, whole: bool = False, cores: int = 0) -> ClaimedAmounts:
+def amounts(count: int = 1, *, mib: int = 0, whole: bool = False, cores: int = 0) -> ClaimedAmounts:
     return ClaimedAmounts(card_count=count, memory_mib=mib, whole_memory=whole, core_percent=cores)
 
 
@@ -36,24 +36,24 @@ ONE_OF = {"name": "r", "firstAvailable": [{"deviceClassName": GPU, "name": "a"}]
 @pytest.mark.parametrize(
     ("claims", "expected"),
     [
-        pytest.param([claim(request(capacity=SIZE))], wanted(mib=4096, cores=30), id="amounts"),
-        pytest.param([claim(request(count=2))], wanted(2, whole=True), id="whole memory"),
+        pytest.param([claim(request(capacity=SIZE))], amounts(mib=4096, cores=30), id="amounts"),
+        pytest.param([claim(request(count=2))], amounts(2, whole=True), id="whole memory"),
         pytest.param(
-            [claim(request(capacity={f"{DRIVER}/memory": "1500001"}))], wanted(mib=2), id="bytes"
+            [claim(request(capacity={f"{DRIVER}/memory": "1500001"}))], amounts(mib=2), id="bytes"
         ),
         pytest.param(
             [claim(request(capacity=SIZE)), claim(request(capacity={"memory": "1Gi"}))],
-            wanted(2, mib=4096, cores=30),
+            amounts(2, mib=4096, cores=30),
             id="the largest of two claims",
         ),
         pytest.param(
             [claim(request(capacity=SIZE, selectors=[{"cel": {"expression": "true"}}]))],
-            wanted(mib=4096, cores=30),
+            amounts(mib=4096, cores=30),
             id="whichever card",
         ),
         pytest.param(
             [claim(request(), request("o", device_class="other", count=4))],
-            wanted(whole=True),
+            amounts(whole=True),
             id="cards of ours alone",
         ),
     ],

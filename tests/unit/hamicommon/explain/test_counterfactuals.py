@@ -1,4 +1,4 @@
-"""What would have helped is what the engine decides when asked again."""
+"""Counterfactuals equal the engine's decision on the changed request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision was made on survives the way through bytes."""
+"""A decision's inputs survive encoding and decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored with a decision, and read again."""
+"""Records of decisions: stored and read again."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.sentences import (
-    asked,
+    describe_request,
     placed_sentence,
     quota_sentence,
     refusal_sentence,
@@ -147,6 +147,6 @@ def test_a_placement_explains_why_this_node() -> None:
 
 
 def test_more_cores_than_a_card_has_are_shown_as_what_they_are_taken_as() -> None:
-    assert asked(cards(memory_mib=4096, core_percent=130)).endswith(
+    assert describe_request(cards(memory_mib=4096, core_percent=130)).endswith(
         "4096 MiB and 100 % of its cores"
     )

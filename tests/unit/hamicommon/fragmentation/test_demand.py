@@ -1,4 +1,4 @@
-"""What slices need of a card is rounded up exactly, whatever the error of a division."""
+"""A slice's demand is rounded up exactly, whatever the error of a division."""
 
 from fractions import Fraction
 from math import ceil

@@ -159,9 +159,9 @@ def test_the_same_arrivals_make_the_same_mix_after_a_restart() -> None:
     arrived = [PodShape(request=cores(10 + at % 7 * 10)) for at in range(300)]
     before, after = ShapeCounts(), ShapeCounts()
     for shape in arrived:
-        before.saw(shape)
+        before.add_arrival(shape)
     for shape in arrived:
-        after.saw(shape)
+        after.add_arrival(shape)
 
     assert before.mix().distance(after.mix()) == 0
 
@@ -170,7 +170,7 @@ def test_what_no_longer_arrives_fades() -> None:
     counts = ShapeCounts(half_life=100)
     for percent in (50, 30):
         for _ in range(400):
-            counts.saw(PodShape(request=cores(percent)))
+            counts.add_arrival(PodShape(request=cores(percent)))
     mix = dict(zip(counts.mix().shapes, counts.mix().parts.tolist(), strict=True))
 
     assert mix[PodShape(request=cores(30))] == pytest.approx(16 / 17, abs=0.01)
@@ -179,8 +179,8 @@ def test_what_no_longer_arrives_fades() -> None:
 def test_rare_pods_with_several_cards_are_part_of_the_mix() -> None:
     counts = ShapeCounts()
     for _ in range(999):
-        counts.saw(PodShape(request=cores(50)))
-    counts.saw(PodShape(request=cores(100, count=8)))
+        counts.add_arrival(PodShape(request=cores(50)))
+    counts.add_arrival(PodShape(request=cores(100, count=8)))
 
     assert PodShape(request=cores(100, count=8)) in counts.mix().shapes
 
@@ -207,7 +207,7 @@ def test_what_is_kept_of_nodes_answers_as_if_they_were_asked_again(
     for version, request in enumerate(pods, start=2):
         shape = shape_of(request)
         assert shape is not None
-        view.usual.saw(shape)
+        view.usual.add_arrival(shape)
         kept = decide(request, view)
         view.memory, known = Memory(), view.memory
         fresh = decide(request, view)
@@ -235,7 +235,7 @@ def test_the_chosen_node_gives_the_cards_that_its_walk_gives(
     view = clusters.view_of(nodes)
     shape = shape_of(request)
     assert shape is not None
-    view.usual.saw(shape)
+    view.usual.add_arrival(shape)
     decision, walked = decide(request, view), feasible(request, view)
 
     assert set(decision.scores) == set(walked.placements)

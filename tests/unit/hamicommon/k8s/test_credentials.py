@@ -1,4 +1,4 @@
-"""Who we are by a kubeconfig, or the pod's service account."""
+"""Identity from a kubeconfig, or from the pod's service account."""
 
 from __future__ import annotations
 

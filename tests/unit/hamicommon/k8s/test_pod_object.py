@@ -1,4 +1,4 @@
-"""Whose pod it is, from a pod whose author may have written anything."""
+"""A pod's owner, read from an object whose author may have written anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the held time was used, by namespace: means weighted by time, and unknown is unknown."""
+"""Used share of the held time by namespace: weighted by time, and unknown stays unknown."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NAMES = [vendor.name for vendor in VENDORS]
 
 
 def disagreements(random: Random, vendors: list[str]) -> list[str]:
-    """What engine and model answer differently to one random case."""
+    """List the differences between engine and model for one random case."""
     case = generate.case(random, vendors)
     engine = SIMULATOR.answer_line(json.dumps(case), 1)
     return list(differences(engine, model.answer(case)))

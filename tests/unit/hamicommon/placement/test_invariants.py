@@ -1,4 +1,4 @@
-"""What holds for every cluster and pod: nothing is over-committed, refusals are true."""
+"""Invariants of every cluster and pod: nothing is over-committed, refusals are true."""
 
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName

@@ -46,7 +46,7 @@ def asking(
     return pod_request(pod, VENDORS, defaults or Policy())
 
 
-def given(request: PodRequest, view: ClusterView) -> tuple[str, list[str]]:
+def place_on(request: PodRequest, view: ClusterView) -> tuple[str, list[str]]:
     """The node and the cards."""
     found = place(request, view)
     assert isinstance(found, Placement), found
@@ -80,7 +80,7 @@ def sheets_cluster() -> ClusterView:
 def test_a_pods_annotations_choose_node_and_card(
     annotations: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    node, [uuid] = given(asking(annotations), sheets_cluster())
+    node, [uuid] = place_on(asking(annotations), sheets_cluster())
 
     assert (node, uuid) == expected
 
@@ -97,7 +97,7 @@ def test_a_pods_annotations_override_the_installations_policies(
     annotations: dict[str, str], expected: tuple[str, str]
 ) -> None:
     defaults = Policy(node="spread", gpu=("binpack",))
-    node, [uuid] = given(asking(annotations, defaults=defaults), sheets_cluster())
+    node, [uuid] = place_on(asking(annotations, defaults=defaults), sheets_cluster())
 
     assert (node, uuid) == expected
 
@@ -129,7 +129,7 @@ def test_chained_policies_take_cards_in_the_order_written(policy: str, expected:
     wanted = expected.split()
     view = view_of({"n": MIXED})
 
-    found = given(asking({GPU: policy}, cards=len(wanted), memory=1, cores=0), view)
+    found = place_on(asking({GPU: policy}, cards=len(wanted), memory=1, cores=0), view)
     assert found == ("n", wanted)
 
 
@@ -162,7 +162,7 @@ def test_weights_decide_which_card_is_the_fullest(weights: str, expected: str) -
         }
     )
 
-    assert given(asking({GPU: "binpack", WEIGHTS: weights}), view) == ("n", [expected])
+    assert place_on(asking({GPU: "binpack", WEIGHTS: weights}), view) == ("n", [expected])
 
 
 @pytest.mark.parametrize(
@@ -210,15 +210,15 @@ def test_topology_takes_what_nvlink_connects(busy: str, count: int, expected: st
     ]
     view = view_of({"n": usages}, {"n": linked(*names, matrix=NVLINKS)})
 
-    found = given(asking({GPU: "topology-aware"}, cards=count, memory=1), view)
+    found = place_on(asking({GPU: "topology-aware"}, cards=count, memory=1), view)
     assert found == ("n", expected.split())
 
 
 def test_topology_looks_at_fitting_cards_alone_and_without_scores_at_the_order() -> None:
     view = view_of({"n": [card(f"g{i}", index=i) for i in range(4)]})
 
-    assert given(asking({GPU: "topology-aware"}, cards=2), view) == ("n", ["g3", "g2"])
-    assert given(asking({GPU: "topology-aware,binpack"}, cards=2), view) == ("n", ["g3", "g2"])
+    assert place_on(asking({GPU: "topology-aware"}, cards=2), view) == ("n", ["g3", "g2"])
+    assert place_on(asking({GPU: "topology-aware,binpack"}, cards=2), view) == ("n", ["g3", "g2"])
 
 
 def test_cards_that_lower_each_others_score_are_compared_too() -> None:
@@ -229,7 +229,7 @@ def test_cards_that_lower_each_others_score_are_compared_too() -> None:
         {"n": linked("g0", "g1", "g2", matrix=matrix)},
     )
 
-    assert given(asking({GPU: "topology-aware"}, cards=2), view) == ("n", ["g2", "g0"])
+    assert place_on(asking({GPU: "topology-aware"}, cards=2), view) == ("n", ["g2", "g0"])
 
 
 def test_a_node_is_scored_by_all_its_cards_before_the_pod() -> None:

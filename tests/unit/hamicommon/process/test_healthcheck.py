@@ -1,4 +1,4 @@
-"""What the HEALTHCHECK of the images answers."""
+"""The answer of the images' HEALTHCHECK."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def test_a_request_in_flight_is_answered_before_the_end() -> None:
 async def test_an_idle_client_that_reads_nothing_does_not_delay_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not answer the end of TLS, for which the server would wait out its time."""
+    """The client does not answer the end of TLS, for which the server would wait out its time."""
     monkeypatch.setattr(http_server, "GRACE_S", 10 * PATIENCE_S)
     files = {"certificate_file": tmp_path / "tls.crt", "key_file": tmp_path / "tls.key"}
     Authority.new("test").make_serving("test", **files)
@@ -52,11 +52,11 @@ async def test_an_idle_client_that_reads_nothing_does_not_delay_the_end(
     # asyncio itself would wait for 30 s.
     async with asyncio.timeout(20.0):
         async with serving(app, "127.0.0.1:0", ssl_context=context) as port:
-            client = await asyncio.to_thread(asked, port)
+            client = await asyncio.to_thread(answered_connection, port)
         client.close()
 
 
-def asked(port: int) -> ssl.SSLSocket:
+def answered_connection(port: int) -> ssl.SSLSocket:
     """A connection on which one request was answered."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

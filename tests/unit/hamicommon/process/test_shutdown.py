@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 async def _answered_when_cancelled(answer: asyncio.Future[str]) -> str:
-    """What `asyncio.wait_for` of Python 3.11 does when both come in one turn of the loop."""
+    """Answer in place of the cancellation, as `asyncio.wait_for` of Python 3.11 may."""
     try:
         return await answer
     except asyncio.CancelledError:

@@ -17,7 +17,7 @@ from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus,
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 VENDORS = every_vendor()
-MOST = 200
+MAX_PODS = 200
 
 
 def a_cluster(*held_mib: int) -> Cluster:
@@ -31,7 +31,7 @@ def a_cluster(*held_mib: int) -> Cluster:
     return read_cluster([node(name, {}) for name in names], pods, VENDORS)
 
 
-def counted(pod: Json, cluster: Cluster, most: int = MOST) -> dict[str, int]:
+def count_fitting(pod: Json, cluster: Cluster, most: int = MAX_PODS) -> dict[str, int]:
     found = fitting(pod, cluster.view, VENDORS, now=NOW, most=most)
     return {str(each.node): each.pods for each in found}
 
@@ -46,7 +46,7 @@ def test_it_is_as_many_as_can_be_placed_one_after_the_other(
     held: list[int], memory: int, cards: int
 ) -> None:
     pod = asking(gpus(cards, memory))
-    counts = counted(pod, a_cluster(*held))
+    counts = count_fitting(pod, a_cluster(*held))
 
     cluster = a_cluster(*held)
     answers = plan([pod] * (sum(counts.values()) + 1), cluster, VENDORS, now=NOW)
@@ -60,12 +60,12 @@ def test_the_view_that_is_asked_stays_as_it_is() -> None:
     cluster = a_cluster(0, 3000)
     before = {name: cluster.view.cards(name) for name in cluster.nodes}
 
-    assert counted(asking(gpus(1, 500)), cluster)["n0"] > 1
+    assert count_fitting(asking(gpus(1, 500)), cluster)["n0"] > 1
     assert {name: cluster.view.cards(name) for name in cluster.nodes} == before
 
 
 def test_no_more_are_counted_on_a_node_than_are_asked_for() -> None:
-    assert counted(asking(gpus(1, 1)), a_cluster(0), most=2) == {"n0": 2}
+    assert count_fitting(asking(gpus(1, 1)), a_cluster(0), most=2) == {"n0": 2}
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_no_more_are_counted_on_a_node_than_are_asked_for() -> None:
 )
 def test_a_pod_that_is_none_for_cards_is_refused(limits: dict[str, int], sentence: str) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
-        counted(asking(limits), a_cluster(0))
+        count_fitting(asking(limits), a_cluster(0))

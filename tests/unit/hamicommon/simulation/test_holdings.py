@@ -1,4 +1,4 @@
-"""What counts as held on a card (protocol 4.4)."""
+"""Holdings of a card (protocol 4.4)."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a tenant chose of a span is bounded, in the file and over OTLP alike."""
+"""A tenant's text in a span is bounded, in the file and over OTLP alike."""
 
 import json
 import logging
@@ -35,12 +35,12 @@ class Exported:
         self.tracer: Tracer = self._provider.get_tracer("t")
 
     def lines(self) -> list[dict[str, object]]:
-        """What the file has after an orderly end."""
+        """Read the file's lines after an orderly end."""
         self._provider.shutdown()
         return [json.loads(line) for line in self._path.read_text().splitlines()]
 
     def spans(self) -> tuple[ReadableSpan, ...]:
-        """What an OTLP exporter got."""
+        """List the spans that an OTLP exporter received."""
         return self._kept.get_finished_spans()
 
 

@@ -1,4 +1,4 @@
-"""What an operator reads of an adoption."""
+"""An operator's view of an adoption."""
 
 from __future__ import annotations
 

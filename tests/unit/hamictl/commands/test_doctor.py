@@ -1,4 +1,4 @@
-"""What doctor finds where parts are away, in the order in which they are needed."""
+"""Doctor's findings about unavailable parts, in the order in which they are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write for a moment, and what it means."""
+"""Spellings of a moment, and their meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What usage, showback, who and pending print, at 80 and 200 columns and in ASCII."""
+"""Output of usage, showback, who and pending, at 80 and 200 columns and in ASCII."""
 
 from __future__ import annotations
 

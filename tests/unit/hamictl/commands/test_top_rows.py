@@ -1,4 +1,4 @@
-"""What top shows of cards: bars, holders, order, filters; unknown is never 0."""
+"""The rows of top: bars, holders, order, filters; unknown is never 0."""
 
 from __future__ import annotations
 

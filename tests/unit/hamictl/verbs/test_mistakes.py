@@ -1,4 +1,4 @@
-"""What is typed wrong is one sentence on one line and status 2: every verb, every option.
+"""A mistyped argument gets one sentence on one line and status 2: every verb, every option.
 
 Options are enumerated from the verbs themselves. One whose every text is right stands in `ANY_TEXT`
 or `NAMES_OF_FILES`; a new option that is in none of them and takes a wrong value fails here.
@@ -43,7 +43,7 @@ ARGUMENTS = {
     "apply": ["-f", "/nowhere"],
     "replay": ["--nodes", "/nowhere", "--pods", "/nowhere"],
 }
-"""What a verb needs beside the option that is tried."""
+"""Arguments that a verb needs beside the option under test."""
 
 
 def parameters() -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a person is shown of a pod: where its slices are, or why it waits."""
+"""A person's view of a pod: the place of its slices, or the reason why it waits."""
 
 from typing import Any
 

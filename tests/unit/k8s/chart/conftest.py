@@ -1,4 +1,4 @@
-"""What the Helm chart renders with values."""
+"""Renderings of the Helm chart with values."""
 
 from __future__ import annotations
 

@@ -36,20 +36,20 @@ class FakePlugin:
     async def preferred(
         self, available: Iterable[str], must_include: Iterable[str], size: int
     ) -> list[str]:
-        self._called("preferred", must_include)
+        self._record_call("preferred", must_include)
         return self.prefer
 
     async def allocate(self, ids: Iterable[str]) -> AllocateAnswer:
-        self._called("allocate", ids)
+        self._record_call("allocate", ids)
         return AllocateAnswer(raw=b"", envs={"IDS": ",".join(sorted(ids))})
 
     async def pre_start(self, ids: Iterable[str]) -> None:
-        self._called("pre_start", ids)
+        self._record_call("pre_start", ids)
 
     async def close(self) -> None:
         self.closed = True
 
-    def _called(self, name: str, ids: Iterable[str]) -> None:
+    def _record_call(self, name: str, ids: Iterable[str]) -> None:
         self.calls.append((name, tuple(sorted(ids))))
         if name in self.refuse:
             raise PluginError(f"rpc error: code = Unknown desc = {name} refused")

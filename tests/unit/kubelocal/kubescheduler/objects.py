@@ -24,7 +24,7 @@ def a_pod(name: str = "p1", **spec: Any) -> Json:
     return {"metadata": metadata, "spec": {"containers": containers, **spec}, "status": {}}
 
 
-def seen(item: Json) -> Node:
+def known_node(item: Json) -> Node:
     """The node as the cluster keeps it."""
     cluster = KnownCluster()
     cluster.set_node(item)

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 from kubelocal.kubescheduler.cluster import KnownCluster, why_unfit
 
-from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod, seen
+from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod, known_node
 
 NONE: frozenset[str] = frozenset()
 NO_MATCH = "node(s) didn't match Pod's node affinity/selector"
 
 
 def test_a_pod_that_asks_for_nothing_fits() -> None:
-    assert why_unfit(a_pod(), seen(a_node()), ignored=NONE) == ()
+    assert why_unfit(a_pod(), known_node(a_node()), ignored=NONE) == ()
 
 
 def test_every_lacking_resource_is_named() -> None:
     pod = a_pod(requests={"memory": "9Gi", "cpu": "4001m", "nvidia.com/gpu": "1"})
-    assert why_unfit(pod, seen(a_node()), ignored=NONE) == (
+    assert why_unfit(pod, known_node(a_node()), ignored=NONE) == (
         "Insufficient cpu",
         "Insufficient memory",
         "Insufficient nvidia.com/gpu",
@@ -25,13 +25,13 @@ def test_every_lacking_resource_is_named() -> None:
 
 
 def test_the_last_milli_cpu_fits() -> None:
-    assert why_unfit(a_pod(requests={"cpu": "4"}), seen(a_node()), ignored=NONE) == ()
+    assert why_unfit(a_pod(requests={"cpu": "4"}), known_node(a_node()), ignored=NONE) == ()
 
 
 def test_a_resource_that_an_extender_decides_is_not_counted() -> None:
     pod = a_pod(requests={"nvidia.com/gpumem": "3000"})
     ignored = frozenset({"nvidia.com/gpumem"})
-    assert why_unfit(pod, seen(a_node()), ignored=ignored) == ()
+    assert why_unfit(pod, known_node(a_node()), ignored=ignored) == ()
 
 
 def test_a_full_node_takes_no_pod_more() -> None:
@@ -77,25 +77,25 @@ def test_pods_seen_before_their_node_count_on_it() -> None:
 def test_a_taint_keeps_away_what_does_not_tolerate_it(
     tolerations: list[dict[str, str]], fits: bool
 ) -> None:
-    node = seen(a_node(taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]))
+    node = known_node(a_node(taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]))
     expected = () if fits else ("node(s) had untolerated taint {gpu: yes}",)
     assert why_unfit(a_pod(tolerations=tolerations), node, ignored=NONE) == expected
 
 
 def test_a_preference_against_a_node_refuses_nothing() -> None:
-    node = seen(a_node(taints=[{"key": "gpu", "effect": "PreferNoSchedule"}]))
+    node = known_node(a_node(taints=[{"key": "gpu", "effect": "PreferNoSchedule"}]))
     assert why_unfit(a_pod(), node, ignored=NONE) == ()
 
 
 def test_a_cordoned_node_is_unschedulable() -> None:
-    node = seen(a_node(unschedulable=True))
+    node = known_node(a_node(unschedulable=True))
     assert why_unfit(a_pod(), node, ignored=NONE) == ("node(s) were unschedulable",)
 
 
 def test_a_node_selector_must_match() -> None:
     pod = a_pod(nodeSelector={"zone": "a"})
-    assert why_unfit(pod, seen(a_node(labels={"zone": "a"})), ignored=NONE) == ()
-    assert why_unfit(pod, seen(a_node()), ignored=NONE) == (NO_MATCH,)
+    assert why_unfit(pod, known_node(a_node(labels={"zone": "a"})), ignored=NONE) == ()
+    assert why_unfit(pod, known_node(a_node()), ignored=NONE) == (NO_MATCH,)
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,5 @@ def test_required_affinity(term: dict[str, Any], fits: bool) -> None:
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}
         }
     }
-    node = seen(a_node(labels={"zone": "a", "cards": "8"}))
+    node = known_node(a_node(labels={"zone": "a", "cards": "8"}))
     assert why_unfit(a_pod(affinity=affinity), node, ignored=NONE) == (() if fits else (NO_MATCH,))

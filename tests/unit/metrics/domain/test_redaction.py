@@ -1,4 +1,4 @@
-"""What is left of another namespace's slice."""
+"""Redaction of another namespace's slice."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def whole(now: Round) -> Usage:
 
 
 def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
-    """As the store has them: of two of one series at one moment the first."""
+    """Return the rows that the store keeps: the first of two of one series at one moment."""
     rows: dict[tuple[datetime, Series], Sample] = {}
     for report in reports:
         for sample in samples_of(report, received_at=report.sampled_at):

@@ -37,7 +37,7 @@ class Reviews:
 
 
 class NoLedger:
-    """Who gets here was let through."""
+    """A ledger that fails when it is asked: the caller was let through."""
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
@@ -50,7 +50,7 @@ def application(viewers: Viewers, show: ShowOwners = ShowOwners.SIZES) -> Any:
     return create_app(CollectorRegistry(), list, None, [question_routes(asking, viewers)])
 
 
-async def asked(
+async def get(
     path: str,
     token: str = "",
     *,
@@ -79,7 +79,7 @@ async def test_the_list_names_the_cluster_where_it_has_a_name() -> None:
 
 
 async def test_the_list_has_every_question_with_what_it_takes() -> None:
-    items = (await asked("/api/v1/questions", "ann")).json()["items"]
+    items = (await get("/api/v1/questions", "ann")).json()["items"]
 
     by_name: Mapping[str, Any] = {item["name"]: item for item in items}
     assert set(by_name) == set(questions())
@@ -112,7 +112,7 @@ async def test_the_list_has_every_question_with_what_it_takes() -> None:
 async def test_who_may_not_ask_is_answered_why(
     token: str, path: str, status: int, sentence: str
 ) -> None:
-    answer = await asked(f"/api/v1/questions{path}", token)
+    answer = await get(f"/api/v1/questions{path}", token)
 
     assert answer.status_code == status
     assert sentence in answer.json()["detail"]
@@ -132,7 +132,7 @@ async def test_who_may_not_ask_is_answered_why(
 async def test_without_tokens_only_this_machine_is_answered(
     address: str, host: str, status: int
 ) -> None:
-    answer = await asked("/api/v1/questions", viewers=LocalViewers(), address=address, host=host)
+    answer = await get("/api/v1/questions", viewers=LocalViewers(), address=address, host=host)
 
     assert answer.status_code == status
 
@@ -152,7 +152,7 @@ async def test_where_only_this_machine_reaches_the_port_its_containers_are_answe
 ) -> None:
     viewers = LocalViewers(published=True)
 
-    answer = await asked("/api/v1/questions", viewers=viewers, address="172.18.0.9", host=host)
+    answer = await get("/api/v1/questions", viewers=viewers, address="172.18.0.9", host=host)
 
     assert answer.status_code == status
 

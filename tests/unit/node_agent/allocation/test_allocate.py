@@ -241,7 +241,7 @@ async def test_without_the_bus_the_annotation_comes_before_what_the_bus_last_ann
 
 
 async def test_a_cache_directory_that_another_answer_has_is_left_to_it() -> None:
-    """It is of an attempt that failed; a container that bypassed the scheduler may hold it."""
+    """The directory is a failed attempt's; a container that bypassed the scheduler may hold it."""
     grant = a_grant(pod="a")
     failed = replace(
         a_record(grant, ids=set(OTHER_IDS)), allocation_id=AllocationId("failed attempt")

@@ -122,7 +122,7 @@ class Node:
         self.limits[record.nonce] = record
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """It is there."""
+        """Report that the cache directory exists."""
 
     make_cache_dir = keep_cache_dir
 

@@ -1,4 +1,4 @@
-"""Where cards are devices of Dynamic Resource Allocation, and where they are not."""
+"""Conditions under which cards are devices of Dynamic Resource Allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't go with cards that are cut on demand."""
+"""Settings that exclude cards which are cut on demand."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RECORD = a_record(a_grant(), ids={f"{CARD_A}-0"}, nonce="recorded")
 
 @dataclass
 class Node:
-    """What lies there, and what the kubelet has."""
+    """A node's directories, and the kubelet's pods."""
 
     described_nonces: frozenset[str] = frozenset({"recorded", "claimed", "nobodys"})
     claimed_nonces: frozenset[str] | None = frozenset({"claimed"})

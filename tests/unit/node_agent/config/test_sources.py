@@ -1,4 +1,4 @@
-"""Who counts before whom: operator, node file, device configuration, HAMi's weak flags, default."""
+"""Precedence of settings: operator, node file, device configuration, HAMi's weak flags, default."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a kubelet meets at the socket when the agent stops."""
+"""A kubelet's view of the socket when the agent stops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

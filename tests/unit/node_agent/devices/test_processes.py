@@ -1,4 +1,4 @@
-"""Who computed how much of a card, from what NVML answers."""
+"""Shares of processes in a card's computing time, from NVML's answers."""
 
 import pytest
 from hami_node_agent.devices.processes import LONGEST_SAMPLE_US, BusySample, busy_shares
@@ -9,7 +9,7 @@ NOW_US = SINCE_US + 2 * SECOND_US
 
 
 def shares(*samples: tuple[int, float, float]) -> dict[int, float]:
-    """Of processes, each with its percent and the second in which its newest sample ended."""
+    """Return each process's percent and the second in which its newest sample ended."""
     return busy_shares(
         [
             BusySample(pid=pid, percent=percent, end_us=SINCE_US + int(end_s * SECOND_US))

@@ -1,4 +1,4 @@
-"""What is put in place for a claim, whichever of its pods the kubelet has it prepared for."""
+"""Preparation of a claim, whichever of its pods the kubelet has it prepared for."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class World:
         self.made: list[str] = []
         """Folders that were made, with an empty account."""
         self.claimed: frozenset[str] = frozenset()
-        """What the kubelet has by claims."""
+        """The kubelet's prepared claims."""
         self.holders = [(grant.pod_uid, grant.containers[0].name) for grant in grants]
         files: Any = SimpleNamespace(
             make_cache_dir=lambda name, nonce: self.made.append(name),

@@ -1,4 +1,4 @@
-"""What the kubelet is answered about a claim's devices."""
+"""Answers to the kubelet about a claim's devices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_each_claim_has_an_entry_with_its_devices_or_the_reason() -> None:
 
 
 async def test_an_alternative_is_answered_by_the_name_that_containers_use() -> None:
-    """Of `gpu/mib-81920` the kubelet finds no container, which then starts without its card."""
+    """The kubelet finds no container for `gpu/mib-81920`, which then starts without its card."""
     found = await answer("good", good=(prepared("gpu/mib-81920"),))
     [device] = found.claims["uid-good"].devices
     assert list(device.request_names) == ["gpu"]

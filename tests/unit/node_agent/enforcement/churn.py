@@ -40,7 +40,7 @@ MIB = 1024 * 1024
 GRANULE = 2 * MIB
 CARDS = tuple(GpuUuid(f"GPU-{number}") for number in range(8))
 MIG_CARD = CARDS[7]
-"""Its driver reports no memory of processes."""
+"""A card whose driver reports no memory of processes."""
 LOOK_S = 5.0
 STATUS_LAG_S = 3.0
 """The kubelet reports a container's id so long after its start, at most."""
@@ -61,7 +61,7 @@ class Process:
     blocks: list[int] = field(default_factory=list)
     modules_bytes: int = 0
     stated_bytes: int = 0
-    """What the library charged for contexts and modules when it looked last."""
+    """Bytes that the library charged for contexts and modules at its last look."""
     late_frees: list[tuple[float, int]] = field(default_factory=list)
     """(when it reaches the card, bytes): no longer charged."""
     lists_until: float = float("inf")
@@ -77,7 +77,7 @@ class Process:
         )
 
     def look_at_overhead(self, now: float) -> None:
-        """As `overhead.c`: what the driver holds beyond the blocks."""
+        """Measure the driver's memory beyond the blocks, as `overhead.c` does."""
         self.stated_bytes = max(0, self.on_card(now) - sum(self.blocks))
 
 
@@ -99,7 +99,7 @@ class Tenant:
 
     @property
     def charged(self) -> int:
-        """What the library counts."""
+        """Return the amount that the library counts."""
         return sum(sum(each.blocks) + each.stated_bytes for each in self.processes)
 
 
@@ -236,7 +236,7 @@ class Day:
         self.host.append(process)
 
     def _end(self, tenant: Tenant) -> None:
-        """Its pod is over; its processes may take their time."""
+        """End the container's pod; its processes may take their time."""
         tenant.ended_at = self.now
         for process in tenant.processes:
             process.lists_until = self.now + self.random.choice((0.0, 1.0, 60.0))
@@ -297,7 +297,7 @@ class Day:
                 held[tenant.card][process.pid] = None if tenant.card == MIG_CARD else on_card
                 living[process.pid] = self._in_proc(tenant, process)
             if tenant.record is not None and tenant.ended_at is None:
-                seen.append(self._seen(tenant, tenant.record))
+                seen.append(self._observe(tenant, tenant.record))
         for dead in self.host:
             held[CARDS[0]][dead.pid] = dead.context_bytes // MIB
         cards = {
@@ -318,7 +318,7 @@ class Day:
             container_id=tenant.container_id,
         )
 
-    def _seen(self, tenant: Tenant, record: Record) -> Seen:
+    def _observe(self, tenant: Tenant, record: Record) -> Seen:
         slots = [
             RegionProcess(
                 pid=process.inner,

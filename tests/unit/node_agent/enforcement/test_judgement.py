@@ -1,4 +1,4 @@
-"""What one look shows of a container, from the driver's list, its grant and its region."""
+"""One look at a container: the driver's list, its grant and its region."""
 
 from __future__ import annotations
 

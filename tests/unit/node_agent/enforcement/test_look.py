@@ -1,4 +1,4 @@
-"""Whose the processes are that the driver lists, and what can't be known."""
+"""Owners of the processes that the driver lists, and the unknown ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = limits_of([RECORD], ended=frozenset(), controlled=True)
 
 
 class Pods:
-    """As the watch has them."""
+    """Pods, in the watch's form."""
 
     live = True
 
@@ -124,7 +124,7 @@ def test_cards_that_the_driver_does_not_list_and_pids_that_stay_unresolved_blind
 
 
 class Kubelet:
-    """Who holds devices, as the kubelet keeps it."""
+    """The kubelet's record of devices and their holders."""
 
     def __init__(self) -> None:
         self.held: list[Any] = []

@@ -27,7 +27,7 @@ def so(state: LimitState, held_mib: int = 100, granted_mib: int = 4096) -> Judge
 def after(
     *looks: tuple[float, Judgement | LimitState | None], gone_at: float | None = None
 ) -> list[Standing | None]:
-    """Where it stands after each look (seconds, what was found; None: nothing of it)."""
+    """Return the periods after each look (seconds, finding; None: no finding)."""
     standings: dict[LimitKey, Standing] = {}
     found: list[Standing | None] = []
     for now_s, judgement in looks:

@@ -1,4 +1,4 @@
-"""What the node publishes of its cards, on the bus and on the Node."""
+"""Publishing of a node's cards, on the bus and on the Node."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def test_a_card_that_is_plugged_in_is_offered(driver: Driver, cards: CardT
 
 
 async def test_a_card_that_is_pulled_out_stays_as_sick(driver: Driver, cards: CardTracker) -> None:
-    """Its grants live on; that nothing new comes on it is what its health shows."""
+    """Grants live on; its health shows that nothing new comes on it."""
     driver.listed, driver.changed = (facts(B, 0),), True
     driver.broken = {A: Failure(reason="Not Found", certain=True)}
 

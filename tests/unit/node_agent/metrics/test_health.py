@@ -1,4 +1,4 @@
-"""What the agent shows of itself, as Prometheus text."""
+"""The agent's own metrics, as Prometheus text."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What of a round of samples is published."""
+"""Selection of the samples of a round that are published."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def moments(*seconds: float) -> tuple[datetime, ...]:
 
 
 def after(*rounds: Round) -> PublishedState:
-    """What is known when these were published."""
+    """Return the known values after these were published."""
     published = PublishedState()
     for one in rounds:
         published = changes(NODE, published, one).published

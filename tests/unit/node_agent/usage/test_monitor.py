@@ -162,7 +162,7 @@ async def test_the_record_decides_whose_a_directory_is_before_its_name_does(node
 
 
 async def test_a_killed_process_holds_nothing_any_more(node: Node) -> None:
-    """Its slot stays until another process of the container looks."""
+    """The slot stays until another process of the container looks."""
     node.granted()
     node.region("pod-1_main", Slot(pid=1, started_ticks=500, total_bytes=5 * MIB))
     node.cards[CARD_A] = CardProcesses(pids=frozenset({4711}), busy_percent={4711: 40.0})

@@ -1,4 +1,4 @@
-"""What tenants wrote is bounded and on one line where the scheduler hands it on."""
+"""Tenants' text is bounded and on one line in everything that the scheduler hands on."""
 
 from __future__ import annotations
 

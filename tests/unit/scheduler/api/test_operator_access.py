@@ -1,4 +1,4 @@
-"""What a call without the right gets, that nothing of it goes further, and who called."""
+"""Calls without the right: the answer, the end of the call, and the caller's name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class App:
         await send({"type": "http.response.body", "body": b"{}"})
 
 
-async def asked(app: App, method: str, *authorization: str) -> httpx.Response:
+async def send_request(app: App, method: str, *authorization: str) -> httpx.Response:
     transport = httpx.ASGITransport(
         app=OperatorAccess(app, by_token(Access(Reviews())), Activity())
     )
@@ -82,7 +82,7 @@ async def test_a_call_without_the_right_is_refused_in_one_sentence(
 ) -> None:
     app = App()
 
-    answer = await asked(app, method, *authorization)
+    answer = await send_request(app, method, *authorization)
 
     assert (answer.status_code, app.calls) == (status, 0)
     assert sentence in answer.json()["error"]
@@ -93,7 +93,7 @@ async def test_a_call_without_the_right_is_refused_in_one_sentence(
 async def test_a_call_with_the_right_passes(authorization: str) -> None:
     app = App()
 
-    assert (await asked(app, "GET", authorization)).status_code == 200
+    assert (await send_request(app, "GET", authorization)).status_code == 200
     assert app.calls == 1
 
 
@@ -128,7 +128,7 @@ class Journal:
         self.refusals.append((call, message))
 
 
-async def called(
+async def send_journalled(
     journal: Journal,
     app: object,
     method: str,
@@ -161,7 +161,7 @@ async def test_a_call_that_changes_something_is_kept_with_its_caller(
 ) -> None:
     journal, app = Journal(), App()
 
-    await called(journal, app, "POST", path)
+    await send_journalled(journal, app, "POST", path)
 
     [kept] = journal.calls
     assert kept == OperatorCall(caller=OPERATOR, address="127.0.0.1", verb=verb, object=about)
@@ -174,10 +174,10 @@ async def test_every_call_that_is_more_than_a_look_is_one_line_with_its_caller(
 ) -> None:
     journal = Journal()
     with caplog.at_level(logging.INFO):
-        await called(journal, App(), "GET", "/v1/devices")
-        await called(journal, App(), "POST", "/v1/simulate", token="good")
-        await called(journal, App(), "POST", "/v1/adopt")
-        await called(journal, App(), "POST", "/v1/adopt", token="good")
+        await send_journalled(journal, App(), "GET", "/v1/devices")
+        await send_journalled(journal, App(), "POST", "/v1/simulate", token="good")
+        await send_journalled(journal, App(), "POST", "/v1/adopt")
+        await send_journalled(journal, App(), "POST", "/v1/adopt", token="good")
 
     lines = [vars(record) for record in caplog.records if record.name.startswith("hami_")]
     assert [(each["message"], each["verb"], each.get("user")) for each in lines] == [
@@ -197,7 +197,9 @@ async def test_every_call_that_is_more_than_a_look_is_one_line_with_its_caller(
 async def test_a_call_that_can_not_be_kept_is_not_carried_out() -> None:
     app = App()
 
-    answer = await called(Journal(Unavailable("Postgres is away")), app, "POST", "/v1/adopt")
+    answer = await send_journalled(
+        Journal(Unavailable("Postgres is away")), app, "POST", "/v1/adopt"
+    )
 
     assert (answer.status_code, app.calls) == (503, 0)
     assert answer.json() == {"error": "Postgres is away"}
@@ -208,7 +210,7 @@ async def test_a_call_whose_end_can_not_be_written_is_answered_all_the_same(
 ) -> None:
     journal = Journal(Unavailable("Postgres is away"), ends=False)
 
-    assert (await called(journal, App(), "POST", "/v1/adopt")).status_code == 200
+    assert (await send_journalled(journal, App(), "POST", "/v1/adopt")).status_code == 200
     assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
         "Failed to write the outcome of an operator call"
     ]
@@ -219,7 +221,7 @@ async def test_a_call_that_fails_is_kept_as_failed() -> None:
         raise RuntimeError
 
     journal = Journal()
-    await called(journal, failing, "POST", "/v1/adopt")
+    await send_journalled(journal, failing, "POST", "/v1/adopt")
 
     assert journal.outcomes == [(CallOutcome.FAILED, "it ended without an answer")]
 
@@ -228,7 +230,7 @@ async def test_a_call_that_fails_is_kept_as_failed() -> None:
 async def test_who_may_not_is_kept_and_refused_either_way(journal: Journal) -> None:
     app = App()
 
-    answer = await called(journal, app, "POST", "/v1/adopt", token="good")
+    answer = await send_journalled(journal, app, "POST", "/v1/adopt", token="good")
 
     assert (answer.status_code, app.calls, journal.calls) == (403, 0, [])
     for call, message in journal.refusals:
@@ -271,7 +273,7 @@ async def test_a_replica_that_stands_by_reads_and_names_who_does_the_rest(
         )
     journal, app = Journal(), App()
 
-    answer = await called(journal, app, method, path, activity=Activity(lease))
+    answer = await send_journalled(journal, app, method, path, activity=Activity(lease))
 
     assert (answer.status_code, app.calls) == (status, int(status == 200))
     assert journal.calls == []

@@ -35,7 +35,7 @@ def test_a_file_is_the_mix_and_arrivals_do_not_change_it(tmp_path: Path) -> None
     usual = UsualPods()
     usual.give(mix)
     for _ in range(100):
-        usual.saw(PodShape(request=second.request))
+        usual.add_arrival(PodShape(request=second.request))
     assert usual.mix is mix
 
 

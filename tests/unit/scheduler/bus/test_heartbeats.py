@@ -1,4 +1,4 @@
-"""Whose agent is heard, whose is silent, and when nothing is known."""
+"""Agents that report, agents that are silent, and the time before anything is known."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CLUSTER = "hami.ledger.v1.cluster"
 TEAM = "hami.ledger.v1.quota.team"
 
 
-class Heard:
+class FakeBus:
     """A bus that notes what it is given, or is away."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Heard:
         self.subjects.append(subject)
         self.ids.add(message_id)
 
-    def taken(self) -> list[str]:
+    def take_subjects(self) -> list[str]:
         found, self.subjects = self.subjects, []
         return found
 
@@ -49,66 +49,66 @@ def found(used: int, at: datetime = NOW) -> LedgerStats:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def bus() -> FakeBus:
+    return FakeBus()
 
 
 @pytest.fixture
-def publisher(heard: Heard) -> LedgerStatsPublisher:
-    return LedgerStatsPublisher(NoReader(), heard)
+def publisher(bus: FakeBus) -> LedgerStatsPublisher:
+    return LedgerStatsPublisher(NoReader(), bus)
 
 
 async def test_a_namespace_is_published_when_its_numbers_change(
-    publisher: LedgerStatsPublisher, heard: Heard
+    publisher: LedgerStatsPublisher, bus: FakeBus
 ) -> None:
     await publisher.publish(found(1))
-    assert heard.taken() == [TEAM, CLUSTER]
+    assert bus.take_subjects() == [TEAM, CLUSTER]
 
     await publisher.publish(found(1))
-    assert heard.taken() == [CLUSTER]
+    assert bus.take_subjects() == [CLUSTER]
 
     await publisher.publish(found(2))
-    assert heard.taken() == [TEAM, CLUSTER]
+    assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
 async def test_everything_is_published_again_now_and_then(
-    publisher: LedgerStatsPublisher, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    publisher: LedgerStatsPublisher, bus: FakeBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_EVERY_S", 0.0)
     for _ in range(2):
         await publisher.publish(found(1))
-        assert heard.taken() == [TEAM, CLUSTER]
+        assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
 async def test_what_the_bus_did_not_take_is_published_at_the_next_reading(
-    publisher: LedgerStatsPublisher, heard: Heard
+    publisher: LedgerStatsPublisher, bus: FakeBus
 ) -> None:
-    heard.away = True
+    bus.away = True
     with pytest.raises(Unavailable):
         await publisher.publish(found(1))
 
-    heard.away = False
+    bus.away = False
     await publisher.publish(found(1))
-    assert heard.taken() == [TEAM, CLUSTER]
+    assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
 async def test_every_message_has_an_id_of_its_own(
-    publisher: LedgerStatsPublisher, heard: Heard
+    publisher: LedgerStatsPublisher, bus: FakeBus
 ) -> None:
     await publisher.publish(found(1))
     await publisher.publish(found(2, NOW.replace(second=2)))
 
-    assert len(heard.ids) == 4
+    assert len(bus.ids) == 4
 
 
-async def test_namespaces_around_a_poisonous_one_are_published(heard: Heard) -> None:
+async def test_namespaces_around_a_poisonous_one_are_published(bus: FakeBus) -> None:
     bulkhead = Bulkhead()
-    publisher = LedgerStatsPublisher(NoReader(), heard, bulkhead=bulkhead)
+    publisher = LedgerStatsPublisher(NoReader(), bus, bulkhead=bulkhead)
     quotas = found(1).quotas["team"]
     odd = cast(Any, object())
 
     numbers = found(1)._replace(quotas={"a": quotas, "poison": odd, "z": quotas})
     await publisher.publish(numbers)
 
-    assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
+    assert bus.take_subjects() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]
     assert bulkhead.failures == {"ledger-stats": 1}

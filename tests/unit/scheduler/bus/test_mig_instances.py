@@ -1,4 +1,4 @@
-"""What nodes made for MIG slices: kept with the grant, and written to the pod."""
+"""Instances that nodes made for MIG slices: kept with the grant, and written to the pod."""
 
 from __future__ import annotations
 

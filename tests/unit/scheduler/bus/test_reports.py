@@ -1,4 +1,4 @@
-"""What a node's report is worth while the binding is under way."""
+"""Reports of a node that arrive while the binding is in progress."""
 
 from __future__ import annotations
 

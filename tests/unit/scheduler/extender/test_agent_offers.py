@@ -1,4 +1,4 @@
-"""What agents are asked before the first grant goes to their node."""
+"""Questions to agents before the first grant goes to their node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a binding whose answer was lost."""
+"""Handling of a binding whose answer was lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROW = an_allocation()
 async def test_a_pod_that_was_on_its_node_is_bound_though_it_goes_before_its_annotations(
     error: HamiError,
 ) -> None:
-    """Else /bind ends the grant of a pod that may run still."""
+    """Otherwise /bind would end the grant of a pod that may still run."""
     api: Any = LostAnswer(error)
     grant = grant_of(ROW, expires_at=datetime.now(UTC) + timedelta(minutes=1))
 

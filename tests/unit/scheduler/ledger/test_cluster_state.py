@@ -64,7 +64,7 @@ class Reader:
     entered: int = 0
 
     def next_version(self) -> int:
-        """Of a card that enters: higher than any before it, as the ledger gives them."""
+        """Return a version higher than any before, as the ledger gives to a card that enters."""
         self.entered += 1
         return self.entered * 1_000
 

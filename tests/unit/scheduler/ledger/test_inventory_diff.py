@@ -1,4 +1,4 @@
-"""What a node's report changes."""
+"""Changes of the ledger by a node's report."""
 
 from __future__ import annotations
 

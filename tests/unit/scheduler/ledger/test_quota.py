@@ -1,4 +1,4 @@
-"""What slices count in a namespace's quota, and how a refusal by it reads."""
+"""Slices in a namespace's quota, and the sentence of a refusal by it."""
 
 from __future__ import annotations
 

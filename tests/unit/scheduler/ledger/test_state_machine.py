@@ -1,4 +1,4 @@
-"""What must become of an allocation, as a table."""
+"""Required transitions of an allocation, as a table."""
 
 from __future__ import annotations
 

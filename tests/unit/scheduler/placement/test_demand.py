@@ -21,7 +21,7 @@ class Decisions:
         return self.latest[:limit]
 
 
-def asked(uid: str, core_percent: int = 30) -> PodRequest:
+def core_request(uid: str, core_percent: int = 30) -> PodRequest:
     return replace(pod(cards(memory_mib=1, core_percent=core_percent)), uid=PodUid(uid))
 
 
@@ -37,8 +37,8 @@ def test_a_pod_that_comes_again_counts_once() -> None:
     view = ClusterView()
     counts = ArrivalCounts(view, Decisions())  # type: ignore[arg-type] # what is asked of it
     for _ in range(20):
-        counts.count(asked("a"))
-    counts.count(asked("b", 50))
+        counts.count(core_request("a"))
+    counts.count(core_request("b", 50))
 
     found = parts(view)
     assert set(found) == {30, 50, 100}
@@ -47,7 +47,7 @@ def test_a_pod_that_comes_again_counts_once() -> None:
 
 async def test_after_a_restart_the_mix_is_what_the_ledger_has() -> None:
     before, after = ClusterView(), ClusterView()
-    arrived = [asked(f"u{number}", 10 + number % 5 * 20) for number in range(400)]
+    arrived = [core_request(f"u{number}", 10 + number % 5 * 20) for number in range(400)]
     counts = ArrivalCounts(before, Decisions())  # type: ignore[arg-type] # what is asked of it
     for request in arrived:
         counts.count(request)

@@ -1,4 +1,4 @@
-"""What a reservation carries beside its slices."""
+"""Fields of a reservation beside its slices."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from hamicommon.placement.engine import decide
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
 
-def asked(core_percent: int) -> PodRequest:
+def core_request(core_percent: int) -> PodRequest:
     wanted = cards(memory_mib=1, core_percent=core_percent)
     return pod(wanted, node="fragmentation", gpu=("fragmentation",))
 
@@ -27,17 +27,17 @@ def tables_of(view: ClusterView) -> Tables:
 
 
 def arrive(view: ClusterView, core_percent: int, times: int = 40) -> None:
-    shape = shape_of(asked(core_percent))
+    shape = shape_of(core_request(core_percent))
     assert shape is not None
     for _ in range(times):
-        view.usual.saw(shape)
+        view.usual.add_arrival(shape)
 
 
 async def test_a_decision_goes_by_the_tables_of_before_until_others_are_made() -> None:
     view = view_of({"a": [card("a")], "b": [card("b")]})
     maker = TableMaker(view)
     arrive(view, 80)
-    assert decide(asked(80), view).placement is not None
+    assert decide(core_request(80), view).placement is not None
     first = tables_of(view)
     assert not first.lost.any(), "no linear program was solved for a decision"
 
@@ -49,7 +49,7 @@ async def test_a_decision_goes_by_the_tables_of_before_until_others_are_made() -
     assert view.memory.kept(Fragmentation).pending() is None
 
     arrive(view, 30, 400)
-    assert decide(asked(30), view).placement is not None
+    assert decide(core_request(30), view).placement is not None
     assert tables_of(view) is made
     await maker.once()
     assert tables_of(view).mix is view.usual.mix
@@ -65,7 +65,7 @@ async def test_a_new_kind_of_card_is_placed_on_before_its_tables_are_made() -> N
     new = NodeName("b")
     view.set_node(new, [CardState(card("b", type="other"), 1)])
 
-    assert decide(asked(80), view, candidates=[new]).placement is not None
+    assert decide(core_request(80), view, candidates=[new]).placement is not None
     put = make()
     put()
     assert not tables_of(view).lost.any(), "tables of other kinds of cards are of no use"

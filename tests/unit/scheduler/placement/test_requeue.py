@@ -1,4 +1,4 @@
-"""Who is woken when capacity became free."""
+"""Choice of the pods to requeue when capacity became free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a pod's annotations differs from its row."""
+"""Differences between a pod's annotations and its row."""
 
 from __future__ import annotations
 

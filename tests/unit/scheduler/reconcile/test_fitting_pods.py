@@ -30,7 +30,7 @@ class NeverAsked(CardReader):
 
 
 class Ledger:
-    """What it has of waiting pods."""
+    """A ledger with waiting pods."""
 
     def __init__(self) -> None:
         self.last: dict[str, LastRefusal] = {}

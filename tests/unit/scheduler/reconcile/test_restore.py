@@ -71,7 +71,7 @@ def card(uuid: str, index: int) -> GpuDevice:
 
 
 async def granted(fake: FakeLedger) -> Grant:
-    """As the scheduler grants."""
+    """Grant a pod, as the scheduler does."""
     change = await fake.begin(DRAFT)
     # Long ago: the signature's expiry is for agents that can't ask the ledger.
     return grant_of(change.allocation, expires_at=datetime.now(UTC) - timedelta(days=1))
@@ -93,7 +93,7 @@ def pod_with(text: str, **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class Node:
-    """What the node's agent reports of the kubelet's checkpoint; an error: why it does not."""
+    """A node whose agent reports the kubelet's checkpoint, or the error why it does not."""
 
     held: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("GPU-0",)})
     error: HamiError | None = None
@@ -145,7 +145,7 @@ def restorer(
 
 
 async def signed() -> str:
-    """What the pod carries, from a ledger that is no more."""
+    """Return the signed grant that the pod carries, from a ledger that is lost."""
     return sign(await granted(ledger()), KEY)
 
 
@@ -180,7 +180,7 @@ async def test_it_happens_once() -> None:
 
 
 async def test_it_is_counted_where_there_is_no_room_left() -> None:
-    """It runs there, whatever was granted since."""
+    """The pod runs there, whatever was granted since."""
     fake = ledger()
     text = await signed()
     other = AllocationId("00000000-0000-4000-8000-000000000002")

@@ -1,4 +1,4 @@
-"""What is old leaves batch by batch, and what can't be removed now stays for the next round."""
+"""Old rows are deleted batch by batch, and undeletable ones stay for the next round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bound pod waits for, from its object and its node."""
+"""Reasons why a bound pod waits, from its object and its node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is free of the nodes' CPU follows the pods that come and go."""
+"""Free CPU of the nodes follows the pods that come and go."""
 
 from typing import Any
 

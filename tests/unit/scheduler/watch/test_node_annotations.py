@@ -1,4 +1,4 @@
-"""What a Node without our agent shows of its cards."""
+"""Cards of a Node without our agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chips(handshake: str | None, **allocatable: str) -> NodeAnnotations:
     return read_annotations(node(written, **allocatable), VENDORS, NOW)
 
 
-def asked(seconds_ago: float) -> str:
+def handshake_question(seconds_ago: float) -> str:
     return question(NOW - timedelta(seconds=seconds_ago))
 
 
@@ -44,9 +44,9 @@ def asked(seconds_ago: float) -> str:
         pytest.param(None, "0", True, True, False, id="never-asked"),
         pytest.param("Reported_2026-05-01 11:59:59", "0", True, True, False, id="answered"),
         pytest.param("Deleted_2026-05-01 11:59:59", "0", True, True, False, id="older-version"),
-        pytest.param(asked(59), "0", True, False, True, id="asked-just-now"),
-        pytest.param(asked(61), "4", True, False, False, id="silent-but-listed"),
-        pytest.param(asked(61), "0", False, False, False, id="silent"),
+        pytest.param(handshake_question(59), "0", True, False, True, id="asked-just-now"),
+        pytest.param(handshake_question(61), "4", True, False, False, id="silent-but-listed"),
+        pytest.param(handshake_question(61), "0", False, False, False, id="silent"),
         pytest.param("Requesting", "0", True, False, True, id="no-time"),
         pytest.param("Requesting_soon", "0", True, False, True, id="no-readable-time"),
     ],
@@ -71,7 +71,7 @@ def test_of_a_dead_plugin_nothing_is_deleted_its_handshake_stays() -> None:
     card = {"id": "amd-0", "count": 4, "devmem": 1000, "devcore": 304, "type": "MI300X"}
     written = {
         REGISTER: [CHIP | {"health": True}],
-        HANDSHAKE: asked(seconds_ago=61),
+        HANDSHAKE: handshake_question(seconds_ago=61),
         "hami.io/node-amd-register": [card],
     }
 

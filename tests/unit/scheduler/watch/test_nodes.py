@@ -1,4 +1,4 @@
-"""What a node's object wishes is written once, and again when its cards come later."""
+"""A node object's wishes are written once, and again when its cards come later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the cluster's objects is all that decisions are made of."""
+"""Trimmed objects of the cluster hold all that decisions are made of."""
 
 from __future__ import annotations
 

@@ -172,14 +172,14 @@ def _cluster(
     audit["cards"] = f"unknown: {room.unknown}" if room.unknown else "known"
     if not room.never_fits:
         return None, ()
-    asked = _asked(look, asked_by(request))
+    asked = _request_text(look, asked_by(request))
     sentence = f"no node can take a pod that asks for {asked}: {room.never_fits}"
     if rules.never_fits == "deny":
         return denied(sentence, "never-fits", audit=audit), ()
     return None, (sentence,)
 
 
-def _asked(look: Look, amounts: list[str]) -> str:
+def _request_text(look: Look, amounts: list[str]) -> str:
     """The amounts, and the annotations that choose among cards, as the user wrote them."""
     asked = "; ".join(amounts)
     return f"{asked} (annotation {', '.join(look.chosen)})" if look.chosen else asked

@@ -39,7 +39,7 @@ def needs(request: PodRequest, vendors: Vendors) -> dict[str, int]:
     together: Counter[str] = Counter()
     highest: Counter[str] = Counter()
     for container in request.containers:
-        taken = _taken(container, vendors)
+        taken = _amounts_of(container, vendors)
         if container.role == "init":
             highest |= taken + sidecars
             continue
@@ -49,7 +49,7 @@ def needs(request: PodRequest, vendors: Vendors) -> dict[str, int]:
     return dict(together | highest)
 
 
-def _taken(container: ContainerRequest, vendors: Vendors) -> Counter[str]:
+def _amounts_of(container: ContainerRequest, vendors: Vendors) -> Counter[str]:
     taken: Counter[str] = Counter()
     for asked in container.requests:
         names = vendors[asked.vendor].resources

@@ -174,17 +174,17 @@ def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]
 
 def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
     if each.memory_mib:
-        return {"exactly": _wanted(each, each.memory_mib, selector)}
+        return {"exactly": _exact_request(each, each.memory_mib, selector)}
     alternatives = []
     for size_mib in sizes_mib:
         of_size = f"{_ATTRIBUTES}.memoryMib == {size_mib}"
         chosen = f"{of_size} && {selector}" if selector else of_size
         part_mib = max(size_mib * each.memory_percent // 100, 1)
-        alternatives.append({"name": f"mib-{size_mib}", **_wanted(each, part_mib, chosen)})
+        alternatives.append({"name": f"mib-{size_mib}", **_exact_request(each, part_mib, chosen)})
     return {"firstAvailable": alternatives}
 
 
-def _wanted(each: SliceShape, memory_mib: int, selector: str) -> Json:
+def _exact_request(each: SliceShape, memory_mib: int, selector: str) -> Json:
     capacity = {MEMORY: f"{memory_mib}Mi"}
     if each.core_percent:
         capacity[CORES] = str(each.core_percent)

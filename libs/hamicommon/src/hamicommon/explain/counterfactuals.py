@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.explain.sentences import cards, counted, listed, selection
+from hamicommon.explain.sentences import cards, count_noun, listed, selection
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
 
@@ -355,7 +355,7 @@ class _ClusterSearch:
             text = f"fits when pod {ended[0]} on {node} ends (it holds {listed(held)})"
         else:
             text = (
-                f"fits when {counted(len(ended), 'pod')} on {node} end: {listed(ended, 5)} "
+                f"fits when {count_noun(len(ended), 'pod')} on {node} end: {listed(ended, 5)} "
                 f"(they hold {cards(len(uuids))})"
             )
         return Counterfactual(kind="pods-end", text=text, node=node, pods=tuple(ended), cards=uuids)

@@ -26,10 +26,10 @@ from hamicommon.placement.unschedulable import Shortfall, ShortfallTable
 
 def cards(count: int) -> str:
     """`1 card`, `2 cards`."""
-    return counted(count, "card")
+    return count_noun(count, "card")
 
 
-def counted(count: int, noun: str) -> str:
+def count_noun(count: int, noun: str) -> str:
     """`1 pod`, `2 pods`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -50,7 +50,7 @@ def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
     return rule.row.group
 
 
-def asked(request: DeviceRequest) -> str:
+def describe_request(request: DeviceRequest) -> str:
     """One container's wish: `1 NVIDIA card with 4096 MiB and 30 % of its cores`."""
     parts = []
     if request.memory_mib:
@@ -71,7 +71,7 @@ def asked_by(request: PodRequest) -> list[str]:
     """The wishes of all containers that have one."""
     several = sum(bool(container.requests) for container in request.containers) > 1
     return [
-        (f"{container.name}: " if several else "") + asked(wanted)
+        (f"{container.name}: " if several else "") + describe_request(wanted)
         for container in request.containers
         for wanted in container.requests
     ]
@@ -141,10 +141,10 @@ def refusal_sentence(
     """For a pod that no card can take."""
     table = max(tables, key=lambda one: len(one.nodes), default=None)
     vendors = [w.vendor for c in request.containers for w in c.requests]
-    where = counted(candidates, "node")
+    where = count_noun(candidates, "node")
     if table is None:
         return f"none of the {where} has a card of {listed(vendors)}; is a device plugin missing?"
-    wanted = _wanted(request, table)
+    wanted = _request_of(request, table)
     seen = Counter(table.codes[table.codes != Rule.NO_CARD].tolist())
     total, fitting = sum(seen.values()), seen.pop(int(Rule.FITS), 0)
     if not total:
@@ -156,7 +156,7 @@ def refusal_sentence(
             f"no node has {cards(wanted.count)} of {table.vendor}: the largest has {most}; "
             "ask for fewer cards"
         )
-    nodes = counted(int((per_node > 0).sum()), "node")
+    nodes = count_noun(int((per_node > 0).sum()), "node")
     on, on_cards = f"{total} on {nodes}", f"{cards(total)} on {nodes}"
     rules = {Rule(code): count for code, count in seen.items()}
     first = max(rules, key=lambda rule: (rules[rule], rule), default=None)
@@ -178,7 +178,7 @@ def refusal_sentence(
     return text.replace("; ", f" (and {others}); ", 1) if others else text
 
 
-def _wanted(request: PodRequest, table: ShortfallTable) -> DeviceRequest:
+def _request_of(request: PodRequest, table: ShortfallTable) -> DeviceRequest:
     for container in request.containers:
         for wanted in container.requests:
             if (container.name, wanted.vendor) == (table.container, table.vendor):
@@ -227,16 +227,16 @@ def placed_sentence(
         return f"it keeps the slices that it holds on {node}"
     if request.policy.node == FRAGMENTATION and not scores.all_equal:
         return (
-            f"{fitting} of {counted(candidates, 'node')} fit, and {_less_stranded(node, scores)} "
-            "(node policy fragmentation)"
+            f"{fitting} of {count_noun(candidates, 'node')} fit, and "
+            f"{_less_stranded(node, scores)} (node policy fragmentation)"
         )
     liking = "fullest" if request.policy.node != "spread" else "emptiest"
     if fitting == 1:
-        return f"{node} is the only one of {counted(candidates, 'node')} that fits"
+        return f"{node} is the only one of {count_noun(candidates, 'node')} that fits"
     if scores.all_equal:
-        return f"{fitting} of {counted(candidates, 'node')} fit equally well, {node} by its name"
+        return f"{fitting} of {count_noun(candidates, 'node')} fit equally well, {node} by its name"
     return (
-        f"{fitting} of {counted(candidates, 'node')} fit, and {node} is the {liking} of them "
+        f"{fitting} of {count_noun(candidates, 'node')} fit, and {node} is the {liking} of them "
         f"(node policy {request.policy.node})"
     )
 

@@ -152,7 +152,7 @@ class Fragmentation:
             states = self._now.states.take(asked).less_cpu(cpu_milli)
             after = self._now.value(tables, asked, states)
             known.cost[asked] = after - self._now.stranded[asked]
-            known.saw(asked, changed[some])
+            known.mark_current(asked, changed[some])
         return _in_steps(known.cost[rows])
 
     def stranded_milli(self, view: ClusterView) -> float:
@@ -187,7 +187,7 @@ class Fragmentation:
                 self._walk(known, tables, request, view, asked, ())
             else:
                 self._ask(known, tables, known.ask, request, view, asked)
-            known.saw(asked, changed[stale])
+            known.mark_current(asked, changed[stale])
         return known
 
     def _ask(
@@ -288,7 +288,7 @@ class _NodesNow(ByRow):
             if len(tables.confined.models):
                 self.model[rows] = states.model.max(axis=1)
                 self.grantable[rows] = grantable(tables, states)
-            self.saw(rows, changed[rows])
+            self.mark_current(rows, changed[rows])
 
     def value(self, tables: Tables, rows: Int, beside: States | None = None) -> Float64:
         """Value the states `beside`, together with those rows that are not valued yet."""

@@ -11,7 +11,9 @@ from dataclasses import replace
 from hamicommon.domain.allocations import ClaimedSlice, ContainerGrant, DeviceShare, SliceKey
 
 
-def counted(claims: Sequence[ClaimedSlice], held: Collection[SliceKey]) -> tuple[ClaimedSlice, ...]:
+def mark_counted(
+    claims: Sequence[ClaimedSlice], held: Collection[SliceKey]
+) -> tuple[ClaimedSlice, ...]:
     """The same, with those marked as not counted that others have counted for them already."""
     return tuple(
         replace(each, counted=False) if each.counted and each.key in held else each

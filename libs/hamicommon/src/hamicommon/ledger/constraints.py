@@ -40,7 +40,7 @@ class ConstraintError:
     sentence: str
 
 
-def _taken(sentence: str) -> ConstraintError:
+def _violation(sentence: str) -> ConstraintError:
     return ConstraintError(ConstraintViolation, sentence)
 
 
@@ -66,12 +66,14 @@ MEANINGS: dict[str, ConstraintError] = {
         "a card's ceiling_core_percent is at least its core_percent"
     ),
     # One grant per pod, now and in all history.
-    ONE_LIVE_PER_POD: _taken("the pod has a live grant already"),
-    ONE_GRANT_AT_A_TIME: _taken("the pod held another grant at that time"),
-    "uq_allocations_pod_uid_attempt": _taken("another writer made this attempt of the pod"),
+    ONE_LIVE_PER_POD: _violation("the pod has a live grant already"),
+    ONE_GRANT_AT_A_TIME: _violation("the pod held another grant at that time"),
+    "uq_allocations_pod_uid_attempt": _violation("another writer made this attempt of the pod"),
     # SAFE-6: the history is complete and in order.
-    "uq_allocation_events_pod_uid_sequence": _taken("another writer wrote the pod's next event"),
-    EVENTS_GAP_FREE: _taken("the event does not follow the pod's last one"),
+    "uq_allocation_events_pod_uid_sequence": _violation(
+        "another writer wrote the pod's next event"
+    ),
+    EVENTS_GAP_FREE: _violation("the event does not follow the pod's last one"),
     # Values and amounts that only a mistake of ours can bring.
     "ck_nodes_source_known": _wrong("nodes.source must be agent or annotation"),
     "ck_allocations_state_known": _wrong("allocations.state must be a state of architecture 4"),
@@ -125,14 +127,16 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_usage_samples_amounts_not_negative": _wrong("what was used is at least 0"),
     "ck_usage_rollups_amounts_not_negative": _wrong("what was used is at least 0"),
     # The row that is pointed at is not there (yet): look again and retry.
-    "fk_devices_node_nodes": _taken("the card's node is not known yet"),
-    "fk_allocations_node_nodes": _taken("the allocation's node is not known yet"),
-    "fk_allocation_devices_allocation_id_allocations": _taken("the allocation does not exist"),
-    "fk_allocation_claims_allocation_id_allocations": _taken("the allocation does not exist"),
-    "fk_allocation_devices_device_uuid_devices": _taken("the card is not known yet"),
-    "fk_allocation_containers_allocation_id_allocations": _taken("the allocation does not exist"),
-    "fk_allocation_events_allocation_id_allocations": _taken("the allocation does not exist"),
-    "fk_device_health_events_device_uuid_devices": _taken("the card is not known yet"),
+    "fk_devices_node_nodes": _violation("the card's node is not known yet"),
+    "fk_allocations_node_nodes": _violation("the allocation's node is not known yet"),
+    "fk_allocation_devices_allocation_id_allocations": _violation("the allocation does not exist"),
+    "fk_allocation_claims_allocation_id_allocations": _violation("the allocation does not exist"),
+    "fk_allocation_devices_device_uuid_devices": _violation("the card is not known yet"),
+    "fk_allocation_containers_allocation_id_allocations": _violation(
+        "the allocation does not exist"
+    ),
+    "fk_allocation_events_allocation_id_allocations": _violation("the allocation does not exist"),
+    "fk_device_health_events_device_uuid_devices": _violation("the card is not known yet"),
 }
 """By constraint name; primary keys all mean that the row exists already."""
 
@@ -145,7 +149,7 @@ def error_of(constraint: str, *, detail: str = "", cause: str = "") -> HamiError
     `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid.
     `cause` is the driver's own sentence.
     """
-    meaning = MEANINGS.get(constraint) or _taken("the row exists already")
+    meaning = MEANINGS.get(constraint) or _violation("the row exists already")
     message = f"ledger: {meaning.sentence} ({cause or constraint})"
     if meaning.error is CapacityConflict:
         found = _FIRST_VALUE.search(detail)

@@ -53,7 +53,7 @@ class ComputeProcess:
         self._waiting += 1
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
-                return cast(T, await self._asked(pickle.dumps((work, args, kwargs))))
+                return cast(T, await self._send_question(pickle.dumps((work, args, kwargs))))
         except TimeoutError:
             raise Unavailable(
                 f"no answer within {self._deadline_s:g} s, so the question was dropped; ask about "
@@ -62,7 +62,7 @@ class ComputeProcess:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: bytes) -> object:
+    async def _send_question(self, question: bytes) -> object:
         self._is_asked.set()
         try:
             answer = await self._answer(question)

@@ -119,7 +119,7 @@ def host_request(pod: Json) -> HostRequest:
     """
     sidecars, together, highest = [0, 0], [0, 0], [0, 0]
     for role, container in containers_of(pod):
-        own = (_asked(container, "cpu", parse_milli), _asked(container, "memory", _mib))
+        own = (_amount_of(container, "cpu", parse_milli), _amount_of(container, "memory", _mib))
         for each, amount in enumerate(own):
             if role == "init":
                 highest[each] = max(highest[each], sidecars[each] + amount)
@@ -131,7 +131,7 @@ def host_request(pod: Json) -> HostRequest:
     return HostRequest(cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
-def _asked(container: Json, resource: str, read: Callable[[object], int]) -> int:
+def _amount_of(container: Json, resource: str, read: Callable[[object], int]) -> int:
     resources = container.get("resources") or {}
     for part in ("requests", "limits"):
         given = resources.get(part)

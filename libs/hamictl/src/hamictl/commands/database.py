@@ -37,7 +37,7 @@ app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
 
 
 @contextmanager
-def _asked() -> Iterator[tuple[PostgresSettings, Path]]:
+def _open_target() -> Iterator[tuple[PostgresSettings, Path]]:
     """Which database, and the folder of migrations. Raises: Unavailable with what to do."""
     settings = Settings()
     target = find_target(settings)
@@ -59,7 +59,11 @@ def upgrade(
     ),
 ) -> None:
     """Apply the migrations that are missing."""
-    with spoken_errors(), _asked() as (settings, migrations), SchemaSession(settings) as session:
+    with (
+        spoken_errors(),
+        _open_target() as (settings, migrations),
+        SchemaSession(settings) as session,
+    ):
         current = revisions_over(session)
         missing = schema.pending(migrations, current)
         target = schema.before_rollout(migrations, current) if before_rollout else schema.HEADS
@@ -77,7 +81,7 @@ def upgrade(
 @app.command()
 def check() -> None:
     """Compare the database with this version, and ask it whether every promise holds."""
-    with spoken_errors(), _asked() as (settings, migrations):
+    with spoken_errors(), _open_target() as (settings, migrations):
         found = inspect(settings, migrations)
     for finding in found:
         console.print(f"{finding.fault}: {finding.sentence}", highlight=False, markup=False)

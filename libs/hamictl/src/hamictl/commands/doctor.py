@@ -106,7 +106,7 @@ async def examined(target: Installation) -> list[PartFinding]:
         return [missing("API server", str(exc), "kubectl cluster-info")]
     if seen.elsewhere:
         return await _local(target)
-    answered = await asyncio.gather(*(_asked(target, each) for each in found))
+    answered = await asyncio.gather(*(_ask_part(target, each) for each in found))
     settings = await _settings(target, answered)
     return [*behind(list(zip(found, answered, strict=True))), binding, *settings]
 
@@ -131,7 +131,7 @@ def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding
     return found
 
 
-async def _asked(target: Installation, found: PartFinding) -> PartFinding:
+async def _ask_part(target: Installation, found: PartFinding) -> PartFinding:
     """Ask the part for its state, if its pods are ready and its address is known."""
     ask = {"scheduler": _scheduler, "agents": _agents, "metrics": _metrics}.get(found.part)
     address = target.metrics.url if found.part == "metrics" else target.scheduler.url

@@ -19,7 +19,7 @@ from hamictl.output.records import API_VERSION, TABLE
 from hamictl.target import find_target
 from hamictl.view.lists import WHOLE_PERCENT
 
-MOST = 10_000
+MAX_PODS = 10_000
 TIMEOUT_S = 60.0
 NODES_NAMED = 5
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(Mi|Gi|Ti|)")
@@ -59,7 +59,7 @@ def fits(
             pod, asks = pods[0], _name(pods[0])
         else:
             pod, asks = _pod(gpumem, cores, gpus)
-    answer = run(_ask(pod, max(MOST, replicas)))
+    answer = run(_ask(pod, max(MAX_PODS, replicas)))
     if output.for_people:
         console.print(sentence(answer, asks), highlight=False, markup=False, soft_wrap=True)
     else:

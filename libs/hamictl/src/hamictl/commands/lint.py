@@ -191,10 +191,10 @@ async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
                     f"the API server can't ask the webhook: {problem}; `hamictl doctor` shows what "
                     "to do"
                 )
-        return [await _asked(api, pod, linter.verdict(pod)) for pod in pods]
+        return [await _ask_server(api, pod, linter.verdict(pod)) for pod in pods]
 
 
-async def _asked(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionResult:
+async def _ask_server(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionResult:
     metadata = pod.get("metadata") or {}
     namespace = metadata.get("namespace") or "default"
     warnings: list[str] = []

@@ -55,7 +55,7 @@ async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
             await apply_pod(api, pod)
 
 
-async def settled(api: KubeApi, pods: Sequence[Json]) -> bool:
+async def wait_until_settled(api: KubeApi, pods: Sequence[Json]) -> bool:
     """Waits until every pod runs, has ended, or waits with a reason; False when time is over."""
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
@@ -271,7 +271,7 @@ async def _until_useful(
         if pods:
             _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
             await apply_demo(api, pods)
-            if not await settled(api, pods):
+            if not await wait_until_settled(api, pods):
                 _echo(quiet, f"not all pods settled within {SETTLE_TIMEOUT_S:g} s")
 
 

@@ -24,7 +24,7 @@ from hamictl.target import Installation, find_target
 KEPT_S = 5.0
 PATIENCE_S = 1.5
 PODS = ("pod", "pods", "po")
-MOST = 5000
+MAX_PODS = 5000
 """Maximum number of a cluster's pods that are listed: a shell shows no more anyway."""
 
 
@@ -50,12 +50,12 @@ def _known() -> list[str]:
             return [str(name) for name in json.loads(kept.read_text())]
     except (OSError, ValueError):
         pass
-    names = asyncio.run(_asked(target))
+    names = asyncio.run(_list_pods(target))
     _keep(kept, names)
     return names
 
 
-async def _asked(target: Installation) -> list[str]:
+async def _list_pods(target: Installation) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         if target.kubeconfig is None:
             client = target.scheduler_client()
@@ -63,7 +63,7 @@ async def _asked(target: Installation) -> list[str]:
             found = {(str(row["namespace"]), str(row["pod_name"])) for row in rows}
         else:
             async with open_kube_api(target.kubeconfig) as api:
-                pods = (await api.get(f"/api/v1/pods?limit={MOST}"))["items"]
+                pods = (await api.get(f"/api/v1/pods?limit={MAX_PODS}"))["items"]
             found = {(str(p["metadata"]["namespace"]), str(p["metadata"]["name"])) for p in pods}
     return sorted(name if space == "default" else f"{space}/{name}" for space, name in found)
 

@@ -195,7 +195,7 @@ class TopScreen(App[None]):
         if card is not None:
             from hamictl.commands.describe import describe
 
-            await self._beside(lambda: describe("card", card.uuid))
+            await self._run_verb(lambda: describe("card", card.uuid))
 
     async def action_json(self) -> None:
         """The same for programs."""
@@ -203,7 +203,7 @@ class TopScreen(App[None]):
         if card is not None:
             from hamictl.commands.describe import describe
 
-            await self._beside(lambda: describe("card", card.uuid, output=JSON))
+            await self._run_verb(lambda: describe("card", card.uuid, output=JSON))
 
     async def action_explain(self) -> None:
         """Why the card's largest holder is there."""
@@ -221,7 +221,7 @@ class TopScreen(App[None]):
         """The pods that wait."""
         from hamictl.commands.named import pending
 
-        await self._beside(pending)
+        await self._run_verb(pending)
 
     async def _of_holder(self, verb: Callable[[str], None]) -> None:
         card = self._selected()
@@ -229,9 +229,9 @@ class TopScreen(App[None]):
             self.bell()
             return
         pod = card.holders[0][0]
-        await self._beside(lambda: verb(pod))
+        await self._run_verb(lambda: verb(pod))
 
-    async def _beside(self, verb: Callable[[], None]) -> None:
+    async def _run_verb(self, verb: Callable[[], None]) -> None:
         """Runs another verb on the plain terminal, until Enter.
 
         In a thread: verbs have event loops of their own.

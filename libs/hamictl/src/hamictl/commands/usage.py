@@ -81,7 +81,7 @@ def usage(
     output: Form = TABLE,
 ) -> None:
     """Show what was used of what was granted: of namespaces, a pod, a node or a card."""
-    wanted, name = _wanted(kind, name, idle=idle, overasked=overasked)
+    wanted, name = _subject_of(kind, name, idle=idle, overasked=overasked)
     span = _span(wanted, at, since, until)
     if wanted == "pod":
         space, pod = pod_name(name, namespace or "default")
@@ -102,7 +102,7 @@ def usage(
         note(NOTHING_YET)
 
 
-def _wanted(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
+def _subject_of(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
     """Return the subject that is asked about, and its name. Raises: typer.BadParameter."""
     if idle and overasked:
         raise typer.BadParameter("one of --idle and --overasked", param_hint="--idle")

@@ -78,13 +78,13 @@ def waterfall_table(drawn: Waterfall, width: int) -> Table:
             justify="right" if header in ("LASTED", "RANK") else "left",
             no_wrap=header != "SERVICE",
         )
-    bar = min(MAX_BAR, max(MIN_BAR, width - _beside(drawn)))
+    bar = min(MAX_BAR, max(MIN_BAR, width - _fixed_columns(drawn)))
     for row in drawn.rows:
         made.add_row(*(Text(_plain(cell)) for cell in _cells(row, drawn, bar)))
     return made
 
 
-def _beside(drawn: Waterfall) -> int:
+def _fixed_columns(drawn: Waterfall) -> int:
     """Columns of the terminal that all but the bars take."""
     cells = [tuple(_cells(row, drawn, MIN_BAR)) for row in drawn.rows]
     widest = (max((len(each[at]) for each in cells), default=0) for at in (0, 2, 3, 4))

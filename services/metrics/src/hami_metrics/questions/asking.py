@@ -54,7 +54,7 @@ class Viewers(Protocol):
         """Raises: Unauthenticated, NotAllowed, Unavailable."""
         ...
 
-    async def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
+    async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
         """Return the namespaces whose pods the viewer may list. Raises: Unavailable."""
         ...
 
@@ -90,7 +90,7 @@ class LocalViewers:
             )
         return Viewer(username="", sees_all=True)
 
-    async def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
+    async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
         """See the port."""
         return frozenset(namespaces)
 
@@ -111,7 +111,7 @@ class TokenViewers:
             return _viewer(known, token, sees_all=False)
         return _viewer(known, token, sees_all=True)
 
-    async def seen(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
+    async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
         """See the port."""
         wanted = sorted(set(namespaces))
         if viewer.sees_all:
@@ -214,7 +214,7 @@ class Asking:
         if self._show is ShowOwners.NAMES:
             return
         namespace = str(parameters.get("namespace") or "")
-        if namespace and not await self._viewers.seen(viewer, [namespace]):
+        if namespace and not await self._viewers.visible_namespaces(viewer, [namespace]):
             raise NotAllowed(f"{viewer.username} may not list pods in namespace {namespace[:253]}")
         if parameters.get("pod") and not namespace:
             raise NotAllowed(
@@ -224,7 +224,7 @@ class Asking:
 
     async def _for(self, viewer: Viewer, found: Answer) -> Answer:
         namespaces = {row["namespace"] for row in found.rows if row.get("namespace")}
-        seen = await self._viewers.seen(viewer, namespaces)
+        seen = await self._viewers.visible_namespaces(viewer, namespaces)
         if seen == namespaces:
             return found
         rows = redacted(found.question, found.rows, seen=seen, show=self._show)

@@ -36,7 +36,7 @@ def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") ->
         return _json({"apiVersion": API_VERSION, **cluster, "items": items})
 
     @api.get("/{name}")
-    async def answered(request: Request, name: str) -> Response:
+    async def answer_question(request: Request, name: str) -> Response:
         viewer = await viewer_of(request, viewers)
         try:
             parameters = single_values(request)

@@ -166,7 +166,7 @@ class ArrivalCounts:
         self._counted[request.uid] = None
         shape = shape_of(request)
         if shape is not None:
-            self._cluster.usual.saw(shape)
+            self._cluster.usual.add_arrival(shape)
 
     async def restore(self) -> None:
         """Count the pods of the ledger's latest decisions, oldest first. Raises: Unavailable."""

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 ACTOR = "pod-watch"
 # Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, each
 # when it has not changed for one to two times this long; what is written by then is no difference.
-CALM_S = 0.5
+COMPARE_INTERVAL_S = 0.5
 COMPARED_AT_ONCE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 
@@ -145,7 +145,7 @@ class PodWatch:
         """Compares usual pods with the ledger, until cancelled."""
         while True:
             await self._usual_came.wait()
-            await asyncio.sleep(CALM_S)
+            await asyncio.sleep(COMPARE_INTERVAL_S)
             await self.compare()
             if not self._usual and not self._calm:
                 self._usual_came.clear()

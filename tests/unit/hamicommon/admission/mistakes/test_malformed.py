@@ -1,4 +1,4 @@
-"""What a pod asks in a malformed way is refused, and what is taken otherwise is warned of."""
+"""Refusals of malformed requests, and warnings of values that are read differently."""
 
 import pytest
 from hamicommon.admission.mutation import MAX_WARNINGS, mutate

@@ -1,4 +1,4 @@
-"""What is odd about a request is reported, with what is done about it."""
+"""Warnings of odd requests, with the consequence of each."""
 
 from __future__ import annotations
 

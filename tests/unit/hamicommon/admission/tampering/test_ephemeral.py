@@ -52,7 +52,7 @@ def test_in_a_pod_without_a_card_it_may_not_show_itself_cards() -> None:
 
 
 def test_one_that_is_there_already_is_not_judged_again() -> None:
-    """It can't be changed any more, and a patch of it would be refused."""
+    """An existing ephemeral container is immutable, and a patch of it would be refused."""
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
     before, _ = added({**env("LD_AUDIT", "x"), "name": "older"}, to=pod())
 

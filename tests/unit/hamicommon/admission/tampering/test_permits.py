@@ -1,4 +1,4 @@
-"""Who may do what undoes a slice: permitted namespaces, and the operator's switches."""
+"""Permissions to undo a slice: permitted namespaces, and the operator's switches."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_a_trusted_namespace_and_an_allowing_installation_admit_as_hami(
 
 
 def test_a_privileged_container_beside_a_card_is_denied_whatever_is_allowed() -> None:
-    """As in HAMi."""
+    """HAMi denies it, too."""
     allowing = rules(TamperingPolicy(mode="allow"))
     given_ = pod(securityContext={"privileged": True})
 

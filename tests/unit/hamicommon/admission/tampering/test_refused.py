@@ -1,4 +1,4 @@
-"""What undoes a slice is refused at admission, wherever in a pod it stands, and nothing else is."""
+"""Settings that undo a slice are refused wherever in a pod they stand, and nothing else is."""
 
 from copy import deepcopy
 from typing import Any
@@ -139,7 +139,7 @@ def test_a_pod_without_a_card_may_do_what_shows_it_none(undoing: dict[str, Any])
 
 
 def test_a_privileged_pod_without_a_card_is_let_be() -> None:
-    """It has every device of its node, whatever its variables are."""
+    """Such a pod has every device of its node, whatever its variables are."""
     showing = env("NVIDIA_VISIBLE_DEVICES", "all")
     given_ = pod(limits={}, securityContext={"privileged": True}, **showing)
 
@@ -170,7 +170,7 @@ def test_a_pod_of_another_scheduler_is_shown_no_cards_where_that_is_wanted() -> 
 
 
 def test_the_second_entry_of_a_variable_does_not_undo_what_admission_writes() -> None:
-    """Of entries with one name the last counts."""
+    """The last of several entries with one name counts."""
     twice = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}] * 3}
     given_ = pod(limits={}, **twice)
 

@@ -1,4 +1,4 @@
-"""Where tampering is stripped, a pod passes without it, and with everything else."""
+"""Stripping of tampering: a pod passes without it, and with everything else."""
 
 from copy import deepcopy
 from typing import Any

@@ -14,7 +14,7 @@ NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
 
 
 def containers(image: str) -> list[dict[str, Any]]:
-    """As k8s/base has them; a mesh adds one of its own."""
+    """Return the containers of k8s/base, with one that a mesh adds."""
     return [
         {"name": "kube-scheduler", "image": "registry/kube-scheduler:v1.36.2"},
         {"name": "scheduler", "image": image},

@@ -1,4 +1,4 @@
-"""What people may write for a parameter, and what they are answered when it is none."""
+"""Values that people may write for a parameter, and the answer to an invalid one."""
 
 from __future__ import annotations
 

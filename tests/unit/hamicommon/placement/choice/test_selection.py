@@ -36,7 +36,7 @@ def test_a_card_of_another_vendor_does_not_end_a_numa_group() -> None:
 
 
 def test_under_the_topology_choice_the_last_numa_group_decides() -> None:
-    """As in HAMi: a group that is enough is dropped, too, when another one follows."""
+    """HAMi's rule: a group that is enough is dropped, too, when another one follows."""
     fits, full = Rule.FITS, Rule.MEMORY
     codes = np.array([[fits, fits, fits, fits], [full, fits, fits, fits]], np.uint8)
     order, numa = np.array([[0, 1, 2, 3]] * 2), np.array([[0, 0, 1, 1]] * 2)

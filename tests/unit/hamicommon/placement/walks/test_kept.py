@@ -24,11 +24,11 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were walked, by walk of what is kept."""
     counts: list[int] = []
 
-    def counted(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
+    def count_rows(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
         counts.append(len(rows))
         return filter.fit_with_places(request, view, rows, *rest)
 
-    monkeypatch.setattr(kept, "fit_with_places", counted)
+    monkeypatch.setattr(kept, "fit_with_places", count_rows)
     return counts
 
 

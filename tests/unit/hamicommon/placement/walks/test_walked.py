@@ -59,11 +59,11 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
 ) -> None:
     view, walked = view_of_idle_nodes(), list[int]()
 
-    def counted(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
+    def count_rows(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
         walked.append(len(rows))
         return filter.fit_with_places(request, view, rows, *rest)
 
-    monkeypatch.setattr(policy, "fit_with_places", counted)
+    monkeypatch.setattr(policy, "fit_with_places", count_rows)
     # A chosen row is not walked again for the cards that it gives.
     monkeypatch.delattr(engine, "fit_with_picks")
     for version in range(2, 6):

@@ -1,4 +1,4 @@
-"""What admission makes of a request for Ascend chips (protocol 1.16)."""
+"""Admission of a request for Ascend chips (protocol 1.16)."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -163,7 +163,7 @@ def test_several_whole_chips_may_name_their_memory() -> None:
 
 
 def test_with_a_factor_memory_stays_in_its_units_and_in_its_template() -> None:
-    """Of `vir02` with 2184 MiB, 2 units of 1024 MiB are asked for, and 3 would be `vir04`."""
+    """A request of 2184 MiB in `vir02` asks for 2 units of 1024 MiB; 3 would be `vir04`."""
     factor = {"memory_factor": 1024}
 
     assert admitted("Ascend910A", {"": 1, "-memory": 2}, **factor)[0]["-memory"] == "2"

@@ -159,7 +159,7 @@ def test_an_open_handshake_without_capacity_is_a_dead_plugin() -> None:
 
 
 def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dict[str, str]:
-    """What is written when the second of two containers gets these (memory, core)."""
+    """Return the annotations when the second of two containers gets these (memory, core)."""
     shares = tuple(
         DeviceShare(
             uuid=GpuUuid(f"npu-{i}"), vendor=vendor.name, memory_mib=memory, core_percent=core

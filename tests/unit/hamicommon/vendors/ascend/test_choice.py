@@ -161,7 +161,7 @@ def test_the_chooser_is_asked_only_where_it_matters(
     assert vendor.rules.decides(request, selection) is decides
 
 
-def taken(*indexes: int) -> list[DeviceShare]:
+def shares_on(*indexes: int) -> list[DeviceShare]:
     return [
         DeviceShare(uuid=GpuUuid(f"npu-{i}"), vendor=B3.name, memory_mib=0, core_percent=0)
         for i in indexes
@@ -171,11 +171,11 @@ def taken(*indexes: int) -> list[DeviceShare]:
 @pytest.mark.parametrize(
     ("networks", "containers", "score"),
     [
-        ([0, 0, 1], [taken(0, 1)], 10),
-        ([0, 0, 1], [taken(0, 2)], 5),
-        ([0, 0, 1], [taken(0, 1, 2), [], taken(2)], 10 * (2 / 3 + 1)),
-        ([0, None, 1], [taken(0)], 10),
-        ([0, None, 1], [taken(0), taken(1)], 0),
+        ([0, 0, 1], [shares_on(0, 1)], 10),
+        ([0, 0, 1], [shares_on(0, 2)], 5),
+        ([0, 0, 1], [shares_on(0, 1, 2), [], shares_on(2)], 10 * (2 / 3 + 1)),
+        ([0, None, 1], [shares_on(0)], 10),
+        ([0, None, 1], [shares_on(0), shares_on(1)], 0),
         ([0], [[]], 0),
     ],
 )

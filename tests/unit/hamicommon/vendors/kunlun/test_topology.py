@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def taken(free: set[int], count: int) -> tuple[int, ...]:
+def choose_free(free: set[int], count: int) -> tuple[int, ...]:
     return choose(range(8), [index in free for index in range(8)], count)
 
 
@@ -68,7 +68,7 @@ def taken(free: set[int], count: int) -> tuple[int, ...]:
     ],
 )
 def test_cards_that_go_together_are_taken(free, count, expected) -> None:
-    assert taken(free, count) == expected
+    assert choose_free(free, count) == expected
 
 
 def test_wings_are_positions_and_links_across_are_indexes() -> None:
@@ -85,7 +85,7 @@ def test_cards_behind_the_eighth_belong_to_the_right_wing() -> None:
 
 @given(st.sets(st.integers(0, 7)), st.sampled_from([1, 2, 4, 8]))
 def test_what_is_taken_is_free_and_as_many_as_wanted(free, count) -> None:
-    found = taken(free, count)
+    found = choose_free(free, count)
 
     assert len(found) in (0, count)
     assert set(found) <= free

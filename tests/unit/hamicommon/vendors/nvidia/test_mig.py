@@ -42,7 +42,7 @@ A100_40G = (
     profile("2g.10gb", 9984, 29, 2, 0, 2, 4, size=2),
     profile("1g.5gb", 4864, 15, 1, *range(7), size=1),
 )
-"""What the driver reports for a 40 GB A100, from the largest to the smallest."""
+"""Profiles that the driver reports for a 40 GB A100, from the largest to the smallest."""
 
 
 def mig_card(uuid: str = "g", *parts: MigSlice, **given) -> DeviceUsage:

@@ -1,4 +1,4 @@
-"""What PodResources shows of pods' claims, over a real socket."""
+"""PodResources' view of pods' claims, over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a pod answers as the whole pod does."""
+"""A trimmed pod answers as the whole pod does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the watch shows of the node's pods is found out again when one of them changes."""
+"""The watch's view of the node's pods is computed again when one of them changes."""
 
 from __future__ import annotations
 

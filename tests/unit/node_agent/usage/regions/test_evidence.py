@@ -1,4 +1,4 @@
-"""Who of a region's processes lives, and who it is on the host."""
+"""Living processes of a region, and their ids on the host."""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ class Log:
 
 
 async def at_once() -> None:
-    """Nobody waits for a decision."""
+    """Wait for nothing: no request is in progress."""
 
 
 class Events:

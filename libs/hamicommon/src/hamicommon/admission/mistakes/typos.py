@@ -85,7 +85,7 @@ def meant_resource(name: str, vendors: Vendors) -> str:
 
 
 def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
-    for container, resource, amount in islice(_asked(pod), MAX_NAMES):
+    for container, resource, amount in islice(_resources_of(pod), MAX_NAMES):
         if meant := meant_resource(resource, vendors):
             yield (
                 f"container {container!r} asks for {resource} {amount}, which is no resource that "
@@ -93,7 +93,7 @@ def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
             )
 
 
-def _asked(pod: Json) -> Iterator[tuple[str, str, object]]:
+def _resources_of(pod: Json) -> Iterator[tuple[str, str, object]]:
     """Container, resource and amount; only resources with a domain, each once per container."""
     for _, container in containers_of(pod):
         resources = container.get("resources") or {}
@@ -108,12 +108,12 @@ def _amounts_without_a_card(pod: Json, vendors: Vendors) -> Iterator[str]:
     for _, container in containers_of(pod):
         for vendor in vendors.concerned_by(container):
             names = vendor.resources
-            if _given(container, names.count):
+            if _amount_of(container, names.count):
                 continue
             found = [
-                f"{name} {_given(container, name)}"
+                f"{name} {_amount_of(container, name)}"
                 for name in (names.memory, names.memory_percent, names.core)
-                if _given(container, name)
+                if _amount_of(container, name)
             ]
             if found and not _asks(vendor, container, annotations):
                 yield (
@@ -122,7 +122,7 @@ def _amounts_without_a_card(pod: Json, vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _given(container: Json, resource: str) -> str:
+def _amount_of(container: Json, resource: str) -> str:
     """The amount as written; empty for none and for 0."""
     written = str(amounts.find(container, resource) or "")
     return "" if written == "0" else written

@@ -60,7 +60,7 @@ def _twice(pod: Json, vendors: Vendors) -> Iterator[str]:
         named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
         for vendor in vendors.concerned_by(container):
             amount, percent = vendor.resources.memory, vendor.resources.memory_percent
-            if amount and percent and _given(named, amount) and _given(named, percent):
+            if amount and percent and _is_nonzero(named, amount) and _is_nonzero(named, percent):
                 yield (
                     f"container {container.get('name', '')!r} asks for memory twice, {amount} "
                     f"{named[amount]} and {percent} {named[percent]}: {amount} wins"
@@ -87,5 +87,5 @@ def _no_memory(pod: Json, vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _given(named: Json, resource: str) -> bool:
+def _is_nonzero(named: Json, resource: str) -> bool:
     return str(named.get(resource, "0")) != "0"

@@ -93,12 +93,12 @@ class SchemaSession:
         Raises: Unavailable when the connection is lost, and what `question` raises.
         """
 
-        async def asked() -> T:
+        async def ask_driver() -> T:
             raw = await self._connection.get_raw_connection()
             return await question(raw.driver_connection)
 
         with self._translated():
-            return self._runner.run(asked())
+            return self._runner.run(ask_driver())
 
     def work(self, step: Callable[[SyncConnection], T]) -> T:
         """Calls it with SQLAlchemy's connection; what it did not commit is rolled back.
@@ -138,12 +138,12 @@ class SchemaSession:
         try:
             yield
         except _LOST as exc:
-            raise self._lost(exc) from exc
+            raise self._unavailable(exc) from exc
         except DBAPIError as exc:
             if not exc.connection_invalidated:
                 raise
-            raise self._lost(exc.orig) from exc
+            raise self._unavailable(exc.orig) from exc
 
-    def _lost(self, exc: BaseException | None) -> Unavailable:
+    def _unavailable(self, exc: BaseException | None) -> Unavailable:
         place = place_of(self._settings.dsn.get_secret_value())
         return Unavailable(f"Postgres at {place} went away: {exc or 'no answer'}")

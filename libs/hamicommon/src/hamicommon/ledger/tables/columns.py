@@ -64,7 +64,7 @@ def objects(name: str) -> Column[Any]:
     return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
 
 
-def given(name: str, kind: Any) -> Column[Any]:
+def required(name: str, kind: Any) -> Column[Any]:
     """Return a column that every row states: never NULL, and without a default."""
     return Column(name, kind, nullable=False)
 
@@ -81,7 +81,7 @@ def period() -> tuple[Column[Any], ...]:
 
 def bucket() -> tuple[Column[Any], ...]:
     """When a sum begins, and the seconds that it is over."""
-    return at("bucket_start"), given("bucket_s", Integer)
+    return at("bucket_start"), required("bucket_s", Integer)
 
 
 def hour_or_day() -> CheckConstraint:

@@ -77,7 +77,7 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
 def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tuple[int, ...]:
     """`count` of the places, by how well they are connected; `pairs`: (places, places) of the node.
 
-    One card: the one with the LEAST connection to the others, so that good pairs stay whole.
+    One card: the one with the least connection to the others, so that good pairs stay whole.
     Several: the set with the greatest sum over its pairs. The first in the given order wins a tie.
     """
     if len(places) == count or pairs is None:

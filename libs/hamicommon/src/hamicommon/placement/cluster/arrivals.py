@@ -57,7 +57,7 @@ class Mix:
         """Return the mix of pods that are all counted alike: one given, or measured in a trace."""
         counts = ShapeCounts(half_life=None)
         for shape in shapes:
-            counts.saw(shape)
+            counts.add_arrival(shape)
         return counts.mix()
 
     def distance(self, other: Mix) -> float:
@@ -86,7 +86,7 @@ class ShapeCounts:
         """Whether a pod of the vendor has arrived."""
         return vendor in self._vendors
 
-    def saw(self, shape: PodShape) -> None:
+    def add_arrival(self, shape: PodShape) -> None:
         """One more arrival."""
         self._vendors.add(shape.request.vendor)
         self.arrivals += 1
@@ -132,13 +132,13 @@ class UsualPods:
         """From now on this one."""
         self.mix, self._given = mix, True
 
-    def saw(self, shape: PodShape) -> None:
+    def add_arrival(self, shape: PodShape) -> None:
         """A pod of this shape has arrived."""
         vendor = shape.request.vendor
         if not self._counts.knows(vendor):
             # Somebody may want a whole card: until more is known, that is the other usual pod.
-            self._counts.saw(PodShape(request=_whole_card(vendor)))
-        self._counts.saw(shape)
+            self._counts.add_arrival(PodShape(request=_whole_card(vendor)))
+        self._counts.add_arrival(shape)
         if self._given or self._counts.arrivals < self._next_look:
             return
         self._next_look = self._counts.arrivals + min(self._counts.arrivals / 4, HALF_LIFE / 8)

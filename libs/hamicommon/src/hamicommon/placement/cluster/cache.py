@@ -34,7 +34,7 @@ class ByRow:
         answer: Bools = self._seen[rows] != changed
         return answer
 
-    def saw(self, rows: Int, changed: Int) -> None:
+    def mark_current(self, rows: Int, changed: Int) -> None:
         """The rows have just been asked."""
         self._seen[rows] = changed
 

@@ -67,5 +67,5 @@ def _up_to_date(known: WalkedShape, request: PodRequest, view: ClusterView, rows
     if len(fitting):
         known.fits[fitting] = True
         known.keep(fitting, found)
-    known.saw(asked, changed[stale])
+    known.mark_current(asked, changed[stale])
     return True

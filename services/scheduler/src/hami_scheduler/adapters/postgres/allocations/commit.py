@@ -15,7 +15,7 @@ from hamicommon.domain.allocations import LIVE_STATES, Allocation, ContainerGran
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Conflict, HamiError
 from hamicommon.ledger.cards.room import CardDemand, demands, wanted_by
-from hamicommon.ledger.claimed import counted, without
+from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, Command, Entry, QuotaOf, Rules, StateStep
 
@@ -176,7 +176,7 @@ async def _beside_others(connection: Connection, entry: Entry, quota_of: QuotaOf
         placement=replace(placement, containers=containers),
         quota=quota_of(containers),
     )
-    return replace(entry, draft=draft, claims=counted(entry.claims, held))
+    return replace(entry, draft=draft, claims=mark_counted(entry.claims, held))
 
 
 async def _live_pods(connection: Connection, pod_uids: Sequence[PodUid]) -> set[PodUid]:
