@@ -1,4 +1,4 @@
-"""Code that vendors share: registered cards, the handshake, amounts that a Node lists, env entries."""
+"""Code that vendors share: registered cards, the handshake, listed amounts, env entries."""
 
 import pytest
 from hamicommon.device_config import HygonConfig
