@@ -20,7 +20,9 @@ SLOW_TIMEOUT_S = 3600
 
 # How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its check
 # that examples are made fast enough, fail at random where others compute.
-settings.register_profile("hami", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("hami", max_examples=40, **QUIET)
+settings.register_profile("long", max_examples=1000, **QUIET)
 settings.load_profile("hami")
 
 # No test asks the Internet. A client that reads the machine's 140 authorities takes 30 ms for it.
@@ -51,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--model-cases",
         type=int,
-        default=600,
+        default=300,
         help="random cases that go through the engine and the reference model (make test-model)",
     )
     parser.addoption(
