@@ -5,13 +5,14 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from hamilocal.supervisor.state_file import stop_running
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
 
@@ -22,6 +23,12 @@ from tests.e2e.system import System, hamictl
 from tests.processes import running
 from tests.servers import memory_folder
 from tests.waiting import PATIENCE_S
+
+USUAL_PODS = """
+- {part: 60, gpu: 1, gpucores: 100}
+- {part: 40, gpumem_mib: 40960}
+"""
+SHUFFLED = ("--kubelet-flag", "--shuffle-window-ms", "--kubelet-flag", "100")
 
 
 @contextmanager
@@ -40,7 +47,8 @@ def running_system(
             plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"
-        stack.callback(hamictl, home, "down", environment=environment)
+        # As `hamictl down` does, which has its own cases.
+        stack.callback(stop_running, home / "state.json")
         up = ("up", "--json", "--detach", "--no-demo", *flags)
         text = hamictl(home, *up, environment=environment)
         described = json.loads(text)
@@ -92,19 +100,78 @@ def cluster_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+SHARED = pytest.StashKey[ExitStack]()
+
+
 @pytest.fixture(scope="session")
-def running_cluster(cluster_kind: str) -> Iterator[System]:
-    """Three nodes with four cards each."""
-    with running_system(cluster_kind) as system:
-        yield system
-        # Of everything that all cases did to it.
-        assert leaks(secrets_of(system), written_by(system)) == []
+def shared(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
+    """Systems that end with the last case of their folder."""
+    with ExitStack() as stack:
+        pytestconfig.stash[SHARED] = stack
+        yield stack
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """End what cases share with the last of them: an idle system costs 5 % of a processor."""
+    yield
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        end_shared(item.config)
+
+
+def end_shared(config: pytest.Config) -> None:
+    """End the systems that cases share."""
+    if SHARED in config.stash:
+        config.stash[SHARED].close()
+
+
+@contextmanager
+def checked(system: System) -> Iterator[System]:
+    """Leave the system without pods, and its ledger with nothing held."""
+    yield system
+    system.check_invariants()
+    system.delete_all()
+    system.check_invariants()
+
+
+@contextmanager
+def no_secret_written(system: System) -> Iterator[None]:
+    """Look for secrets in the end, in everything that all cases did to the system."""
+    yield
+    assert leaks(secrets_of(system), written_by(system)) == []
+
+
+@pytest.fixture(scope="session")
+def running_cluster(
+    cluster_kind: str, shared: ExitStack, tmp_path_factory: pytest.TempPathFactory
+) -> System:
+    """Three nodes with four cards each; what is usual does not depend on the cases before."""
+    file: Path = tmp_path_factory.mktemp("mix") / "usual.yaml"
+    file.write_text(USUAL_PODS)
+    environment = {"HAMI_SCHEDULER_USUAL_PODS_FILE": str(file)}
+    system = shared.enter_context(running_system(cluster_kind, environment=environment))
+    shared.enter_context(no_secret_written(system))
+    return system
 
 
 @pytest.fixture
 def system(running_cluster: System) -> Iterator[System]:
     """The session's system; after each case its pods are gone and its ledger holds nothing."""
-    yield running_cluster
-    running_cluster.check_invariants()
-    running_cluster.delete_all()
-    running_cluster.check_invariants()
+    with checked(running_cluster) as system:
+        yield system
+
+
+@pytest.fixture(scope="session")
+def running_crowd(cluster_kind: str, shared: ExitStack) -> System:
+    """One node with ten cards, which admits pods in any order and binds late."""
+    flags = ("--nodes", "1", "--gpus", "10", "--binding", "late", *SHUFFLED)
+    return shared.enter_context(running_system(cluster_kind, *flags))
+
+
+@pytest.fixture
+def crowded(running_crowd: System) -> Iterator[System]:
+    """The session's node with ten cards, for many pods; without any before and after."""
+    with checked(running_crowd) as system:
+        yield system

@@ -6,18 +6,19 @@ two are left out there.
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import cluster_kind, running_system
+from tests.e2e.conftest import cluster_kind, end_shared, running_system, shared
 from tests.faults import rows
 from tests.faults.clocks import build, own_clocks
 from tests.faults.stage import MEASURED, Faulty
 
-__all__ = ["cluster_kind"]
+__all__ = ["cluster_kind", "shared"]
 
 ROWS = pytest.StashKey[list[rows.Row]]()
 """Rows of all collected cases, before any is left out."""
@@ -43,8 +44,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         Path(file).write_text(rows.to_json(session.config.stash[ROWS]))
 
 
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Brings the page up to date, if asked to: a run that breaks off has done that much."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Bring the page up to date, if asked to, and end the shared system with the last case.
+
+    A run that breaks off has done that much of the page.
+    """
     if item.config.getoption("--update-page") and item.get_closest_marker("row") is not None:
         kind = str(item.config.getoption("--cluster"))
         new = {name: {kind: round(seconds, 1)} for name, seconds in MEASURED.items()}
@@ -53,6 +60,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every))
         figures = rows.with_figures(every, rows.figures(), new)
         rows.FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+    yield
+    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
+        end_shared(item.config)
 
 
 def _rows(collected: list[pytest.Item]) -> list[rows.Row]:
@@ -68,27 +78,26 @@ def _order(row: rows.Row) -> tuple[str, int, str]:
 
 
 @pytest.fixture(scope="session")
-def faulty_cluster(cluster_kind: str) -> Iterator[Faulty]:
+def faulty_cluster(cluster_kind: str, shared: ExitStack) -> Faulty:
     """Two nodes with four cards each; Postgres is durable there."""
-    with tempfile.TemporaryDirectory(prefix="hami-faults-") as name:
-        folder = Path(name)
-        # PostgreSQL runs as another user here if we are root.
-        folder.chmod(0o755)
-        file = folder / "faults"
-        file.touch()
-        clocks = own_clocks(folder, build(folder))
-        environment = {
-            "HAMI_FAILPOINTS_FILE": str(file),
-            # Off where nobody needs it; here it is one more write that may fail.
-            "HAMI_SCHEDULER_LABEL": "true",
-            **clocks.environment,
-        }
-        # Cases kill the scheduler more often than a sound one ends.
-        # The way of the node lock, which has more points at which a process may die.
-        flags = ("--nodes", "2", "--most-ends", "1000", "--binding", "lock")
-        with running_system(cluster_kind, *flags, environment=environment) as system:
-            assert system.sql("SHOW fsync") == "on"
-            yield Faulty(system=system, file=file, real=cluster_kind == "real", clocks=clocks)
+    folder = Path(shared.enter_context(tempfile.TemporaryDirectory(prefix="hami-faults-")))
+    # PostgreSQL runs as another user here if we are root.
+    folder.chmod(0o755)
+    file = folder / "faults"
+    file.touch()
+    clocks = own_clocks(folder, build(folder))
+    environment = {
+        "HAMI_FAILPOINTS_FILE": str(file),
+        # Off where nobody needs it; here it is one more write that may fail.
+        "HAMI_SCHEDULER_LABEL": "true",
+        **clocks.environment,
+    }
+    # Cases kill the scheduler more often than a sound one ends.
+    # The way of the node lock, which has more points at which a process may die.
+    flags = ("--nodes", "2", "--most-ends", "1000", "--binding", "lock")
+    system = shared.enter_context(running_system(cluster_kind, *flags, environment=environment))
+    assert system.sql("SHOW fsync") == "on"
+    return Faulty(system=system, file=file, real=cluster_kind == "real", clocks=clocks)
 
 
 @pytest.fixture

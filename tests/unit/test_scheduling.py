@@ -33,12 +33,13 @@ def test_cases_of_one_running_system_stay_with_one_worker() -> None:
 
 
 def test_no_such_file_uses_a_system_that_others_share() -> None:
+    """But `crowded`, which files of this group alone use."""
     shared = {
         each.name
         for folder in ("tests/e2e", "tests/faults")
         for each in functions(f"{folder}/conftest.py")
         if any("fixture" in ast.unparse(made) for made in each.decorator_list)
-    } - {"cluster_kind"}
+    } - {"cluster_kind", "crowded"}
     assert {"system", "running_cluster"} <= shared
     for file in STARTS_A_SYSTEM:
         for case in functions(file):

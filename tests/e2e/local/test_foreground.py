@@ -16,7 +16,7 @@ import httpx
 import pytest
 from hamilocal.supervisor.state_file import marked_processes
 
-from tests.e2e.system import READY_TIMEOUT_S, hamictl
+from tests.e2e.system import READY_TIMEOUT_S, environment_of, hamictl
 from tests.servers import memory_folder
 
 pytestmark = pytest.mark.e2e
@@ -35,16 +35,16 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    """Serves one node, without cards unless a parameter names a number."""
+    """Serves no node, and prints JSON, unless a parameter has other options."""
     folder.mkdir()
-    flags = ("--nodes", "1", "--gpus", str(getattr(request, "param", 0)), "--no-demo", "--json")
+    flags = ("--no-demo", *getattr(request, "param", ("--nodes", "0", "--json")))
     with subprocess.Popen(
         # A shell ignores Ctrl-C in what it runs in the background, and tests run so pass that on.
         [
             *("env", "--default-signal=INT"),
             *(str(Path(sys.executable).parent / "hamictl"), "up", *flags),
         ],
-        env={"HAMI_FOLDER": str(folder), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env=environment_of(folder),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,12 +67,35 @@ def described(up: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_system(
-    up: subprocess.Popen[str], folder: Path, number: signal.Signals
+@pytest.mark.parametrize("up", [("--nodes", "1", "--json")], indirect=True)
+def test_it_is_up_when_the_scheduler_knows_the_cards_and_ends_on_ctrl_c(
+    up: subprocess.Popen[str], folder: Path
 ) -> None:
-    described(up)
+    at = described(up)["scheduler_url"]
 
+    cards = httpx.get(f"{at}/v1/devices", timeout=30).json()["items"]
+
+    assert [(card["node"], card["present"]) for card in cards] == [("node-0", True)] * 4
+    ends_on(signal.SIGINT, up, folder)
+
+
+@pytest.mark.parametrize("up", [("--nodes", "0")], indirect=True)
+def test_the_address_of_the_pages_is_the_first_line_and_sigterm_is_the_end(
+    up: subprocess.Popen[str], folder: Path
+) -> None:
+    assert up.stdout is not None
+    line = up.stdout.readline().strip()
+
+    again = hamictl(folder, "up", "--detach", "--no-demo", "--nodes", "0").splitlines()
+
+    assert again[0] == line
+    found = re.fullmatch(r"pages: (\S+) \(for this machine alone\)", line)
+    assert found is not None
+    assert httpx.get(found[1], timeout=30).status_code == 200
+    ends_on(signal.SIGTERM, up, folder)
+
+
+def ends_on(number: signal.Signals, up: subprocess.Popen[str], folder: Path) -> None:
     up.send_signal(number)
 
     _, errors = up.communicate(timeout=READY_TIMEOUT_S)
@@ -98,25 +121,3 @@ def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
     assert up.returncode == 1
     assert message.startswith("hamictl: the local system ended unasked; ")
     assert marked_processes(folder) == []
-
-
-@pytest.mark.parametrize("up", [2], indirect=True)
-def test_it_is_up_when_the_scheduler_knows_the_cards(up: subprocess.Popen[str]) -> None:
-    at = described(up)["scheduler_url"]
-
-    cards = httpx.get(f"{at}/v1/devices", timeout=30).json()["items"]
-
-    assert [(card["node"], card["present"]) for card in cards] == [("node-0", True)] * 2
-
-
-def test_the_address_of_the_pages_is_the_first_line(folder: Path) -> None:
-    folder.mkdir()
-    flags = ("--detach", "--no-demo", "--nodes", "1", "--gpus", "0")
-
-    lines = hamictl(folder, "up", *flags).splitlines()
-
-    found = re.fullmatch(r"pages: (\S+) \(for this machine alone\)", lines[0])
-    assert found is not None
-    assert httpx.get(found[1], timeout=30).status_code == 200
-    again = hamictl(folder, "up", *flags).splitlines()
-    assert again[0] == lines[0]

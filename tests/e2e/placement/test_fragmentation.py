@@ -1,33 +1,16 @@
 """A pod that asks for the node policy `fragmentation` is placed by it, and this is explained."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hamicommon.k8s.pod_annotations import NODE_POLICY
 
-from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 
 HALF_MIB = 40_960
 BY_FRAGMENTATION = {NODE_POLICY.name: "fragmentation"}
-USUAL_PODS = """
-- {part: 60, gpu: 1, gpucores: 100}
-- {part: 40, gpumem_mib: 40960}
-"""
-
-
-@pytest.fixture
-def known_mix(cluster_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """A system that does not learn from the pods of other cases."""
-    file: Path = tmp_path_factory.mktemp("mix") / "usual.yaml"
-    file.write_text(USUAL_PODS)
-    given = {"HAMI_SCHEDULER_USUAL_PODS_FILE": str(file)}
-    with running_system(cluster_kind, environment=given) as system:
-        yield system
 
 
 def cards_of(system: System, name: str) -> str:
@@ -39,9 +22,8 @@ def cards_of(system: System, name: str) -> str:
 
 
 def test_the_second_half_completes_the_card_and_explain_and_history_have_the_score(
-    known_mix: System,
+    system: System,
 ) -> None:
-    system = known_mix
     for name in ("half-1", "half-2"):
         pod = a_pod(name, slice_of(HALF_MIB), annotations=BY_FRAGMENTATION)
         assert system.create(pod).status_code == 201
