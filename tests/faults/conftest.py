@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import cluster_kind, end_shared, running_system, shared
+from tests.e2e.system import System
 from tests.faults import rows
 from tests.faults.clocks import build, own_clocks
-from tests.faults.stage import MEASURED, Faulty
+from tests.faults.stage import MEASURED, Faulty, Stage
 
 __all__ = ["cluster_kind", "shared"]
 
@@ -111,3 +112,15 @@ def faulty(faulty_cluster: Faulty, request: pytest.FixtureRequest) -> Iterator[F
     system.check_invariants()
     system.delete_all()
     system.check_invariants()
+
+
+@pytest.fixture
+def system(faulty: Faulty) -> System:
+    """The session's system."""
+    return faulty.system
+
+
+@pytest.fixture
+def stage(faulty: Faulty) -> Stage:
+    """The pods of the case."""
+    return Stage(faulty)

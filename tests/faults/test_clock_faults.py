@@ -21,8 +21,7 @@ JUMP_S = 600.0
     answer="deadlines are the ledger's; what ended early is made again",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
-def test_f14_clock_jump(faulty: Faulty, who: str, seconds: float) -> None:
-    stage = Stage(faulty)
+def test_f14_clock_jump(faulty: Faulty, stage: Stage, who: str, seconds: float) -> None:
     stage.run_before(1)
     stage.come(2)
     faulty.clocks.jump(who, seconds)

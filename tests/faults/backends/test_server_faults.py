@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.system import wait
+from tests.e2e.system import System, wait
 from tests.faults.backends.exhaustion import every_connection, filter_all, locked, no_new_connection
 from tests.faults.nodes.node import (
     NODE,
@@ -46,8 +46,7 @@ CALLS = 30
     answer="a clear error in that time; exactly what was committed is there",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
-def test_f35_postgres_killed(faulty: Faulty) -> None:
-    stage = Stage(faulty)
+def test_f35_postgres_killed(faulty: Faulty, stage: Stage) -> None:
     stage.run_before(2)
     stage.come(2)
     with killed(faulty.system, "postgres"):
@@ -78,8 +77,7 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
     ],
 )
 @pytest.mark.row(kind="delay")
-def test_stopped_server(faulty: Faulty, server: str) -> None:
-    stage = Stage(faulty)
+def test_stopped_server(faulty: Faulty, stage: Stage, server: str) -> None:
     stage.run_before(1)
     with stopped(faulty.system, server):
         stage.come(4)
@@ -95,9 +93,7 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
     answer="written later, by the writer or the pod watch",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
-def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty, system: System, stage: Stage) -> None:
     stage.run_before(1)
     # The nodes' reports are late, so `bound` waits for them a while.
     faulty.plan("node_bus.publish.before=delay:3*16")
@@ -123,9 +119,7 @@ def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
     kind="error",
     answer="it is not ready, with the reason, until there is one",
 )
-def test_f37_no_connection_left(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f37_no_connection_left(system: System, stage: Stage) -> None:
     stage.run_before(1)
     with every_connection(system):
         old_pid = kill(system, "scheduler")
@@ -144,13 +138,11 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
     kind="delay",
     answer="calls are answered with a sentence within their timeout; the next attempt succeeds",
 )
-def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
+def test_f37_own_pools_exhausted(system: System, stage: Stage, tmp_path: Path) -> None:
     """Lock the cards' table, which holds each reservation's connection until its time-out.
 
     Far more calls come than the connections serve.
     """
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1)
     settings = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_POSTGRES_CONNECT_TIMEOUT_S": "2"}
     with replica(system, tmp_path, **settings) as (url, _):
@@ -178,9 +170,8 @@ def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
     answer="two pods may be between bind and Allocate; PreStartContainer checks each start",
     promise="SAFE-1..3 LIVE-2",
 )
-def test_f38_redis_flushed(faulty: Faulty) -> None:
+def test_f38_redis_flushed(faulty: Faulty, stage: Stage) -> None:
     redis = faulty.system.redis()
-    stage = Stage(faulty)
     over = threading.Event()
 
     def flush() -> None:
@@ -229,8 +220,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
     ],
 )
 @pytest.mark.row(kind="kill")
-def test_killed_server(faulty: Faulty, server: str) -> None:
-    stage = Stage(faulty)
+def test_killed_server(faulty: Faulty, stage: Stage, server: str) -> None:
     stage.run_before(1)
     stage.come(3)
     with killed(faulty.system, server):
@@ -246,9 +236,7 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
     answer="pods are placed and run by the signed annotation",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
-def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f41_pods_run_while_nats_is_silent(system: System, stage: Stage) -> None:
     stage.run_before(1)
     with stopped(system, "nats"):
         stage.come(3)
@@ -271,9 +259,7 @@ def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
     promise="SAFE-1..3 LIVE-2",
 )
 @pytest.mark.slow
-def test_f43_node_cut_off(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f43_node_cut_off(system: System, stage: Stage) -> None:
     stage.run_before(2)
     with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
         stage.come(3)
@@ -290,9 +276,7 @@ def test_f43_node_cut_off(faulty: Faulty) -> None:
 )
 @pytest.mark.slow
 @pytest.mark.emulator_only
-def test_f43_core_cut_off(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f43_core_cut_off(system: System, stage: Stage) -> None:
     stage.run_before(1, node=NODE)
     [pod] = stage.mine()
     before = set(programs_of(pod))

@@ -38,9 +38,8 @@ def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
 )
 @pytest.mark.parametrize("status", [401, 403, 422, 429, 500, 503])
 def test_f19_an_api_server_that_refuses_every_second_request(
-    faulty: Faulty, proxy: ApiProxy, status: int
+    faulty: Faulty, stage: Stage, proxy: ApiProxy, status: int
 ) -> None:
-    stage = Stage(faulty)
     pids = {service: serving_pid(faulty.system, service) for service in SERVICES}
     refused_before = proxy.refused
     proxy.status = status
@@ -68,8 +67,7 @@ def test_f19_an_api_server_that_refuses_every_second_request(
     answer="what was written is read back; nothing is done twice",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
-def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) -> None:
-    stage = Stage(faulty)
+def test_f15_f19_writes_whose_answers_are_lost(stage: Stage, proxy: ApiProxy) -> None:
     proxy.lose_answers = True
 
     stage.come(6)
@@ -93,8 +91,7 @@ def test_f15_f19_writes_whose_answers_are_lost(faulty: Faulty, proxy: ApiProxy) 
     answer="listed again; what was missed is compared",
     promise="LIVE-2",
 )
-def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
-    stage = Stage(faulty)
+def test_f20_watches_that_end_with_410(stage: Stage, proxy: ApiProxy) -> None:
     stage.come(2)
     stage.settle()
     expired_before = proxy.expired
@@ -121,11 +118,8 @@ def test_f20_watches_that_end_with_410(faulty: Faulty, proxy: ApiProxy) -> None:
     answer="the ledger decides, not the view",
     promise="SAFE-1 SAFE-2 LIVE-2",
 )
-def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(
-    faulty: Faulty, proxy: ApiProxy
-) -> None:
+def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(stage: Stage, proxy: ApiProxy) -> None:
     """The API server answers our services a second late; the ledger decides all the same."""
-    stage = Stage(faulty)
     proxy.delay_s = 1.0
 
     stage.come(6)

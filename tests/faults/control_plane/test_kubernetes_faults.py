@@ -22,9 +22,9 @@ NODE = "node-0"
     answer="its slice is free immediately",
     promise="SAFE-3 LIVE-1",
 )
-def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(
+    faulty: Faulty, system: System, stage: Stage
+) -> None:
     faulty.plan("pods.bind.before=delay:4*1")
     stage.come(1)
     wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
@@ -48,9 +48,9 @@ def test_f16_a_pod_that_is_deleted_between_reserve_and_bind(faulty: Faulty) -> N
     answer="the grant is given back; the pod does not start there",
     promise="SAFE-3 LIVE-1",
 )
-def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f17_a_pod_that_somebody_else_binds_elsewhere(
+    faulty: Faulty, system: System, stage: Stage
+) -> None:
     faulty.plan("pods.bind.before=delay:4*1")
     stage.come(1)
     wait(lambda: _states(system) == ["binding"], "the reservation to be in binding")
@@ -88,9 +88,7 @@ def test_f17_a_pod_that_somebody_else_binds_elsewhere(faulty: Faulty) -> None:
     answer="bound pods run, no new one comes",
     promise="SAFE-1 LIVE-2",
 )
-def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f18_a_node_that_is_cordoned_half_way(system: System, stage: Stage) -> None:
     stage.run_before(2)
     try:
         stage.come(2)
@@ -118,9 +116,9 @@ def test_f18_a_node_that_is_cordoned_half_way(faulty: Faulty) -> None:
     answer="slices end as `released_unconfirmed`; the node is filled again",
     promise="SAFE-1 LIVE-1 LIVE-2",
 )
-def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f18_a_node_that_is_deleted_while_its_pods_run(
+    faulty: Faulty, system: System, stage: Stage
+) -> None:
     stage.come(2, node=NODE)
     stage.settle()
     uids = [f"'{pod['metadata']['uid']}'" for pod in stage.mine()]
@@ -156,10 +154,10 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
     answer="its late calls meet the row as it is",
     promise="SAFE-1..3 LIVE-2",
 )
-def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
+def test_f21_a_zombie_kube_scheduler_that_binds_late(
+    faulty: Faulty, system: System, stage: Stage
+) -> None:
     """The loop is stopped with pods reserved, and goes on when others think it dead."""
-    system = faulty.system
-    stage = Stage(faulty)
     faulty.plan("lock.acquire.before=delay:1*4")
     stage.come(4)
     wait(lambda: _states(system) != [], "a reservation")
@@ -179,8 +177,7 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(faulty: Faulty) -> None:
     answer="one gets it; the other gets the reason and is tried again",
     promise="SAFE-1 LIVE-3",
 )
-def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:
-    system = faulty.system
+def test_f11_two_pods_for_the_last_slot(system: System, stage: Stage) -> None:
     # Eight cards: seven whole ones are taken, two pods want the one that is left.
     whole = {"nvidia.com/gpu": 1}
     holders = [a_pod(f"holder-{n}", whole, command=("vgpu-probe", "--no-launch")) for n in range(7)]
@@ -191,7 +188,6 @@ def test_f11_two_pods_for_the_last_slot(faulty: Faulty) -> None:
     began_s = time.monotonic()
 
     wait(lambda: sum(_runs(system, name) for name in ("one", "two")) == 1, "one of them to run")
-    stage = Stage(faulty)
     [loser] = [name for name in ("one", "two") if not _runs(system, name)]
     assert system.wait_for_reason(loser)
     assert system.sql("SELECT max(used_slots), sum(used_slots) FROM devices") == "1|8"

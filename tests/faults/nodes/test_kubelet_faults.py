@@ -45,10 +45,8 @@ REFUSED_S = 10.0
         pytest.param("delay", marks=pytest.mark.row(kind="delay")),
     ],
 )
-def test_f22_kubelet(faulty: Faulty, action: str) -> None:
+def test_f22_kubelet(system: System, stage: Stage, action: str) -> None:
     """Kill or stop the kubelet for seconds, while one pod runs and others come."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1, node=NODE)
 
     if action == "kill":
@@ -69,11 +67,8 @@ def test_f22_kubelet(faulty: Faulty, action: str) -> None:
     answer="a pod that got another's answer does not start and is ended",
     promise="SAFE-1..3",
 )
-def test_f23_allocate_in_another_order_than_bound(faulty: Faulty) -> None:
+def test_f23_allocate_in_another_order_than_bound(system: System, stage: Stage) -> None:
     """Without locks three pods are bound before any Allocate, in another order than granted."""
-    system = faulty.system
-    stage = Stage(faulty)
-
     back_s = _allocate_out_of_order(stage)
     stage.settle(replacing=True)
 
@@ -107,10 +102,8 @@ def _allocate_out_of_order(stage: Stage) -> float:
     answer="the same answer, nothing changed",
     promise="SAFE-2",
 )
-def test_f24_allocate_called_twice(faulty: Faulty) -> None:
+def test_f24_allocate_called_twice(system: System, stage: Stage) -> None:
     """The kubelet forgot our answer and asks again for the same ids."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.come(1, node=NODE)
     stage.settle()
     ids = ids_in_checkpoint(system)
@@ -137,10 +130,8 @@ def test_f24_allocate_called_twice(faulty: Faulty) -> None:
     answer="refused with the reason; no allocation is made",
     promise="SAFE-3 SAFE-5",
 )
-def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
+def test_f25_allocate_for_a_pod_that_nobody_knows(system: System, stage: Stage) -> None:
     """Ids that no grant explains, and a pod that was put on the node past the scheduler."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1, node=NODE)
     held = ids_in_checkpoint(system)
     rows = system.sql("SELECT count(*) FROM allocations")
@@ -169,10 +160,8 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     answer="served and registered again",
     promise="LIVE-2",
 )
-def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
+def test_f27_plugin_socket_removed(system: System, stage: Stage) -> None:
     """Remove the socket in the kubelet's directory; the agent serves and registers again."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1, node=NODE)
     socket = home(system) / "kubelet" / "device-plugins" / "nvidia-gpu.sock"
 
@@ -194,9 +183,8 @@ def test_f27_plugin_socket_removed(faulty: Faulty) -> None:
     answer="the kubelet fails the pod; its slice comes back with the reason",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
 )
-def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
+def test_f26_agent_away_at_allocate(faulty: Faulty, system: System) -> None:
     """The kubelet finds no plugin at the endpoint when the pod comes."""
-    system = faulty.system
     stage = Stage(faulty, may_refuse=1)
     stage.run_before(1, node=NODE)
     before = _hits(system, "pods.bind.before")
@@ -226,10 +214,8 @@ def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
     answer="checked before every start",
     promise="SAFE-2 SAFE-3",
 )
-def test_f32_container_restart_and_init_container(faulty: Faulty) -> None:
+def test_f32_container_restart_and_init_container(system: System, stage: Stage) -> None:
     """Each start is checked again: init, app, and the app's second run."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1, node=NODE)
     pod = a_pod(
         "again",

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.e2e.system import a_pod, wait
+from tests.e2e.system import System, a_pod, wait
 from tests.faults.nodes.node import (
     AGENT,
     KUBELET,
@@ -29,10 +29,8 @@ pytestmark = pytest.mark.faults
     answer="containers start again with their own limits",
     promise="SAFE-2 SAFE-3 LIVE-2",
 )
-def test_f28_reboot(faulty: Faulty) -> None:
+def test_f28_reboot(system: System, stage: Stage) -> None:
     """Power gone: kubelet, agent, containers; what lies on a tmpfs is lost, the disk is not."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.come(2, node=NODE)
     stage.settle()
 
@@ -68,10 +66,8 @@ def test_f28_reboot(faulty: Faulty) -> None:
     ],
 )
 @pytest.mark.row(point="FAULT-29", kind="error", promise="SAFE-2 SAFE-3 LIVE-2")
-def test_f29_corrupt_checkpoints(faulty: Faulty, which: str) -> None:
+def test_f29_corrupt_checkpoints(system: System, stage: Stage, which: str) -> None:
     """Half a file: the kubelet's checkpoint under a living kubelet, or the agent's own state."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(2, node=NODE)
     if which == "checkpoint":
         file = home(system) / "kubelet" / "device-plugins" / "kubelet_internal_checkpoint"
@@ -101,10 +97,8 @@ def test_f29_corrupt_checkpoints(faulty: Faulty, which: str) -> None:
         pytest.param("lose", marks=pytest.mark.row(fault="a card falls off the bus")),
     ],
 )
-def test_f30_sick_card(faulty: Faulty, what: str) -> None:
+def test_f30_sick_card(system: System, stage: Stage, what: str) -> None:
     """A card reports XID 79, or falls off the bus: nothing new is placed on it, nothing ended."""
-    system = faulty.system
-    stage = Stage(faulty)
     stage.run_before(1, node=NODE)
     uuid = system.sql("SELECT uuid FROM devices WHERE used_slots > 0")
 
@@ -139,9 +133,8 @@ def test_f30_sick_card(faulty: Faulty, what: str) -> None:
     answer="Allocate fails with the reason; the kubelet fails that pod, its slice comes back",
     promise="SAFE-3 LIVE-1",
 )
-def test_f33_disk_full(faulty: Faulty) -> None:
+def test_f33_disk_full(faulty: Faulty, system: System) -> None:
     """No limits file can be written: no container starts, and all do once there is room."""
-    system = faulty.system
     stage = Stage(faulty, may_refuse=1)
     stage.run_before(1, node=NODE)
     with no_room(system):
@@ -165,10 +158,8 @@ def test_f33_disk_full(faulty: Faulty) -> None:
     answer="its slice is kept until the process is gone",
     promise="SAFE-1",
 )
-def test_force_deleted_pod_with_a_live_process(faulty: Faulty) -> None:
+def test_force_deleted_pod_with_a_live_process(system: System, stage: Stage) -> None:
     """A process without its pod's object holds the card: its slice stays granted until it ends."""
-    system = faulty.system
-    stage = Stage(faulty)
     whole = {"nvidia.com/gpu": 4}
     system.run(
         *(a_pod(f"holder-{n}", whole, command=("vgpu-probe", "--no-launch")) for n in (0, 1))

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from hamilocal.servers.certificates import Authority
 
-from tests.e2e.system import a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.processes import killed, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import Unhurried
@@ -27,9 +27,7 @@ SLOW_S = 3.0
     answer="creation is refused and tried again; no pod passes unseen",
     promise="SAFE-3 SAFE-5 LIVE-2",
 )
-def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(system: System, stage: Stage) -> None:
     stage.run_before(2)
 
     with killed(system, "webhook"):
@@ -53,8 +51,7 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) ->
     answer="refused after the timeout, taken when tried again",
     promise="SAFE-3 SAFE-5 LIVE-2",
 )
-def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
-    stage = Stage(faulty)
+def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty, stage: Stage) -> None:
     pod = a_pod("late", slice_of(1024, 5), command=("vgpu-probe", "--no-launch"))
 
     with stopped(faulty.system, "webhook"):
@@ -81,9 +78,7 @@ def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty) -> None:
     answer="the new one is served without a restart",
     promise="LIVE-2",
 )
-def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f3_a_rotated_certificate_is_served_without_a_restart(system: System, stage: Stage) -> None:
     folder = system.folder / "credentials"
     address = urlsplit(system.described["webhook_url"])
     authority = Authority.load(folder / "ca.pem", folder / "ca.key")
@@ -108,9 +103,7 @@ def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) ->
     answer="the annotations are dropped; each container has its own slice",
     promise="SAFE-2 SAFE-5",
 )
-def test_f4_f5_a_pod_that_was_mutated_before_is_left_as_it_is(faulty: Faulty) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f4_f5_a_pod_that_was_mutated_before_is_left_as_it_is(system: System, stage: Stage) -> None:
     stage.come(1)
     stage.settle()
     [first] = stage.mine()

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.e2e.system import wait
+from tests.e2e.system import System, wait
 from tests.faults.nodes.node import NODE
 from tests.faults.processes import paused, replica, stopped
-from tests.faults.stage import Faulty, Stage, since
+from tests.faults.stage import Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
@@ -31,9 +31,9 @@ LOCK_S = 2.0
     answer="one grant each; the other replica keeps it or takes it over",
 )
 @pytest.mark.slow
-def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f10_two_replicas_decide_the_same_pods(
+    system: System, stage: Stage, tmp_path: Path
+) -> None:
     with replica(system, tmp_path) as (url, _), stopped(system, "kube-scheduler"):
         stage.come(5)
         urls = (system.scheduler_url, url)
@@ -65,10 +65,8 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
     answer="each container starts with its own grant, or its pod is ended and made again",
     promise="SAFE-1..3 LIVE-1 LIVE-2",
 )
-def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
+def test_f39_holder_stopped_past_its_expiry(system: System, stage: Stage, tmp_path: Path) -> None:
     redis = system.redis()
-    stage = Stage(faulty)
     plan = tmp_path / "faults"
     plan.write_text("lock.acquire.after=delay:0.5*1")
     own = {"HAMI_SCHEDULER_LOCK_S": str(LOCK_S), "HAMI_FAILPOINTS_FILE": str(plan)}
@@ -108,9 +106,7 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
     answer="spans are dropped; no decision waits",
     promise="LIVE-4",
 )
-def test_f42_collector_away(faulty: Faulty, tmp_path: Path, how: str) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
+def test_f42_collector_away(system: System, stage: Stage, tmp_path: Path, how: str) -> None:
     stage.come(1)
     stage.settle()
     pod = {**stage.mine()[0], "metadata": {**stage.mine()[0]["metadata"], "uid": "too-large"}}

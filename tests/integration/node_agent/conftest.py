@@ -83,13 +83,9 @@ async def agent(
     machine: Machine, kubelet: Kubelet, control: Control
 ) -> AsyncIterator[AgentProcess]:
     """The agent, registered and with the bus."""
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         yield agent
-    finally:
-        agent.close()
 
 
 class ApiServer:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
@@ -165,6 +165,15 @@ class AgentProcess:
         self._process: subprocess.Popen[bytes] | ForkedAgent | None = None
         self.command = COMMAND
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=PATIENCE_S)
+
     def start(self) -> None:
         env = self._machine.env()
         if self.command == COMMAND and loader_variables(env) == loader_variables(FORKED_WITH):
@@ -199,11 +208,6 @@ class AgentProcess:
         """The exit status of an agent that ends by itself."""
         assert self._process is not None
         return self._process.wait(timeout=PATIENCE_S)
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=PATIENCE_S)
 
     @property
     def log(self) -> str:

@@ -53,13 +53,9 @@ async def confined(
         for path in (machine.root, *machine.root.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         # Made for all by another user, as HAMi's plugin did.
-    agent = Confined(machine, request.param)
-    agent.start()
-    try:
+    with Confined(machine, request.param) as agent:
         await agent.ready()
         yield agent
-    finally:
-        agent.close()
 
 
 async def test_a_pod_gets_its_slice_from_an_agent_that_may_write_nothing_else(

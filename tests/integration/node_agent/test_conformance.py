@@ -70,13 +70,9 @@ async def agent(
     machine.extra["PYTHONPATH"] = str(package)
     machine.extra["HAMI_FAILPOINTS_FILE"] = str(machine.root / "faults")
     (machine.root / "faults").touch()
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         yield agent
-    finally:
-        agent.close()
 
 
 def advertised(answer: Any) -> dict[str, str]:

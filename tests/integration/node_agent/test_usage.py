@@ -274,10 +274,6 @@ async def test_the_agent_shows_when_the_authorities_of_its_servers_expire(
     bus_authority = ensure_credentials(folder / "bus", serving=("nats",)).ca
     machine.nats_url = "tls://127.0.0.1:9"
     machine.extra["HAMI_NATS_TLS_CA_FILE"] = str(bus_authority)
-    agent = AgentProcess(machine)
-    agent.start()
     wanted = {"nats": end_of(bus_authority), "kubernetes": end_of(api_server.authority)}
-    try:
+    with AgentProcess(machine) as agent:
         await eventually(lambda: expiries(agent.get("/metrics")[1]) == wanted)
-    finally:
-        agent.close()

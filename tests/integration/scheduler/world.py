@@ -138,6 +138,12 @@ class World:
         await eventually(ready, "the replica to be ready")
         return replica
 
+    async def replica_with_card(self, **changes: Any) -> tuple[Replica, str]:
+        """Start a replica and add the node n1; returns both the replica and the node's card."""
+        replica = await self.replica(**changes)
+        [card] = await self.add_node("n1")
+        return replica, card
+
     async def add_node(self, name: str, *, cards: int = 1, **card: Any) -> list[str]:
         """A Node object whose cards every replica knows; returns their uuids."""
         with contextlib.suppress(NotFound):

@@ -306,16 +306,12 @@ async def test_a_signed_grant_that_is_not_good_for_this_pod_is_refused(
     bad = grant(api_pods.uids["a"]).model_copy(update=change)
     text = sign(bad, load_private_key(folder / "grant.key"))
     await api_pods.annotate("a", {"hami.io/grant": text})
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await kubelet.allocate(api_pods.uids["a"], "main", A_0)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         assert "bus unavailable" in (refused.value.details() or "")
-    finally:
-        agent.close()
 
 
 @pytest.mark.parametrize(
@@ -341,9 +337,7 @@ async def test_a_signed_grant_counts_only_while_the_ledger_cannot_be_asked(
     uid = api_pods.uids["a"]
     text = sign(grant(uid), load_private_key(folder / "grant.key"))
     await api_pods.annotate("a", {"hami.io/grant": text})
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         if accepted:
             assert f"device {CARDS[0]} " in limits_of(await kubelet.allocate(uid, "main", A_0))
@@ -352,5 +346,3 @@ async def test_a_signed_grant_counts_only_while_the_ledger_cannot_be_asked(
             await kubelet.allocate(uid, "main", A_0)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         assert "bus connected" in (refused.value.details() or "")
-    finally:
-        agent.close()

@@ -60,9 +60,7 @@ async def test_cards_are_plugged_in_and_pulled_out_while_the_agent_runs(
     (taken / "0000:07:00.0").touch()
     machine.extra["HAMI_NODE_AGENT_SYSFS_ROOT"] = str(machine.root / "sys")
     machine.control("unplug", "1")
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine):
         await eventually(lambda: latest(control) == {CARDS[0]: ""})
 
         machine.control("plug", "1")
@@ -75,8 +73,6 @@ async def test_cards_are_plugged_in_and_pulled_out_while_the_agent_runs(
 
         machine.control("xid", "1", "48")
         await eventually(lambda: latest(control)[CARDS[1]] == "XID 48")
-    finally:
-        agent.close()
 
 
 RELOADED = """

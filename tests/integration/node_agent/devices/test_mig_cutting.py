@@ -175,9 +175,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
 ) -> None:
     described = {"uuid": FOREIGN, "gpu_slices": 3, "memory_mib": 40448, "gpu_instance": 2}
     cut(machine, [{**described, "start": 4}], None)
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         devices = (await eventually(lambda: control.inventories))[-1].devices
         assert {p.name: p.placements for p in devices[0].mig_profiles} == {
@@ -203,8 +201,6 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
             await kubelet.prestart(A_0)
         await eventually(lambda: control.reported("failed"))
         await eventually(lambda: instances(machine) == {})
-    finally:
-        agent.close()
 
 
 IMPOSSIBLE = {
@@ -226,9 +222,7 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
     file = machine.root / "fakegpu.json"
     fault = {"call": "nvmlGpuInstanceCreateComputeInstance", "result": 999}
     file.write_text(json.dumps({**json.loads(file.read_text()), "faults": [fault]}))
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         for number, (reason, wanted) in enumerate(IMPOSSIBLE.items()):
             made = of_pod(f"pod-{number}", wanted, token=number + 1)
@@ -247,8 +241,6 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
         await control.announce(of_pod("beside", part(ONE, 1), token=10))
         await kubelet.allocate("beside", "main", A_1)
         assert sorted(instances(machine)) == [0, 1, 4], "a lost card holds up no other"
-    finally:
-        agent.close()
 
 
 async def test_an_init_container_of_another_size_at_that_place_is_named_with_the_way_out(
@@ -272,9 +264,7 @@ async def test_late_binding_names_the_instance_in_the_cdi_file(
 ) -> None:
     machine.extra["HAMI_NODE_AGENT_BINDING"] = "late"
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         answer = await kubelet.allocate("a", "main", A_0)
         assert instances(machine) == {}
@@ -287,8 +277,6 @@ async def test_late_binding_names_the_instance_in_the_cdi_file(
         machine.control("mig-clear", "0")
         with pytest.raises(grpc.aio.AioRpcError, match="is gone"):
             await kubelet.prestart(A_0)
-    finally:
-        agent.close()
 
 
 async def test_what_cannot_go_with_instances_on_demand_ends_in_one_clear_line(

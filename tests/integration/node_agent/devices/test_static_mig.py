@@ -42,13 +42,9 @@ def cut(machine: Machine, *cards: list[dict[str, Any]] | None) -> None:
 @asynccontextmanager
 async def agent_with(machine: Machine, strategy: str) -> AsyncIterator[AgentProcess]:
     machine.extra["MIG_STRATEGY"] = strategy
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         yield agent
-    finally:
-        agent.close()
 
 
 @pytest.fixture

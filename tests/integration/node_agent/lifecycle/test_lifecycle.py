@@ -66,9 +66,7 @@ async def test_the_agent_serves_again_when_its_socket_is_removed(
 async def test_the_agent_waits_for_a_kubelet_that_is_not_there_yet(
     machine: Machine, control: Control
 ) -> None:
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await eventually(lambda: agent.get("/healthz")[0] == 200)
         status, body = agent.get("/readyz")
         assert (status, json.loads(body)["reason"]) == (
@@ -80,8 +78,6 @@ async def test_the_agent_waits_for_a_kubelet_that_is_not_there_yet(
         await kubelet.start()
         await agent.ready()
         await kubelet.stop()
-    finally:
-        agent.close()
 
 
 async def test_a_stopped_agent_leaves_pods_alone(
@@ -128,30 +124,30 @@ async def test_a_report_that_the_bus_has_not_taken_survives_a_kill(
     machine.kubeconfig = server.kubeconfig
     machine.extra["HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE"] = str(folder / "grant.pub")
     machine.nats_url = "nats://127.0.0.1:9"
-    agent = AgentProcess(machine)
-    agent.start()
     try:
-        async with server.client() as client:
-            await client.create("/api/v1/nodes", {"metadata": {"name": NODE}})
-            pods = ApiPods(client)
-            await pods.create("a")
-            signed = grant(pods.uids["a"]).model_copy(update={"pod_name": "a"})
-            text = sign(signed, load_private_key(folder / "grant.key"))
-            await pods.annotate("a", {"hami.io/grant": text})
-        await agent.ready()
-        answer = await kubelet.allocate(pods.uids["a"], "main", A_0)
-        await kubelet.prestart(A_0)
-        assert f"device {CARDS[0]} memory_bytes 4294967296" in limits_of(answer)
-        await eventually(lambda: StateFile(machine.state).load().reports, "the report to be kept")
+        with AgentProcess(machine) as agent:
+            async with server.client() as client:
+                await client.create("/api/v1/nodes", {"metadata": {"name": NODE}})
+                pods = ApiPods(client)
+                await pods.create("a")
+                signed = grant(pods.uids["a"]).model_copy(update={"pod_name": "a"})
+                text = sign(signed, load_private_key(folder / "grant.key"))
+                await pods.annotate("a", {"hami.io/grant": text})
+            await agent.ready()
+            answer = await kubelet.allocate(pods.uids["a"], "main", A_0)
+            await kubelet.prestart(A_0)
+            assert f"device {CARDS[0]} memory_bytes 4294967296" in limits_of(answer)
+            await eventually(
+                lambda: StateFile(machine.state).load().reports, "the report to be kept"
+            )
 
-        agent.stop(signal.SIGKILL)
-        machine.nats_url = nats_url
-        agent.start()
+            agent.stop(signal.SIGKILL)
+            machine.nats_url = nats_url
+            agent.start()
 
-        [report] = await eventually(lambda: control.reported("allocated"))
-        assert report.pod_uid == pods.uids["a"]
+            [report] = await eventually(lambda: control.reported("allocated"))
+            assert report.pod_uid == pods.uids["a"]
     finally:
-        agent.close()
         server.stop()
 
 
@@ -213,9 +209,7 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
     machine: Machine, kubelet: Kubelet, control: Control
 ) -> None:
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "30"
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         await control.announce(grant("a"))
         await control.until_all_is_consumed()
@@ -231,8 +225,6 @@ async def test_a_pod_that_was_bound_before_the_stop_still_gets_its_answer(
         assert "Traceback" not in agent.log
         with pytest.raises(grpc.aio.AioRpcError):
             await kubelet.allocate("b", "main", f"{CARDS[0]}-1")
-    finally:
-        agent.close()
 
 
 async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_changes_nothing(
@@ -242,9 +234,7 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
     file.write_text("nvidia: {}")
     machine.extra["HAMI_NODE_AGENT_DEVICE_CONFIG_FILE"] = str(file)
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
-    agent = AgentProcess(machine)
-    agent.start()
-    try:
+    with AgentProcess(machine) as agent:
         await agent.ready()
         # Ready is the agent before what it published has come here.
         await eventually(
@@ -270,5 +260,3 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
         assert f"device {CARDS[0]} " in limits_of(before)
         assert agent.stop(signal.SIGTERM) == 0
         assert "Traceback" not in agent.log
-    finally:
-        agent.close()

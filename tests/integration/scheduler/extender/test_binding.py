@@ -19,8 +19,7 @@ pytestmark = pytest.mark.integration
 
 async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
     """A replica with these settings, and a pod that it holds a card of n1 for."""
-    replica = await world.replica(**settings)
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(**settings)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     return replica, pod
@@ -45,8 +44,7 @@ async def test_a_lost_answer_to_the_binding_is_read_back(
 async def test_a_binding_that_never_arrived_gives_everything_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
 
@@ -232,8 +230,7 @@ NO_CARDS = [
 
 @pytest.mark.parametrize("limits", NO_CARDS)
 async def test_a_pod_that_asks_for_no_card_is_bound_plainly(world: World, limits: Json) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("zero", limits=limits)
 
     assert (await replica.filter(pod, "n1", "n2"))["NodeNames"] == ["n1", "n2"]
@@ -328,8 +325,7 @@ async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_
 async def test_a_pod_that_went_after_its_lost_answer_keeps_its_slice_until_its_node_reports(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     really_bind = KubernetesPodApi.bind

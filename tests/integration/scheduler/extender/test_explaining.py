@@ -442,8 +442,7 @@ async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
     world: World, caplog: pytest.LogCaptureFixture, *, changing: bool
 ) -> None:
     """Such a pod was admitted before the webhook refused it, or changed since."""
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("odd", annotations={WEIGHTS: "x" * 200_000})
     tries = 2 * MAX_TEXTS
     with caplog.at_level(logging.INFO):

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice", memory_mib=4096, cores=30)
 
     answer = await replica.filter(pod, "n1", "cpu-only")
@@ -59,8 +58,7 @@ async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> Non
 
 
 async def test_the_signed_grant_is_what_the_ledger_has(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice", memory_mib=4096)
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -75,8 +73,7 @@ async def test_the_signed_grant_is_what_the_ledger_has(world: World) -> None:
 
 
 async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -92,8 +89,7 @@ async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
 
 
 async def test_a_pod_that_fits_nowhere_is_refused_with_every_reason(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("huge", memory_mib=999 * 1024)
 
     answer = await replica.filter(pod, "n1", "cpu-only")
@@ -128,8 +124,7 @@ async def test_a_pod_without_cards_passes_unchanged(world: World) -> None:
 
 
 async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: World) -> None:
-    replica = await world.replica(bound_late_s=0.2)
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(bound_late_s=0.2)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
@@ -159,8 +154,7 @@ async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: W
 async def test_a_node_whose_agent_can_take_no_pod_is_left_out_until_it_is_heard(
     world: World,
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     await world.add_node("n2")
     pod = await world.pod("slice")
     world.unready.add("n1")
@@ -200,8 +194,7 @@ async def test_a_repeated_filter_counts_the_pod_once(world: World) -> None:
 
 
 async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     await world.add_node("n2")
     pod = await world.pod("slice")
     [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
@@ -216,8 +209,7 @@ async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> 
 
 
 async def test_bind_without_a_filter_places_on_that_node(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
 
     assert await replica.bind(pod, "n1") == ""
@@ -227,8 +219,7 @@ async def test_bind_without_a_filter_places_on_that_node(world: World) -> None:
 
 
 async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("huge", memory_mib=999 * 1024)
 
     error = await replica.bind(pod, "n1")
@@ -238,8 +229,7 @@ async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -
 
 
 async def test_bind_again_is_a_success(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
 
@@ -251,8 +241,7 @@ async def test_bind_again_is_a_success(world: World) -> None:
 
 
 async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await world.delete(pod)
@@ -268,8 +257,7 @@ async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) ->
 
 
 async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     first, second = await world.pod("a"), await world.pod("b")
     for pod in (first, second):
         await replica.filter(pod, "n1")
@@ -286,8 +274,7 @@ async def test_where_slices_are_bound_late_no_pod_waits_for_another_ones_report(
     world: World,
 ) -> None:
     world.late.add("n1")
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pods = [await world.pod(name) for name in "abc"]
     for pod in pods:
         await replica.filter(pod, "n1")

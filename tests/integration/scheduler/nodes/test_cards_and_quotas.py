@@ -96,8 +96,7 @@ async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World)
 
 
 async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     await world.api.patch(
         "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
     )
@@ -215,8 +214,7 @@ async def test_a_cordon_from_before_the_first_report_of_an_agent_holds(world: Wo
 
 
 async def test_a_card_that_moves_leaves_the_cordon_of_its_old_node_behind(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     await world.add_node("n2", cards=0)
     await world.api.patch(
         "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
@@ -246,8 +244,7 @@ async def test_a_card_that_moves_leaves_the_cordon_of_its_old_node_behind(world:
 
 
 async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
@@ -396,8 +393,7 @@ async def test_a_pod_is_shown_what_became_of_its_card(
 
 
 async def test_neither_a_look_again_nor_another_scheduler_repeats_it(world: World) -> None:
-    replica = await world.replica(reconcile_s=0.1)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(reconcile_s=0.1)
     pod = await holder_of(world, replica, "n1", card)
     await world.report("n1")
     await events_with(world, pod, "is lost")

@@ -51,8 +51,7 @@ async def sample(replica: Replica, name: str, **labels: str) -> float | None:
 async def test_a_restarted_agent_counts_whatever_clock_the_one_before_had(
     world: World, hours: int
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     await world.report("n1", inventory_device("A", 0), clock_ahead=timedelta(hours=hours))
     await has_cards(world, "n1", "A")
     skew_s = await sample(replica, "hami_scheduler_node_clock_skew_seconds", node="n1")
@@ -105,8 +104,7 @@ async def test_a_date_in_the_future_is_none(world: World) -> None:
 
 
 async def test_a_duplicate_takes_no_healthy_card_with_it(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     await world.add_node("n2")
 
     await world.report(

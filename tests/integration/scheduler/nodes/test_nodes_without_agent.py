@@ -105,8 +105,7 @@ async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
 
 async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> None:
     """Our agent's node, an Ascend and a DCU node by annotation, an MLU node by capacity alone."""
-    replica = await world.replica(enable_ascend=True)
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(enable_ascend=True)
     gpu = OtherNode(world, "n1")
     npu = await with_chips(world, replica, "npu-0")
     dcu = await OtherNode(world, "dcu").create(
@@ -267,8 +266,7 @@ async def test_a_cordon_holds_for_cards_under_hamis_own_plugin(world: World) -> 
 
 
 async def test_an_agents_node_is_never_read_from_its_annotations(world: World) -> None:
-    replica = await world.replica(enable_ascend=True)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(enable_ascend=True)
     other = OtherNode(world, "n1")
     gpu = {"id": "GPU-x", "count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA A100"}
 

@@ -93,8 +93,7 @@ async def test_a_number_that_can_not_be_drawn_is_waited_for(world: World) -> Non
 
 
 async def test_numbers_that_ran_out_go_on(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
     await world.database.fetch("SELECT setval('allocation_events_id_seq', 1)")
 
@@ -326,8 +325,7 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
 async def test_without_postgres_filter_answers_from_memory_and_bind_with_an_error(
     world: World,
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
     name = (await world.database.fetchrow("SELECT current_database()"))[0]
     # As when the server goes: connections end, and new ones are refused.

@@ -50,8 +50,7 @@ async def test_a_refusals_exemplar_opens_the_trace_of_its_decision(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filtering, "tracer", TracerProvider().get_tracer("test"))
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("large", memory_mib=10_000_000)
 
     await replica.filter(pod, "n1")
@@ -68,8 +67,7 @@ async def test_a_refusals_exemplar_opens_the_trace_of_its_decision(
 
 
 async def test_placed_pods_and_pods_without_cards_are_counted_apart(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     before = await samples(replica)
     await replica.filter(await world.pod("slice"), "n1")
 
@@ -84,8 +82,7 @@ async def test_placed_pods_and_pods_without_cards_are_counted_apart(world: World
 
 
 async def test_what_waits_is_shown_with_its_reason_until_it_is_gone(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("large", memory_mib=10_000_000)
     await replica.filter(pod, "n1")
     refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -155,8 +152,7 @@ async def grants(world: World) -> list[Any]:
 
 
 async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: World) -> None:
-    replica = await world.replica(owner_labels="team, app")
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(owner_labels="team, app")
     owner = await replica_set(world)
     pod = await world.pod("bert", annotations=CREATED, labels=LABELS, ownerReferences=[owner])
     pod["spec"]["serviceAccountName"] = "trainer"
@@ -177,8 +173,7 @@ async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: 
 
 
 async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("bare")
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
@@ -191,8 +186,7 @@ async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(wor
 async def test_a_pod_that_comes_to_bind_without_a_reservation_is_known_as_well(
     world: World,
 ) -> None:
-    replica = await world.replica(allocate_at="bind")
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(allocate_at="bind")
     pod = await world.pod("bert", annotations=CREATED)
     assert await replica.bind(pod, "n1") == ""
 
@@ -203,8 +197,7 @@ async def test_a_pod_that_comes_to_bind_without_a_reservation_is_known_as_well(
 async def test_a_call_where_nobody_is_asked_who_he_is_has_a_row_without_a_name(
     world: World,
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
 
     answer = await replica.http.post("/v1/adopt", json={"apply": False, "nodes": ["n1"]})
     assert answer.status_code == 200

@@ -41,8 +41,7 @@ async def still_serves(world: World, replica: Any, node: str) -> None:
 
 
 async def test_quotas_of_any_amount_are_limits_or_none(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     path = "/api/v1/namespaces/default/resourcequotas"
     made = []
     for number, amount in enumerate(AMOUNTS[1:]):
@@ -72,8 +71,7 @@ async def test_quotas_of_any_amount_are_limits_or_none(world: World) -> None:
 
 
 async def test_a_pod_that_asks_for_any_amount_is_answered(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     await world.add_node("n2")
 
     for name, amount in itertools.product(NAMES, AMOUNTS):
@@ -100,8 +98,7 @@ KEYS = (
 
 
 async def test_a_pod_whose_annotation_has_a_nul_is_answered(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     for key in KEYS:
         pod = await world.pod("nul", annotations={key: NUL})
 
@@ -118,8 +115,7 @@ async def test_a_pod_whose_annotation_has_a_nul_is_answered(world: World) -> Non
 
 
 async def test_the_cards_of_a_node_whose_annotation_has_a_nul_are_known(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     name = f"nul-{uuid.uuid4().hex[:6]}"
     card = {"id": f"GPU-{name}", "count": 10, "devmem": 40960, "devcore": 100, "type": NUL}
     register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
@@ -143,8 +139,7 @@ async def test_the_cards_of_a_node_whose_annotation_has_a_nul_are_known(world: W
 
 
 async def test_a_reason_with_a_nul_is_kept_and_shown(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("fails")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -167,8 +162,7 @@ LONG = "a," * 100_000
 async def test_a_pod_of_odd_text_is_bound_or_refused_and_others_are_bound_beside_it(
     world: World, key: str, value: str
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     world.late.add("n1")  # so that none waits for another's lock
     odd = await world.pod("odd", annotations={key: value})
     plain = [await world.pod("plain") for _ in range(3)]
@@ -197,8 +191,7 @@ NO_TEXT = {
 
 
 async def test_a_call_that_is_no_text_is_answered_with_a_sentence(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
 
     for verb, (name, text) in itertools.product(("filter", "bind"), NO_TEXT.items()):
         body = b'{"podName": %s, "pod": {"metadata": {"name": %s}}}' % (text, text)
@@ -212,8 +205,7 @@ LARGE_BYTES = 8 << 20
 
 
 async def test_the_ledger_is_asked_without_taking_anything(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
 
     answer = await replica.http.post("/v1/simulate", json={"pod": asking(gpus(1, 500))})
     counted = await replica.http.post(
@@ -238,8 +230,7 @@ async def test_a_decision_waits_for_no_simulation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulating, "DEADLINE_S", PATIENCE_S)
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
     nodes, length = [], 0
     while length < LARGE_BYTES:

@@ -25,8 +25,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
 async def test_what_was_allocated_is_granted_as_the_pod_is_bound(
     world: World, claims: Claims
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "asks", card, bound=False)
 
     assert await replica.bind(pod, "n1") == ""
@@ -111,8 +110,7 @@ async def test_a_binder_that_dies_with_the_grant_in_the_ledger_is_taken_over(
 async def test_a_binding_that_fails_gives_the_grant_back_and_is_tried_again(
     world: World, claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "asks", card, bound=False)
     really_bind = KubernetesPodApi.bind
 
@@ -135,8 +133,7 @@ async def test_a_binding_that_fails_gives_the_grant_back_and_is_tried_again(
 async def test_a_pod_of_foreign_claims_is_bound_as_one_without_cards(
     world: World, claims: Claims
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "foreign", card, bound=False)
     [result] = claims["foreign"]["status"]["allocation"]["devices"]["results"]
     result["driver"] = "net.example.com"
@@ -154,8 +151,7 @@ async def test_where_claims_may_not_be_read_the_grant_is_left_to_the_node(
         raise Forbidden("no right to resourceclaims")
 
     monkeypatch.setattr(KubernetesClaimApi, "get", get)
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "unread", card, bound=False)
 
     assert await replica.bind(pod, "n1") == ""

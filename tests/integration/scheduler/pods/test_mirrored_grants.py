@@ -16,8 +16,7 @@ pytestmark = pytest.mark.integration
 async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
     world: World, written: str | None
 ) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -42,8 +41,7 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
 
 
 async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     full, other = await world.pod("full"), await world.pod("other")
     for pod in (full, other):
         await replica.filter(pod, "n1")

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -30,8 +29,7 @@ async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: Wo
 
 
 async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: World) -> None:
-    replica = await world.replica(release_unconfirmed_s=0.2)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(release_unconfirmed_s=0.2)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -43,8 +41,7 @@ async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: Wor
 
 
 async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: World) -> None:
-    replica = await world.replica(release_unconfirmed_s=0.5, agent_silent_s=0.4)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(release_unconfirmed_s=0.5, agent_silent_s=0.4)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -151,8 +148,7 @@ async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_rea
     world: World,
 ) -> None:
     """The agent died after it reported that it was ready, and before Allocate."""
-    replica = await world.replica(reconcile_s=60.0)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(reconcile_s=60.0)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -170,8 +166,7 @@ async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_rea
 async def test_containers_that_run_on_after_their_grant_was_given_up_are_reported(
     world: World,
 ) -> None:
-    replica = await world.replica(release_unconfirmed_s=0.2)
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card(release_unconfirmed_s=0.2)
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
@@ -202,8 +197,7 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_reporte
 async def test_a_report_that_the_pod_of_a_live_grant_stays_changes_nothing(
     world: World,
 ) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")

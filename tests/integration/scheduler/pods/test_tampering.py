@@ -58,8 +58,7 @@ async def undoing_pod(world: World, container: Json, spec: Json) -> Json:
 
 
 async def test_it_is_refused_on_every_node_with_the_reason(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
     for container, spec, what in UNDOING:
         pod = await undoing_pod(world, container, spec)
 
@@ -73,8 +72,7 @@ async def test_it_is_refused_on_every_node_with_the_reason(world: World) -> None
 
 
 async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     pod = await undoing_pod(world, env("CUDA_DISABLE_CONTROL", "true"), {})
     uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
     await replica.filter(pod, "n1")
@@ -110,8 +108,7 @@ async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) 
     ids=["allowed", "trusted namespace"],
 )
 async def test_an_operator_may_permit_it(world: World, permits: dict[str, Any]) -> None:
-    replica = await world.replica(admission=AdmissionSettings(**permits))
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(admission=AdmissionSettings(**permits))
 
     for container, spec, _ in UNDOING:
         pod = await undoing_pod(world, container, spec)
@@ -121,8 +118,9 @@ async def test_an_operator_may_permit_it(world: World, permits: dict[str, Any]) 
 async def test_a_permitted_priority_and_a_pod_that_undoes_nothing_get_their_slices(
     world: World,
 ) -> None:
-    replica = await world.replica(admission=AdmissionSettings(priority_namespaces=("default",)))
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card(
+        admission=AdmissionSettings(priority_namespaces=("default",))
+    )
     first = await undoing_pod(world, env("CUDA_TASK_PRIORITY", "0"), {})
     plain = await undoing_pod(world, mounting("/data"), {"volumes": []})
 
@@ -146,8 +144,7 @@ async def test_a_pod_that_asks_for_no_card_is_passed_as_ever(world: World) -> No
 
 
 async def test_a_broken_inventory_hurts_nobody(world: World) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
+    replica, _ = await world.replica_with_card()
     from pydantic import BaseModel
 
     class Nonsense(BaseModel):
@@ -171,8 +168,7 @@ async def test_a_broken_inventory_hurts_nobody(world: World) -> None:
 async def test_a_card_that_two_nodes_claim_stays_where_it_was(world: World) -> None:
     from tests.integration.scheduler.world import inventory_device
 
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
+    replica, card = await world.replica_with_card()
 
     await world.report("n2", inventory_device(card, 0))
     await world.add_node("n3")
