@@ -21,8 +21,6 @@ from tests.browser.chromium import a_page, live
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
 
-SHOWN_S = 10.0
-"""The promise, on a quiet machine; measured and printed, waited for as long as it takes."""
 NOTICES = {
     "postgres": "Ledger unreachable since",
     "nats": "NATS unreachable",

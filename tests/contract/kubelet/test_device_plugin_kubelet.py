@@ -139,10 +139,7 @@ async def test_calls_come_in_the_kubelets_order_and_the_container_gets_the_answe
     pod = await node.run("a", container(script=script, gpus=1))
     await until_phase(node, "a", "Running")
 
-    async def printed() -> bool:
-        return node.log(pod).count("\n") == 2
-
-    await eventually(printed)
+    await eventually(lambda: node.log(pod).count("\n") == 2)
     assert plugin.names() == ["preferred", "allocate", "pre_start"]
     ids = plugin.calls[1][1]
     assert plugin.calls[2][1] == ids
@@ -265,10 +262,7 @@ async def test_a_deleted_pods_process_ends_and_its_ids_are_free_again(
     pod = await node.run("a", container(script="echo $$$$; exec sleep 1000", gpus=10))
     await until_phase(node, "a", "Running")
 
-    async def printed() -> bool:
-        return node.log(pod) != ""
-
-    await eventually(printed)
+    await eventually(lambda: node.log(pod) != "")
     pid = node.host_pid(pod)
     assert alive(pid)
 
@@ -317,20 +311,14 @@ async def test_a_pod_deleted_while_the_kubelet_was_dead_is_stopped(
     pod = await node.run("a", container(script="echo $$$$; exec sleep 1000", gpus=1))
     await until_phase(node, "a", "Running")
 
-    async def printed() -> bool:
-        return node.log(pod) != ""
-
-    await eventually(printed)
+    await eventually(lambda: node.log(pod) != "")
     pid = node.host_pid(pod)
     node.kill()
     path = f"/api/v1/namespaces/default/pods/a-{node.name}"
     await node.api.delete(path, {"gracePeriodSeconds": 0})
     await node.start()
 
-    async def ended() -> bool:
-        return not alive(pid)
-
-    await eventually(ended)
+    await eventually(lambda: not alive(pid))
 
 
 async def test_a_hundred_pods_at_once_all_run(node: Node, tmp_path: Path) -> None:

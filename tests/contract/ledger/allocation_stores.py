@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import orjson
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
@@ -23,7 +22,6 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.model import Draft, StateStep
-from hamicommon.ledger.outbox.relay import EVENTS
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
@@ -203,10 +201,3 @@ async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
         )
         inventory = PostgresInventory(database, on_commit=lambda: None)
         yield Harness(store=store, ledger=store, database=database, inventory=inventory)
-
-
-async def waiting_events(database: Database, pod: str) -> list[dict[str, Any]]:
-    """Return the pod's events that wait for the relay, each with its subject."""
-    rows = await database.fetch(EVENTS.take, [])
-    found = [{**orjson.loads(row["data"]), "subject": row["subject"]} for row in rows]
-    return [event for event in found if event["pod_uid"] == pod]

@@ -164,9 +164,7 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(
     with stopped(system, "kube-scheduler"):
         time.sleep(3.0)
     faulty.plan()
-    recovered_s = stage.settle()
-    stage.check()
-    stage.report(recovered_s)
+    stage.recover()
 
 
 @pytest.mark.slow

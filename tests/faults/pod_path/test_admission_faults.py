@@ -15,9 +15,6 @@ from tests.waiting import Unhurried
 
 pytestmark = pytest.mark.faults
 
-SLOW_S = 3.0
-"""Below the registration's time-out of 5 s, so the API server waits."""
-
 
 @pytest.mark.slow
 @pytest.mark.row(

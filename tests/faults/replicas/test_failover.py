@@ -180,10 +180,8 @@ class System:
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
     async def until_all_run(self) -> None:
-        async def run() -> bool:
-            return self.made <= self.ran.keys()
 
-        await eventually(run, "all pods to run")
+        await eventually(lambda: self.made <= self.ran.keys(), "all pods to run")
 
     def pause_s(self, since_s: float) -> float:
         """The longest time without a pod that began to run."""

@@ -159,17 +159,6 @@ def _bind(url: str, pod: Json, node: str) -> str:
     return str(httpx.post(f"{url}/bind", json=body, timeout=PATIENCE_S).json()["Error"])
 
 
-def _come_bound(stage: Stage, url: str, count: int) -> None:
-    """Equal pods that the replica binds to the node at once."""
-    stage.come(count, node=NODE, alike=True)
-    pods = [pod for pod in stage.mine() if not pod["spec"].get("nodeName")]
-    for pod in pods:
-        assert _filter(url, pod, NODE) == NODE
-    with ThreadPoolExecutor(count) as threads:
-        bound = [threads.submit(_bind, url, pod, NODE) for pod in pods]
-        assert [answer.result() for answer in bound] == [""] * count
-
-
 def _slowest(url: str, pod: Json) -> float:
     """Seconds (of a quiet machine) of the slowest of fifteen refusals."""
     found = []

@@ -123,11 +123,8 @@ async def test_two_readers_share_the_messages_and_one_that_ends_leaves_its_own(
             async with asyncio.timeout(PATIENCE_S):
                 await held.wait()
 
-        async def all_but_the_held_one() -> bool:
-            return len(set(shares["second"])) == 39
-
         # The held one is not settled; the server delivers it again after `ACK_WAIT_S`.
-        await eventually(all_but_the_held_one, "what the first reader left")
+        await eventually(lambda: len(set(shares["second"])) == 39, "what the first reader left")
     assert (await info(js)).num_ack_pending == 1
 
 

@@ -21,10 +21,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from hamilocal.servers.certificates import Authority, write_certificate, write_kubeconfig
+from hamilocal.servers.certificates import Authority, write_kubeconfig
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.system.layout import ensure_credentials
 
 from tests.bootstrapped import bootstrap
 from tests.control_plane import Assets, control_plane
@@ -212,24 +211,6 @@ def _manifest_environment(files: Path) -> dict[str, str]:
         folder, _, name = str(value).rpartition("/")
         env[entry["name"]] = str(files / mounts[folder] / name) if folder in mounts else str(value)
     return env
-
-
-def _make_files(files: Path) -> Authority:
-    """Write the files of `hami-bootstrap`, under the names of the Deployment's volumes."""
-    for name in ("tls", "ca", "grant", "login"):
-        (files / name).mkdir(parents=True)
-    authority = Authority.new("hami authority")
-    write_certificate(files / "ca" / "ca.crt", authority.certificate)
-    authority.make_serving(
-        "hami-scheduler",
-        certificate_file=files / "tls" / "tls.crt",
-        key_file=files / "tls" / "tls.key",
-    )
-    ensure_credentials(files / "keys", serving=())
-    for name in ("grant", "login"):
-        shutil.copy(files / "keys" / "grant.key", files / name / "private.pem")
-    _device_config(files)
-    return authority
 
 
 def _device_config(files: Path) -> None:

@@ -334,11 +334,6 @@ class Kubelet:
                 api.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE_S
             )
 
-    def lose(self, pod: str, container: str) -> None:
-        """Forget the answer of Allocate, as a kubelet that is killed before it stores it."""
-        del self.allocations[pod, container]
-        self.write_checkpoint()
-
     def forget(self, pod: str) -> None:
         """The pod is over and cleaned up."""
         del self.pods[pod]

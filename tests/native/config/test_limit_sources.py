@@ -197,7 +197,7 @@ def test_a_card_is_given_with_both_of_its_limits_or_not_at_all(
 ) -> None:
     container.limits(f"hami-limits 1\ndevice {CARDS[0]} {limits}\n")
     seen, lines = program_output(container)
-    assert seen.split()[1] == str(total)
+    assert seen == (f"{total} {total} given" if total else NO_CARD)
     assert ("may not be used" in lines) == (total == 0)
 
 
@@ -251,11 +251,6 @@ def test_unknown_lines_and_keys_are_ignored(container: Container) -> None:
         f"device {CARDS[0]} colour blue memory_bytes 4096 core_percent 50\r\nfolder /x\n"
     )
     assert opened(container.start()).info()[1] == 4096
-
-
-def test_a_number_that_cannot_be_read_allows_nothing(container: Container) -> None:
-    container.limits(f"hami-limits 1\ndevice {CARDS[0]} memory_bytes many core_percent 0\n")
-    assert opened(container.start()).alloc(1)[0] == OUT_OF_MEMORY
 
 
 def test_a_zero_in_the_file_means_no_limit(container: Container) -> None:

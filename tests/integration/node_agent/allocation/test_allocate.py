@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from hami_node_agent.adapters.state_file import StateFile
 from hamicommon.grants.signing import load_private_key, new_key_pair, sign
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
@@ -138,24 +137,6 @@ async def test_a_grant_that_was_never_announced_is_found_in_the_snapshot(
     answer = await kubelet.allocate("a", "main", A_0)
 
     assert limits_of(answer) == limits_4096_30(answer)
-
-
-async def test_an_answer_that_the_kubelet_did_not_store_is_given_again(
-    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
-) -> None:
-    await control.announce(
-        grant("a", container(share(), name="one"), container(share(1), name="two", index=1))
-    )
-
-    first = await kubelet.allocate("a", "one", A_0)
-    kubelet.lose("a", "one")
-    again = await kubelet.allocate("a", "one", A_0)
-    two = await kubelet.allocate("a", "two", B_0)
-    two_again = await kubelet.allocate("a", "two", B_0)
-
-    assert again == first
-    assert two_again == two
-    assert len(StateFile(machine.state).load().records) == 2
 
 
 @pytest.mark.parametrize("ids", [(), (A_0, A_0)], ids=["none", "twice the same"])

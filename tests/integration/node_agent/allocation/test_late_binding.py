@@ -188,19 +188,6 @@ async def test_a_container_restarts_while_nobody_can_be_asked(
     assert memory_of(machine, answer) == "4096m"
 
 
-async def test_a_dead_pods_entry_with_the_same_ids_keeps_nobody_from_starting(
-    agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
-) -> None:
-    await kubelet.allocate("dead", "main", A_0)
-    answer = await kubelet.allocate("a", "main", A_0)
-    await control.announce(grant("a"))
-
-    await kubelet.prestart(A_0)
-
-    assert memory_of(machine, answer) == "4096m"
-    assert len(list(machine.cdi.glob("*.json"))) == 1
-
-
 async def test_a_pod_granted_again_keeps_its_cards_or_does_not_start(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:

@@ -2,11 +2,8 @@
 last."""
 
 import asyncio
-import os
-from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.host.removal import REMOVING
 
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, grant
@@ -93,47 +90,3 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
 
     [report] = await eventually(lambda: control.reported("gone"))
     assert report.pod_uid == uid
-
-
-async def test_four_thousand_nested_directories_of_a_pod_go_and_the_agent_stays(
-    api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control
-) -> None:
-    """A tenant may write in its cache directory; deeper than Python recurses, and than a path."""
-    await api_pods.create("a", "b")
-    uid, other = api_pods.uids["a"], api_pods.uids["b"]
-    await control.announce(
-        grant(uid).model_copy(update={"pod_name": "a"}),
-        # The lower token is answered first, as bound first; equal ones by the pods' random uids.
-        grant(other, token=2).model_copy(update={"pod_name": "b"}),
-    )
-    kubelet.pods[uid], kubelet.pods[other] = "a", "b"
-    cache = mounts_of(await kubelet.allocate(uid, "main", A_0))["/usr/local/vgpu"]
-    kept = mounts_of(await kubelet.allocate(other, "main", f"{CARDS[0]}-1"))["/usr/local/vgpu"]
-    await eventually(lambda: len(control.reported("allocated")) == 2)
-    process = agent.pid
-    _nest(cache, 4000)
-
-    del control.live[uid]
-    await api_pods.delete("a")
-    kubelet.forget(uid)
-
-    await eventually(lambda: control.reported("gone"))
-    # Given up by name first, removed bit by bit then: nothing of it is left below the parent.
-    await eventually(
-        lambda: not cache.exists() and not any(cache.parent.glob(f"{REMOVING}/{cache.name}*"))
-    )
-    assert kept.is_dir()
-    assert agent.pid == process
-    assert agent.get("/healthz")[0] == 200
-    assert "Traceback" not in agent.log
-    assert agent.log.count('"agent runs"') == 1
-
-
-def _nest(folder: Path, depth: int) -> None:
-    at = os.open(folder, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=at)
-        inner = os.open("d", os.O_RDONLY, dir_fd=at)
-        os.close(at)
-        at = inner
-    os.close(at)

@@ -111,10 +111,8 @@ async def _no_lease(world: World) -> AsyncIterator[None]:
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:
-    async def held() -> bool:
-        return holds()
 
-    await eventually(held, what)
+    await eventually(holds, what)
 
 
 async def released(world: World) -> None:
