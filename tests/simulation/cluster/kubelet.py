@@ -8,18 +8,155 @@ its pod's object.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Any
 
-from hami_node_agent.grants.ports import Holding, KubeletReading
+from hami_node_agent.devices.replica_ids import replicas_of
+from hami_node_agent.grants.ports import Holding, KeptAnswer, KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import Json
 
 from tests.simulation.cluster.agent import RESOURCE, Agent, Cards, Disk
 from tests.simulation.cluster.api_server import FINALLY, ApiServer
-from tests.simulation.cluster.device_manager import DeviceManager
-from tests.simulation.cluster.seen_pod import SeenPod
 from tests.simulation.model import Model, Running
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the device checkpoint."""
+
+    pod_uid: str
+    container: str
+    ids: frozenset[str]
+    nonce: str
+    cards: tuple[Any, ...]
+
+    def holding(self) -> Holding:
+        """The entry as the agent reads it."""
+        return Holding(
+            pod_uid=self.pod_uid,
+            container=self.container,
+            device_ids=self.ids,
+            answer=KeptAnswer(
+                nonce=self.nonce,
+                cards=self.cards,
+                cache_dir=f"{self.pod_uid}_{self.container}",
+            ),
+        )
+
+
+class DeviceManager:
+    """Device manager of one node; `orderly`: it takes what the agent prefers, and asks once."""
+
+    def __init__(
+        self,
+        *,
+        rng: random.Random,
+        cards: Cards,
+        disk: Disk,
+        note: Callable[[str], None],
+        orderly: bool,
+    ) -> None:
+        self._rng, self._cards, self._disk = rng, cards, disk
+        self._note, self._orderly = note, orderly
+        self.entries: list[Entry] = []
+
+    def of(self, pod_uid: str, container: str) -> Entry | None:
+        """Return the entry of a container."""
+        found = (e for e in self.entries if (e.pod_uid, e.container) == (pod_uid, container))
+        return next(found, None)
+
+    def keep_only(self, alive: Collection[str]) -> None:
+        """A dead pod's ids stay until the next admission, which begins with this."""
+        self.entries = [entry for entry in self.entries if entry.pod_uid in alive]
+
+    async def give(
+        self, pod_uid: str, container: str, wanted: int, reusable: set[str], agent: Agent | None
+    ) -> Entry:
+        """Allocate, which names neither pod nor container; `reusable`: of its init containers.
+
+        Raises: HamiError, ConnectionError.
+        """
+        ids = self._choose(wanted, reusable, agent)
+        nonce = await self._allocate(ids, agent)
+        cards = tuple(share.uuid for share in self._disk.limits.get(nonce, ()))
+        entry = Entry(pod_uid, container, ids, nonce, cards)
+        self.entries.append(entry)
+        return entry
+
+    def _choose(self, wanted: int, reusable: set[str], agent: Agent | None) -> frozenset[str]:
+        used = {one for entry in self.entries for one in entry.ids} - reusable
+        free = [
+            str(replica)
+            for card in self._cards.devices()
+            if card.healthy
+            for replica in replicas_of(card.uuid, card.slots)
+            if str(replica) not in used
+        ]
+        if agent is None or len(free) < wanted:
+            raise Unavailable(f"no {wanted} devices are left")
+        first = [one for one in free if one in reusable]
+        preferred = list(agent.prefer(free, wanted)) if self._orderly else []
+        self._rng.shuffle(free)
+        chosen = list(dict.fromkeys([*first, *preferred, *free]))[:wanted]
+        return frozenset(chosen)
+
+    async def _allocate(self, ids: frozenset[str], agent: Agent | None) -> str:
+        if agent is None or agent.plugin.reported_at is None:
+            raise Unavailable("no such plugin")
+        nonce = await agent.allocate(ids)
+        if not self._orderly and self._rng.random() < 0.02:
+            self._note("asks twice")
+            nonce = await agent.allocate(ids)
+        return nonce
+
+
+@dataclass(slots=True, eq=False)
+class SeenPod:
+    """A pod of the node, and what is to become of it."""
+
+    seen: Json
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    coming: deque[tuple[str, Json]] = field(default_factory=deque)
+    """(type, object) of the watch that are on their way, oldest first."""
+    gone: bool = False
+    over: bool = False
+    finish: bool = False
+    restart: bool = False
+    due: float = 0.0
+
+    @property
+    def uid(self) -> str:
+        return str(self.seen["metadata"]["uid"])
+
+    @property
+    def leaving(self) -> bool:
+        return self.gone or self.finish or bool(self.seen["metadata"].get("deletionTimestamp"))
+
+    def containers(self) -> list[tuple[str, Json]]:
+        """(init or app, container), in the order of their starts."""
+        spec = self.seen["spec"]
+        return [
+            *(("init", container) for container in spec.get("initContainers") or ()),
+            *(("app", container) for container in spec["containers"]),
+        ]
+
+    def statuses(self) -> list[Json]:
+        """Return the statuses of its running app containers."""
+        return [
+            {"name": container["name"], "containerID": f"containerd://{container['name']}"}
+            for role, container in self.containers()
+            if role == "app"
+        ]
+
+    def see_next(self) -> None:
+        """The oldest change that is on its way has come."""
+        kind, self.seen = self.coming.popleft()
+        self.gone = self.gone or kind == "DELETED"
+        self.changed.set()
+
 
 REGISTER_S = 1.0
 """Between the start of a plugin and the kubelet's knowing its devices."""
