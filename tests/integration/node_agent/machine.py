@@ -225,6 +225,11 @@ class AgentProcess:
         except (URLError, OSError):
             return 0, ""
 
+    async def start_again(self) -> None:
+        """Start, and wait until it is ready."""
+        self.start()
+        await self.ready()
+
     async def ready(self) -> None:
         async def status() -> int:
             return (await asyncio.to_thread(self.get, "/readyz"))[0]

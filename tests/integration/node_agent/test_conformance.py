@@ -261,8 +261,7 @@ async def test_a_kill_between_grant_and_answer_leaves_one_answer_to_the_next_cal
 
     lost = await refused(kubelet.allocate("a", "main", A_0))
     assert await asyncio.to_thread(agent.wait) == -signal.SIGKILL
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     answer = await kubelet.allocate("a", "main", A_0)
     await kubelet.prestart(A_0)
 

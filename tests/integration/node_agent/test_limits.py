@@ -123,8 +123,7 @@ async def test_the_agents_restart_loses_nobody_and_blames_nobody(
 
     await asyncio.to_thread(agent.stop)
     before = len(checks.messages)
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     await until_seen(agent, "cheat", "exceeded", "after a restart of the agent")
     await eventually(lambda: len(checks.messages) > before and checks.found(cheat))
     after = checks.messages[before:]

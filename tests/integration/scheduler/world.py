@@ -144,6 +144,18 @@ class World:
         [card] = await self.add_node("n1")
         return replica, card
 
+    async def reserved_pod(self, replica: Replica) -> Json:
+        """Create a pod for which the replica holds a slice of n1."""
+        pod = await self.pod("slice")
+        await replica.filter(pod, "n1")
+        return pod
+
+    async def bound_pod(self, replica: Replica) -> Json:
+        """Create a pod that the replica binds to n1."""
+        pod = await self.reserved_pod(replica)
+        assert await replica.bind(pod, "n1") == ""
+        return pod
+
     async def add_node(self, name: str, *, cards: int = 1, **card: Any) -> list[str]:
         """A Node object whose cards every replica knows; returns their uuids."""
         with contextlib.suppress(NotFound):

@@ -114,8 +114,7 @@ async def test_what_was_adopted_is_known_again_after_the_agents_state_was_lost(
     agent.stop()
     machine.state.unlink(missing_ok=True)
 
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
 
     await kubelet.prestart(B_0)
 

@@ -98,8 +98,7 @@ async def test_a_runtime_that_proves_cdi_binds_late_and_one_without_keeps_such_c
 
     runtime.config["enableCDI"] = False
     await asyncio.to_thread(agent.stop)
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
 
     shown = await asyncio.to_thread(binding, agent)
     assert 'way="lock"' in shown
@@ -120,8 +119,7 @@ async def test_a_container_that_was_bound_late_starts_as_it_was_when_late_bindin
     machine.extra["HAMI_NODE_AGENT_BINDING"] = "lock"
     await asyncio.to_thread(agent.stop)
     file.unlink()  # as a reboot does
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     await kubelet.prestart(A_0)
 
     assert file.exists()

@@ -137,8 +137,7 @@ async def test_an_agent_that_was_killed_between_answer_and_start_has_lost_nothin
     answer = await kubelet.allocate("a", "main", A_0)
     await control.announce(grant("a"))
     agent.stop(signal.SIGKILL)
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
 
     await kubelet.prestart(A_0)
 
@@ -227,15 +226,13 @@ async def test_an_answer_of_the_lock_way_is_checked_as_it_was_given(
 ) -> None:
     agent.stop()
     machine.extra["HAMI_NODE_AGENT_BINDING"] = "lock"
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     await control.announce(grant("a"))
     answer = await kubelet.allocate("a", "main", A_0)
     assert not answer.cdi_devices
     agent.stop()
     machine.extra["HAMI_NODE_AGENT_BINDING"] = "late"
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
 
     await kubelet.prestart(A_0)
 

@@ -163,8 +163,7 @@ async def test_a_kill_between_intent_and_answer_leaves_no_instance_behind(
     assert agent.wait() == -signal.SIGKILL
     assert sorted(instances(machine)) == ([2] if point == "make.after" else [])
 
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     assert instances(machine) == {}
     answer = await kubelet.allocate("a", "main", A_0)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == instances(machine)[2][0]
@@ -190,8 +189,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
         await eventually(lambda: control.reported("allocated"))
 
         agent.stop()
-        agent.start()
-        await agent.ready()
+        await agent.start_again()
 
         assert instances(machine) == {3: [answer.envs["NVIDIA_VISIBLE_DEVICES"]], 4: [FOREIGN]}
         await kubelet.prestart(A_0)

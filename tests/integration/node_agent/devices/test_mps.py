@@ -105,8 +105,7 @@ async def test_the_daemon_outlives_the_agent_and_is_taken_as_it_is(
 
     assert agent.stop(signal.SIGTERM) == 0
     assert daemon.pid == first
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
 
     assert daemon.pid == first
 

@@ -102,8 +102,7 @@ async def test_after_a_kill_between_two_containers_the_pod_goes_on(
     await kubelet.allocate("a", "one", A_0)
 
     agent.stop(signal.SIGKILL)
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     two = await kubelet.allocate("a", "two", B_0)
 
     assert f"device {CARDS[1]} " in limits_of(two)
@@ -167,8 +166,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     else:
         machine.state.write_bytes(b'{"version": 1, "records": [')
     (mounts_of(answer)["/etc/hami"] / "limits").unlink()
-    agent.start()
-    await agent.ready()
+    await agent.start_again()
     await kubelet.prestart(A_0)
 
     assert f"device {CARDS[0]} memory_bytes 4294967296 core_percent 30" in limits_of(answer)

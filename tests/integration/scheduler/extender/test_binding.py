@@ -20,9 +20,7 @@ pytestmark = pytest.mark.integration
 async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
     """A replica with these settings, and a pod that it holds a card of n1 for."""
     replica, _ = await world.replica_with_card(**settings)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    return replica, pod
+    return replica, await world.reserved_pod(replica)
 
 
 async def test_a_lost_answer_to_the_binding_is_read_back(
@@ -45,8 +43,7 @@ async def test_a_binding_that_never_arrived_gives_everything_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    pod = await world.reserved_pod(replica)
 
     async def bind(self: KubernetesPodApi, *args: str, **kwargs: str) -> None:
         raise Unavailable("connection refused")
@@ -268,8 +265,7 @@ async def test_a_binder_that_dies_half_way_is_taken_over(
 ) -> None:
     first, second = await world.replica(), await world.replica()
     await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
+    pod = await world.reserved_pod(first)
     never, reached = asyncio.Event(), asyncio.Event()
     really_bind = KubernetesPodApi.bind
 
@@ -295,8 +291,7 @@ async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_
 ) -> None:
     first, second = await world.replica(), await world.replica()
     await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
+    pod = await world.reserved_pod(first)
     sent, slow = asyncio.Event(), asyncio.Event()
     really_bind = KubernetesPodApi.bind
     grants: list[str] = []
@@ -326,8 +321,7 @@ async def test_a_pod_that_went_after_its_lost_answer_keeps_its_slice_until_its_n
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    pod = await world.reserved_pod(replica)
     really_bind = KubernetesPodApi.bind
 
     async def bind(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
@@ -350,8 +344,7 @@ async def test_a_pod_that_a_dead_binder_bound_and_that_went_keeps_its_slice_unti
 ) -> None:
     first, second = await world.replica(), await world.replica()
     [card] = await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
+    pod = await world.reserved_pod(first)
     really_bind = KubernetesPodApi.bind
     never, claimed = asyncio.Event(), asyncio.Event()
 

@@ -74,9 +74,7 @@ async def test_the_signed_grant_is_what_the_ledger_has(world: World) -> None:
 
 async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
     replica, _ = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     await world.until(pod, "bound")
 
     question = events.GrantSnapshotRequest(node="n1")
@@ -125,9 +123,7 @@ async def test_a_pod_without_cards_passes_unchanged(world: World) -> None:
 
 async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: World) -> None:
     replica, _ = await world.replica_with_card(bound_late_s=0.2)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    assert await replica.bind(pod, "n1") == ""
+    pod = await world.bound_pod(replica)
     await world.until(pod, "bound")
     late = "bound and without its cards: the kubelet of n1 has not taken the pod up"
 
@@ -230,8 +226,7 @@ async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -
 
 async def test_bind_again_is_a_success(world: World) -> None:
     replica, _ = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    pod = await world.reserved_pod(replica)
 
     assert await replica.bind(pod, "n1") == ""
     assert await replica.bind(pod, "n1") == ""
@@ -242,8 +237,7 @@ async def test_bind_again_is_a_success(world: World) -> None:
 
 async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
+    pod = await world.reserved_pod(replica)
     await world.delete(pod)
 
     assert await replica.bind(pod, "n1") != ""

@@ -62,8 +62,7 @@ async def test_what_one_scheduler_placed_another_binds(world: World) -> None:
 async def test_two_schedulers_that_bind_the_same_pod_do_it_once(world: World) -> None:
     first, second = await world.replica(), await world.replica()
     [card] = await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
+    pod = await world.reserved_pod(first)
 
     errors = await asyncio.gather(first.bind(pod, "n1"), second.bind(pod, "n1"))
 

@@ -245,9 +245,7 @@ async def test_a_card_that_moves_leaves_the_cordon_of_its_old_node_behind(world:
 
 async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    assert await replica.bind(pod, "n1") == ""
+    await world.bound_pod(replica)
 
     await world.report("n1")
 

@@ -17,9 +17,7 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
     world: World, written: str | None
 ) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     await world.until(pod, "allocated")
     path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.integration
 
 async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: World) -> None:
     replica, card = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
 
     await world.delete(pod)
     releasing = await world.until(pod, "releasing")
@@ -30,9 +28,7 @@ async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: Wo
 
 async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: World) -> None:
     replica, card = await world.replica_with_card(release_unconfirmed_s=0.2)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
 
     await world.delete(pod)
 
@@ -42,9 +38,7 @@ async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: Wor
 
 async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: World) -> None:
     replica, card = await world.replica_with_card(release_unconfirmed_s=0.5, agent_silent_s=0.4)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     device = inventory_device(card, 0)
     talking = asyncio.create_task(_keep_talking(world, "n1", device))
     # The agent must have been heard, twice, before its silence means anything.
@@ -149,9 +143,7 @@ async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_rea
 ) -> None:
     """The agent died after it reported that it was ready, and before Allocate."""
     replica, card = await world.replica_with_card(reconcile_s=60.0)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     message = "Allocate failed due to no endpoint for the resource, which is unexpected"
 
     await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError", message=message)
@@ -167,9 +159,7 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_reporte
     world: World,
 ) -> None:
     replica, card = await world.replica_with_card(release_unconfirmed_s=0.2)
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     await world.delete(pod)
     ended = await world.until(pod, "released_unconfirmed")
 
@@ -198,9 +188,7 @@ async def test_a_report_that_the_pod_of_a_live_grant_stays_changes_nothing(
     world: World,
 ) -> None:
     replica, _ = await world.replica_with_card()
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
+    pod = await world.bound_pod(replica)
     grant = await world.until(pod, "bound")
 
     await world.publish_report(events.PodStays, grant)

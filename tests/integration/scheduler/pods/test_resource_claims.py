@@ -63,8 +63,7 @@ async def test_what_was_allocated_is_granted_watched_and_released(
 
 
 async def test_asking_at_once_and_again_gives_one_grant(world: World, claims: Claims) -> None:
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "again", card)
 
     answers = await asyncio.gather(*(ask(world, pod) for _ in range(4)))
@@ -95,8 +94,7 @@ async def test_claims_never_get_more_than_limits_leave(world: World, claims: Cla
 async def test_a_pod_that_is_not_there_gets_nothing(
     world: World, claims: Claims, change: Json, reason: str
 ) -> None:
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "there", card)
     answer = await ask(world, pod, **change)
     assert (answer.grant, reason in answer.refused) == (None, True), answer.refused
@@ -106,8 +104,7 @@ async def test_a_pod_that_is_not_there_gets_nothing(
 async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
     world: World, claims: Claims
 ) -> None:
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "odd", card)
     status = claims["odd"]["status"]
 
@@ -152,8 +149,7 @@ async def create_second(world: World, claims: Claims, first: Json, name: str) ->
 async def test_two_pods_that_hold_a_claim_are_one_budget_with_two_holders(
     world: World, claims: Claims
 ) -> None:
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "first", card)
     answer = await ask(world, pod)
     assert answer.grant is not None, answer.refused
@@ -186,8 +182,7 @@ async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends
     world: World, claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ClaimHolders, "pod_seen", lambda _self, _pod: None)
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "first", card)
     assert (await ask(world, pod)).grant is not None
     other = await create_second(world, claims, pod, "second")
@@ -206,8 +201,7 @@ async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_i
 ) -> None:
     """A restored backup does this: the kubelet has the claim prepared, and does not ask again."""
     monkeypatch.setattr(ClaimHolders, "pod_seen", lambda _self, _pod: None)
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     lost = await pod_of(world, claims, "lost", card)
     foreign = await pod_of(world, claims, "foreign", card)
     [result] = claims["foreign"]["status"]["allocation"]["devices"]["results"]
@@ -236,8 +230,7 @@ async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_i
 
 
 async def test_limits_and_claims_in_one_pod_are_refused(world: World, claims: Claims) -> None:
-    await world.replica()
-    [card] = await world.add_node("n1")
+    _, card = await world.replica_with_card()
     pod = await pod_of(world, claims, "both", card, limits={"nvidia.com/gpu": "1"})
     assert "by limits and by claims" in (await ask(world, pod)).refused
     assert await world.rows(pod) == []
