@@ -33,11 +33,15 @@ from prometheus_client.registry import Collector
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.adapters.refusals import PostgresRefusalStore
-from hami_metrics.adapters.server_certificates import nats_certificate, postgres_certificate
+from hami_metrics.adapters.server_certificates import (
+    ServerCertificate,
+    nats_certificate,
+    postgres_certificate,
+)
 from hami_metrics.exposition.families import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.pages.entry import Pages, PagesNeeds, check_bind
-from hami_metrics.ports import Certificate, UsageStore
+from hami_metrics.ports import UsageStore
 from hami_metrics.questions.asking import Asking, LocalViewers, Seal, TokenViewers, Viewers
 from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.refusals import RefusalHistory
@@ -218,7 +222,7 @@ def _loops(
         logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
         await refusals.keep(settings.refusal_retention_days, now=_now())
 
-    async def look_at(certificate: Certificate) -> None:
+    async def look_at(certificate: ServerCertificate) -> None:
         instruments.show_expiry(certificate.server, await certificate.not_after())
 
     async def sum_up_namespaces() -> None:

@@ -17,16 +17,6 @@ class Ledger(Protocol):
         """One consistent reading. Raises: Unavailable."""
 
 
-class Certificate(Protocol):
-    """Certificate that a backend presents to its clients."""
-
-    server: str
-    """The backend's name."""
-
-    async def not_after(self) -> datetime | None:
-        """When it expires; None: the backend speaks no TLS. Raises: Unavailable."""
-
-
 class UsageStore(Protocol):
     """Store of usage. Every method may raise Unavailable or Conflict and may be repeated."""
 

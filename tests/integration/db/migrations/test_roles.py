@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hamicommon.ledger.migrations import rights, upgrade
 from hamicommon.ledger.migrations.inspection import revisions_of
+from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.binaries import postgres_home
@@ -105,7 +106,8 @@ def test_a_slice_is_freed_after_an_upgrade_from_any_revision(
     scheduler = as_role(dsn, "hami_scheduler")
     assert psql(scheduler, FREED) == "released"
     assert psql(scheduler, "SELECT count(*) FROM allocation_periods") == "1"
-    assert upgrade.drift(settings, MIGRATIONS) == []
+    with SchemaSession(settings) as session:
+        assert upgrade.drift(session, MIGRATIONS) == []
 
 
 @pytest.mark.slow

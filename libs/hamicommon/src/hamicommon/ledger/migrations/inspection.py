@@ -113,7 +113,7 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
             return [Finding(fault=SchemaFault.NEWER, sentence=str(exc))]
         if missing:
             return [Finding(fault=SchemaFault.BEHIND, sentence=_waiting(current, missing))]
-        drifted = upgrade.drift_over(session, migrations)
+        drifted = upgrade.drift(session, migrations)
         found = [Finding(fault=SchemaFault.DRIFT, sentence=sentence) for sentence in drifted]
         return found + session.ask(_inspect_head)
 

@@ -123,13 +123,7 @@ def _missing(migrations: Path, current: Collection[str]) -> list[Script]:
     return [history[name] for name in sorted(history) if name not in there]
 
 
-def drift(settings: PostgresSettings, migrations: Path) -> list[str]:
-    """See `drift_over`; over a connection of its own."""
-    with SchemaSession(settings) as session:
-        return drift_over(session, migrations)
-
-
-def drift_over(session: SchemaSession, migrations: Path) -> list[str]:
+def drift(session: SchemaSession, migrations: Path) -> list[str]:
     """Return how the tables of this version and a database at its head differ.
 
     CHECK and exclusion constraints, triggers and views are not among it: Alembic does not see them,
