@@ -17,14 +17,14 @@ from hami_node_agent.devices.mig_partition import PartitionPlan
 from hami_node_agent.enforcement.checker import Checked
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import (
-    AuthorityCollector,
-    BindingCollector,
-    BulkheadCollector,
-    CardCollector,
-    MigCollector,
-    RegionCollector,
-    RemovalCollector,
-    RestoredFilesCollector,
+    authority_families,
+    binding_families,
+    bulkhead_families,
+    card_families,
+    file_families,
+    mig_families,
+    region_families,
+    removal_families,
 )
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
@@ -98,19 +98,19 @@ class Declared:
 
 def node_agent() -> list[Metric]:
     """Without HAMi's older names."""
-    collectors = (
-        NodeCollector(Observation, list, node="n", version="1"),
-        RegionCollector(Regions(Path("/nonexistent"))),
-        CardCollector(NoCards(), node="n"),
-        BindingCollector(BindingWay(late=False, reason="")),
-        BulkheadCollector(Bulkhead()),
-        RemovalCollector(NoLeftovers()),
-        RestoredFilesCollector(NoFiles()),
-        AuthorityCollector({}),
-        LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
-        MigCollector(NoInstances()),
+    pages = (
+        NodeCollector(Observation, list, node="n", version="1").collect(),
+        region_families(Regions(Path("/nonexistent"))),
+        card_families(NoCards(), node="n"),
+        binding_families(BindingWay(late=False, reason="")),
+        bulkhead_families(Bulkhead()),
+        removal_families(NoLeftovers()),
+        file_families(NoFiles()),
+        authority_families({}),
+        LimitCollector(Checked, lambda _uid: None, stale_s=1.0).collect(),
+        mig_families(NoInstances()),
     )
-    return [metric for each in collectors for metric in each.collect()]
+    return [metric for each in pages for metric in each]
 
 
 def legacy() -> list[Metric]:

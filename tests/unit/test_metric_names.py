@@ -21,7 +21,7 @@ from hami_metrics.domain.cluster import (
 from hami_metrics.exposition.families import families
 from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.metrics.collectors import NodeCollector
-from hami_node_agent.metrics.health import CardCollector
+from hami_node_agent.metrics.health import card_families
 from hami_node_agent.usage.sampler import Observation
 from hami_scheduler.metrics import SchedulerInstruments
 from hamicommon.domain.devices import GpuDevice
@@ -258,7 +258,7 @@ def test_a_nodes_page_has_as_many_series_as_its_formula() -> None:
     quiet = [each for each in node_agent() if each.name not in empty]
     found = [
         *NodeCollector(lambda: seen, list, node="n", version="1").collect(),
-        *CardCollector(Cards(), node="n").collect(),
+        *card_families(Cards(), node="n"),
     ]
 
     known = {"cards": CARDS, "containers": 16, "enforced": 0}

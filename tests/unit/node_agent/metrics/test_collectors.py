@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from hami_node_agent.grants.ports import MigDevice
-from hami_node_agent.metrics.collectors import NodeCollector, registry_of
-from hami_node_agent.metrics.health import RegionCollector
+from hami_node_agent.metrics.collectors import Families, NodeCollector, registry_of
+from hami_node_agent.metrics.health import region_families
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.usage.regions.reader import Regions
 from hami_node_agent.usage.sampler import Observation
@@ -14,7 +15,6 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.k8s.mig import MigReservation, MigSlice
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from tests.unit.node_agent.builders import CARD_A
@@ -62,17 +62,17 @@ SLICE = MigDevice(
 ALL = Observation(devices=(CARD,), containers=(CONTAINER,))
 
 
-def text_of(*collectors: Collector) -> list[str]:
-    text = generate_latest(registry_of(*collectors)).decode()
+def text_of(families: Families) -> list[str]:
+    text = generate_latest(registry_of(families)).decode()
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def new(seen: Observation, slices: Sequence[MigDevice] = ()) -> list[str]:
-    return text_of(NodeCollector(lambda: seen, lambda: slices, node="n1", version="1.2"))
+    return text_of(NodeCollector(lambda: seen, lambda: slices, node="n1", version="1.2").collect)
 
 
 def legacy(seen: Observation, slices: Sequence[MigDevice] = ()) -> list[str]:
-    return text_of(LegacyCollector(lambda: seen, lambda: slices, node="n1"))
+    return text_of(LegacyCollector(lambda: seen, lambda: slices, node="n1").collect)
 
 
 def test_every_metric_has_hamis_name_and_labels() -> None:
@@ -162,7 +162,7 @@ def test_problems_of_regions_are_shown(tmp_path: Path) -> None:
     regions = Regions(tmp_path)
     regions.read(now_ns=0)
 
-    assert text_of(RegionCollector(regions)) == [
+    assert text_of(partial(region_families, regions)) == [
         'hami_node_agent_region_failures_total{kind="not_a_region"} 1.0',
         "hami_node_agent_unreadable_regions 1.0",
     ]

@@ -38,7 +38,7 @@ class _Gauge(Generic[T]):
     number: Callable[[T], float | None]
     """None: the thing has none."""
     older_labels: Labels[T] | None = None
-    """Where they are others than `labels`."""
+    """Labels by the older name, if they differ."""
 
     def family(self, things: Iterable[T], *, older: bool) -> Metric:
         """The gauge with a sample of each thing."""

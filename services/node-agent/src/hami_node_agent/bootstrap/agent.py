@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.access.scraping import scrape_access
@@ -39,12 +40,12 @@ from hami_node_agent.inventory.publisher import InventoryPublisher, keep_annotat
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of
 from hami_node_agent.metrics.health import (
-    AuthorityCollector,
-    BindingCollector,
-    BulkheadCollector,
-    MigCollector,
-    RemovalCollector,
-    RestoredFilesCollector,
+    authority_families,
+    binding_families,
+    bulkhead_families,
+    file_families,
+    mig_families,
+    removal_families,
 )
 from hami_node_agent.metrics.http_server import make_routes, serving
 
@@ -96,18 +97,19 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
             bulkhead=bulkhead,
         )
         registry = registry_of(
-            *watched.collectors,
-            BindingCollector(way),
-            RemovalCollector(connections.files),
-            RestoredFilesCollector(restorer),
-            BulkheadCollector(bulkhead),
-            AuthorityCollector(
+            *watched.metrics,
+            partial(binding_families, way),
+            partial(removal_families, connections.files),
+            partial(file_families, restorer),
+            partial(bulkhead_families, bulkhead),
+            partial(
+                authority_families,
                 {
                     "kubernetes": lambda: connections.api.trusted_until,
                     "nats": lambda: connections.bus.trusted_until,
-                }
+                },
             ),
-            *([] if mig is None else [MigCollector(mig)]),
+            *([] if mig is None else [partial(mig_families, mig)]),
         )
         registry.set_target_info(telemetry.target_info("hami-node-agent", settings.telemetry))
         app = make_routes(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.process.bulkhead import Bulkhead
-from prometheus_client.registry import Collector
 
 from hami_node_agent.adapters.host.processes import HostProcesses
 from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
@@ -22,8 +22,8 @@ from hami_node_agent.enforcement.checker import (
 from hami_node_agent.enforcement.periods import Timing
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
-from hami_node_agent.metrics.collectors import NodeCollector
-from hami_node_agent.metrics.health import CardCollector, RegionCollector
+from hami_node_agent.metrics.collectors import Families, NodeCollector
+from hami_node_agent.metrics.health import card_families, region_families
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.usage.feedback import Feedback, LimitsWriter
@@ -37,7 +37,7 @@ class UsageWiring:
     """Parts of usage that others run and show."""
 
     loops: Mapping[str, Coroutine[object, object, None]]
-    collectors: tuple[Collector, ...]
+    metrics: tuple[Families, ...]
     usage: UsagePublisher
 
 
@@ -96,21 +96,22 @@ def monitoring(
         agent_id=connections.agent_id,
     )
     node, slices = settings.node_name, mig_devices
-    collectors: list[Collector] = [
-        NodeCollector(latest, slices, node=node, version=version(DISTRIBUTION)),
-        RegionCollector(regions),
-        CardCollector(cards, node=settings.node_name),
-        LimitCollector(lambda: checker.checked, name_of, stale_s=3 * settings.sample_interval_s),
+    stale_s = 3 * settings.sample_interval_s
+    metrics: list[Families] = [
+        NodeCollector(latest, slices, node=node, version=version(DISTRIBUTION)).collect,
+        partial(region_families, regions),
+        partial(card_families, cards, node=node),
+        LimitCollector(lambda: checker.checked, name_of, stale_s=stale_s).collect,
     ]
     if settings.legacy_metrics:
-        collectors.append(LegacyCollector(latest, slices, node=node))
+        metrics.append(LegacyCollector(latest, slices, node=node).collect)
     return UsageWiring(
         loops={
             "usage": sampler.run(),
             "feedback": Feedback(monitor, pods, limits_writer, bulkhead=bulkhead).run(),
             "limits": limits.run(),
         },
-        collectors=tuple(collectors),
+        metrics=tuple(metrics),
         usage=usage,
     )
 

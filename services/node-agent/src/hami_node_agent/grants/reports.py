@@ -64,14 +64,11 @@ class Reports:
         self, pod: PodRef, container: str, nonce: str, grant: NodeGrant | None, reason: str
     ) -> PendingReport:
         """A container holds the answer `nonce`, which is another's: its pod is to be ended."""
+        allocation_id, token = ("", 0) if grant is None else (grant.allocation_id, grant.token)
+        report_id = f"{pod.uid}:{container}:{nonce}:refused"
         return _pending(
             events.StartRefused(
-                report_id=f"{pod.uid}:{container}:{nonce}:refused",
-                node=self._node,
-                allocation_id="" if grant is None else grant.allocation_id,
-                pod_uid=pod.uid,
-                token=0 if grant is None else grant.token,
-                at=datetime.now(UTC),
+                **self._fields(report_id, allocation_id, pod.uid, token),
                 namespace=pod.namespace,
                 pod_name=pod.name,
                 container=container,
@@ -82,40 +79,32 @@ class Reports:
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """No container of the pod is seen any more."""
         # Found again only where the ledger has the grant again, so no repetition to be dropped.
-        return _pending(
-            events.PodGone(
-                report_id=f"{allocation_id}:{token}:gone:{uuid4()}",
-                node=self._node,
-                allocation_id=allocation_id,
-                pod_uid=pod_uid,
-                token=token,
-                at=datetime.now(UTC),
-            )
-        )
+        report_id = f"{allocation_id}:{token}:gone:{uuid4()}"
+        return _pending(events.PodGone(**self._fields(report_id, allocation_id, pod_uid, token)))
 
     def stays(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """The grant has ended and the pod's processes have not."""
-        return _pending(
-            events.PodStays(
-                report_id=f"{allocation_id}:{token}:stays",
-                node=self._node,
-                allocation_id=allocation_id,
-                pod_uid=pod_uid,
-                token=token,
-                at=datetime.now(UTC),
-            )
-        )
+        report_id = f"{allocation_id}:{token}:stays"
+        return _pending(events.PodStays(**self._fields(report_id, allocation_id, pod_uid, token)))
 
     def _base(self, grant: NodeGrant, what: str) -> dict[str, Any]:
+        # The same fact has the same id, however often it is found: the bus drops repetitions.
+        report_id = f"{grant.allocation_id}:{grant.token}:{what}"
         return {
-            # The same fact has the same id, however often it is found: the bus drops repetitions.
-            "report_id": f"{grant.allocation_id}:{grant.token}:{what}",
-            "node": self._node,
-            "allocation_id": grant.allocation_id,
-            "pod_uid": grant.pod_uid,
-            "token": grant.token,
-            "at": datetime.now(UTC),
+            **self._fields(report_id, grant.allocation_id, grant.pod_uid, grant.token),
             "traceparent": telemetry.traceparent() or grant.traceparent,
+        }
+
+    def _fields(
+        self, report_id: str, allocation_id: str, pod_uid: str, token: int
+    ) -> dict[str, Any]:
+        return {
+            "report_id": report_id,
+            "node": self._node,
+            "allocation_id": allocation_id,
+            "pod_uid": pod_uid,
+            "token": token,
+            "at": datetime.now(UTC),
         }
 
 

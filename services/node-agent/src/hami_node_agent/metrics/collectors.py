@@ -136,7 +136,7 @@ _MIG: tuple[Row[MigDevice], ...] = (
 
 
 @dataclass(eq=False)
-class NodeCollector(Collector):
+class NodeCollector:
     """Metric families of the latest observation, made at every scrape."""
 
     latest: Callable[[], Observation]
@@ -161,9 +161,21 @@ class NodeCollector(Collector):
         return (self.node, str(sample.index), sample.uuid, sample.type)
 
 
-def registry_of(*collectors: Collector) -> CollectorRegistry:
+Families = Callable[[], Iterable[Metric]]
+"""Metric families, made at every scrape."""
+
+
+@dataclass(eq=False)
+class _Made(Collector):
+    families: Families
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families()
+
+
+def registry_of(*sources: Families) -> CollectorRegistry:
     """Return a registry with these only."""
     registry = CollectorRegistry(auto_describe=False)
-    for collector in collectors:
-        registry.register(collector)
+    for source in sources:
+        registry.register(_Made(source))
     return registry

@@ -6,7 +6,6 @@ HAMi shows none of them; what containers and cards use is in `collectors.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -14,7 +13,6 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.moments import CertificateExpiry, ShownCertificate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.cleanup.installed_files import FileRestorer
@@ -32,25 +30,19 @@ def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> Me
     return family
 
 
-@dataclass(eq=False)
-class RegionCollector(Collector):
-    """Failures to read or write the containers' regions."""
-
-    regions: Regions
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield failures since the start, and how many there are now."""
-        yield _by_label(
-            "hami_node_agent_region_failures",
-            "Tries to read or write a container's region that failed, by kind",
-            "kind",
-            self.regions.failures,
-        )
-        yield GaugeMetricFamily(
-            "hami_node_agent_unreadable_regions",
-            "Containers whose region could not be read in the last round",
-            value=len(self.regions.problems),
-        )
+def region_families(regions: Regions) -> Iterator[Metric]:
+    """Failures to read or write the containers' regions since the start, and how many now."""
+    yield _by_label(
+        "hami_node_agent_region_failures",
+        "Tries to read or write a container's region that failed, by kind",
+        "kind",
+        regions.failures,
+    )
+    yield GaugeMetricFamily(
+        "hami_node_agent_unreadable_regions",
+        "Containers whose region could not be read in the last round",
+        value=len(regions.problems),
+    )
 
 
 class Leftovers(Protocol):
@@ -65,175 +57,131 @@ class Leftovers(Protocol):
         """Tries that failed since the start, by the system's error."""
 
 
-@dataclass(eq=False)
-class RemovalCollector(Collector):
-    """Directories that pods left behind."""
-
-    leftovers: Leftovers
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield how many wait, and what failed."""
-        yield GaugeMetricFamily(
-            "hami_node_agent_directories_to_remove",
-            "Directories of containers that are gone, not removed yet",
-            value=self.leftovers.to_remove,
-        )
-        yield _by_label(
-            "hami_node_agent_removal_failures",
-            "Tries to remove such a directory that failed, by error",
-            "error",
-            self.leftovers.removal_failures,
-        )
-
-
-@dataclass(eq=False)
-class RestoredFilesCollector(Collector):
-    """Changes by others to files that containers see."""
-
-    files: FileRestorer
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield how often by name, and the one that can't be written again."""
-        yield _by_label(
-            "hami_node_agent_restored_files",
-            "Files of containers that were others than written, and were written again, by name",
-            "what",
-            self.files.restored,
-        )
-        problem = GaugeMetricFamily(
-            "hami_node_agent_file_problem",
-            "1: a file that containers see can't be written, for this reason",
-            labels=["reason"],
-        )
-        if self.files.problem:
-            problem.add_metric([self.files.problem], 1)
-        yield problem
-
-
-@dataclass(eq=False)
-class BulkheadCollector(Collector):
-    """Failures isolated per pod, card and directory."""
-
-    bulkhead: Bulkhead
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield them by loop, since the start."""
-        yield _by_label(
-            "hami_node_agent_item_failures",
-            "Unexpected failures of one pod, container or directory in a loop over many",
-            "loop",
-            self.bulkhead.failures,
-        )
-
-
-@dataclass(eq=False)
-class BindingCollector(Collector):
-    """Mode in which containers of the node get their slices, and its reason."""
-
-    way: BindingWay
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield 1, with mode and reason as labels."""
-        binding = GaugeMetricFamily(
-            "hami_node_agent_binding",
-            "1: containers get their slices in this way, `late` or `lock`, for this reason",
-            labels=["way", "reason"],
-        )
-        binding.add_metric(["late" if self.way.late else "lock", self.way.reason], 1)
-        yield binding
-
-
-@dataclass(eq=False)
-class AuthorityCollector(Collector):
-    """Time until which the agent can verify the servers that it is a client of.
-
-    It has no certificate of its own: it logs in to both with tokens.
-    """
-
-    trusted_until: Mapping[str, Callable[[], datetime | None]]
-    """By server; None: not known yet, or no TLS."""
-    _expiry: CertificateExpiry = field(
-        default_factory=lambda: CertificateExpiry("hami-node-agent"), init=False
+def removal_families(leftovers: Leftovers) -> Iterator[Metric]:
+    """Directories that pods left behind: how many wait, and what failed."""
+    yield GaugeMetricFamily(
+        "hami_node_agent_directories_to_remove",
+        "Directories of containers that are gone, not removed yet",
+        value=leftovers.to_remove,
+    )
+    yield _by_label(
+        "hami_node_agent_removal_failures",
+        "Tries to remove such a directory that failed, by error",
+        "error",
+        leftovers.removal_failures,
     )
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield one sample for each server whose authority is known."""
-        for server, until in self.trusted_until.items():
-            self._expiry.show(ShownCertificate(server), until())
-        yield from self._expiry.collect()
+
+def file_families(files: FileRestorer) -> Iterator[Metric]:
+    """Changes by others to files that containers see, and the one that can't be written again."""
+    yield _by_label(
+        "hami_node_agent_restored_files",
+        "Files of containers that were others than written, and were written again, by name",
+        "what",
+        files.restored,
+    )
+    problem = GaugeMetricFamily(
+        "hami_node_agent_file_problem",
+        "1: a file that containers see can't be written, for this reason",
+        labels=["reason"],
+    )
+    if files.problem:
+        problem.add_metric([files.problem], 1)
+    yield problem
 
 
-@dataclass(eq=False, kw_only=True)
-class CardCollector(Collector):
-    """Health of the cards, and the errors that they reported."""
-
-    cards: CardTracker = field(kw_only=False)
-    node: str
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield health now, and XID events since the start."""
-        health = GaugeMetricFamily(
-            "hami_node_agent_card_healthy",
-            "1 while the card is healthy; else 0, with the reason",
-            labels=["device_index", "device_uuid", "reason"],
-        )
-        changes = CounterMetricFamily(
-            "hami_device_health_transitions",
-            "How often the card fell sick or got well since the agent's start, by cause (xid, "
-            "failed, unanswered, recovered)",
-            labels=["node", "device_uuid", "cause"],
-        )
-        # From 0 on: the first change of a series that only then begins is no increase.
-        seen = self.cards.health_changes
-        for card in self.cards.devices():
-            health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
-            for cause in HealthCause:
-                labels = [self.node, card.uuid, cause.value]
-                changes.add_metric(labels, seen.get((card.uuid, cause), 0))
-        yield health
-        yield changes
-        xids = CounterMetricFamily(
-            "hami_node_agent_xid_events",
-            "XID events by card (empty: unknown); those that count made it sick",
-            labels=["device_uuid", "xid", "counts"],
-        )
-        for (uuid, xid, counts), count in sorted(self.cards.xids_seen.items()):
-            xids.add_metric([uuid, str(xid), str(counts).lower()], count)
-        yield xids
+def bulkhead_families(bulkhead: Bulkhead) -> Iterator[Metric]:
+    """Failures isolated per pod, card and directory since the start, by loop."""
+    yield _by_label(
+        "hami_node_agent_item_failures",
+        "Unexpected failures of one pod, container or directory in a loop over many",
+        "loop",
+        bulkhead.failures,
+    )
 
 
-@dataclass(eq=False)
-class MigCollector(Collector):
+def binding_families(way: BindingWay) -> Iterator[Metric]:
+    """Mode in which containers of the node get their slices, and its reason."""
+    binding = GaugeMetricFamily(
+        "hami_node_agent_binding",
+        "1: containers get their slices in this way, `late` or `lock`, for this reason",
+        labels=["way", "reason"],
+    )
+    binding.add_metric(["late" if way.late else "lock", way.reason], 1)
+    yield binding
+
+
+def authority_families(
+    trusted_until: Mapping[str, Callable[[], datetime | None]],
+) -> Iterator[Metric]:
+    """Time until which the agent can verify the servers that it is a client of.
+
+    It has no certificate of its own: it logs in to both with tokens. `trusted_until`: by server;
+    None: not known yet, or no TLS.
+    """
+    expiry = CertificateExpiry("hami-node-agent")
+    for server, until in trusted_until.items():
+        expiry.show(ShownCertificate(server), until())
+    yield from expiry.collect()
+
+
+def card_families(cards: CardTracker, *, node: str) -> Iterator[Metric]:
+    """Health of the cards now, and the errors that they reported since the start."""
+    health = GaugeMetricFamily(
+        "hami_node_agent_card_healthy",
+        "1 while the card is healthy; else 0, with the reason",
+        labels=["device_index", "device_uuid", "reason"],
+    )
+    changes = CounterMetricFamily(
+        "hami_device_health_transitions",
+        "How often the card fell sick or got well since the agent's start, by cause (xid, "
+        "failed, unanswered, recovered)",
+        labels=["node", "device_uuid", "cause"],
+    )
+    # From 0 on: the first change of a series that only then begins is no increase.
+    seen = cards.health_changes
+    for card in cards.devices():
+        health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
+        for cause in HealthCause:
+            changes.add_metric([node, card.uuid, cause.value], seen.get((card.uuid, cause), 0))
+    yield health
+    yield changes
+    xids = CounterMetricFamily(
+        "hami_node_agent_xid_events",
+        "XID events by card (empty: unknown); those that count made it sick",
+        labels=["device_uuid", "xid", "counts"],
+    )
+    for (uuid, xid, counts), count in sorted(cards.xids_seen.items()):
+        xids.add_metric([uuid, str(xid), str(counts).lower()], count)
+    yield xids
+
+
+def mig_families(instances: MigInstances) -> Iterator[Metric]:
     """MIG instances as the last look found them; absent while the driver can't be asked."""
-
-    instances: MigInstances
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield changes since the start, and instances now."""
-        done = CounterMetricFamily(
-            "hami_node_agent_mig_changes",
-            "MIG instances made and destroyed, by how it ended",
-            labels=[ZONE[0], "change", "result"],
-        )
-        for (change, result), count in sorted(self.instances.done.items()):
-            done.add_metric([ZONE[1], change, result], count)
-        yield done
-        latest = self.instances.latest
-        if latest is None:
-            return
-        there = GaugeMetricFamily(
-            "hami_node_agent_mig_instances",
-            "MIG instances by state: held by a container, released and not yet destroyed, lost to "
-            "a container that holds it, foreign: not made by this agent",
-            labels=[ZONE[0], "device_uuid", "state"],
-        )
-        states = {
-            "held": [each.card for each in latest.kept],
-            "released": [each.card for each, _ in latest.destroy],
-            "lost": [each.card for each in latest.lost],
-            "foreign": [each.card for each in latest.foreign],
-        }
-        for card in self.instances.cards:
-            for state, cards in states.items():
-                there.add_metric([ZONE[1], card, state], cards.count(card))
-        yield there
+    done = CounterMetricFamily(
+        "hami_node_agent_mig_changes",
+        "MIG instances made and destroyed, by how it ended",
+        labels=[ZONE[0], "change", "result"],
+    )
+    for (change, result), count in sorted(instances.done.items()):
+        done.add_metric([ZONE[1], change, result], count)
+    yield done
+    latest = instances.latest
+    if latest is None:
+        return
+    there = GaugeMetricFamily(
+        "hami_node_agent_mig_instances",
+        "MIG instances by state: held by a container, released and not yet destroyed, lost to "
+        "a container that holds it, foreign: not made by this agent",
+        labels=[ZONE[0], "device_uuid", "state"],
+    )
+    states = {
+        "held": [each.card for each in latest.kept],
+        "released": [each.card for each, _ in latest.destroy],
+        "lost": [each.card for each in latest.lost],
+        "foreign": [each.card for each in latest.foreign],
+    }
+    for card in instances.cards:
+        for state, held in states.items():
+            there.add_metric([ZONE[1], card, state], held.count(card))
+    yield there

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass
 
 from hamicommon.events import ContainerSample, DeviceSample
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import (
@@ -76,7 +75,7 @@ def _mig_values(device: MigDevice) -> tuple[str, ...]:
 
 
 @dataclass(eq=False)
-class LegacyCollector(Collector):
+class LegacyCollector:
     """The older families, beside `NodeCollector`'s."""
 
     latest: Callable[[], Observation]

@@ -13,7 +13,6 @@ from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from hami_node_agent.enforcement.checker import Checked
 from hami_node_agent.enforcement.judgement import LimitKey
@@ -25,7 +24,7 @@ _CONTAINER = ("namespace", "pod", "container", "device_uuid")
 
 
 @dataclass(eq=False)
-class LimitCollector(Collector):
+class LimitCollector:
     """Makes metric families of the last check at every scrape.
 
     `stale_s`: an older check is not shown.
