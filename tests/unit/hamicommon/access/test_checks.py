@@ -16,6 +16,8 @@ from hamicommon.access.checks import (
 )
 from hamicommon.errors import Unavailable
 
+from tests.unit.clock import Clock
+
 READ = Right(verb="get", group="hami.io", resource="scheduler", role="hami-reader")
 OPERATE = Right(verb="update", group="hami.io", resource="scheduler", role="hami-operator")
 
@@ -49,15 +51,6 @@ class Reviews:
         return right in self.may_do[caller.username]
 
 
-class Clock:
-    """Seconds, moved by hand."""
-
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 async def test_a_reader_reads_and_an_operator_operates() -> None:
     checked = Access(Reviews())
 
@@ -85,13 +78,13 @@ async def test_an_answer_is_kept_for_a_while_and_a_refusal_shorter() -> None:
             await checked.check("unknown", READ)
     assert reviews.asked == ["reader", "unknown"]
 
-    clock.now_s = checks.REFUSED_S
+    clock.now = checks.REFUSED_S
     with pytest.raises(Unauthenticated):
         await checked.check("unknown", READ)
     await checked.check("reader", READ)
     assert reviews.asked == ["reader", "unknown", "unknown"]
 
-    clock.now_s = checks.ALLOWED_S
+    clock.now = checks.ALLOWED_S
     reviews.may_do["reader"] = set()
     with pytest.raises(NotAllowed):
         await checked.check("reader", READ)

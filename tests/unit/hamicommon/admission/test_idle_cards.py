@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hamicommon.admission import idle_cards
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import (
@@ -17,10 +18,12 @@ from hamicommon.admission.verdicts import (
 )
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.devices import a_device
 
 VENDORS = Vendors.from_config(DeviceConfig())
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
@@ -28,15 +31,13 @@ TYPE = "NVIDIA A100-SXM4-80GB"
 
 
 def card(node: str, index: int, *, memory_mib: int = 81920, kind: str = TYPE) -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(f"GPU-{node}-{index}"),
-        index=index,
-        vendor="NVIDIA",
-        type=kind,
-        slots=10,
-        memory_mib=memory_mib,
-        core_percent=100,
-    )
+    return a_device(f"GPU-{node}-{index}", index=index, type=kind, memory_mib=memory_mib)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is full does not end the search for what would fit."""
+    monkeypatch.setattr(idle_cards, "SEARCH_BUDGET_S", 60.0)
 
 
 @pytest.fixture
@@ -175,8 +176,6 @@ def test_what_is_known_in_part_refuses_nobody_and_the_audit_shows_it(
 def test_nodes_alike_are_asked_once_and_the_answer_is_remembered(
     cards: IdleCards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hamicommon.admission import idle_cards
-
     asked: list[int] = []
 
     def counting(request: Any, view: Any, candidates: Any) -> Any:

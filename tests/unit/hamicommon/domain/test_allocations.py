@@ -7,7 +7,6 @@ from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
     DeviceShare,
-    Footprint,
     footprints,
 )
 from hamicommon.domain.ids import GpuUuid
@@ -28,33 +27,22 @@ def grant(role: Role, *shares: tuple[str, int, int]) -> ContainerGrant:
     )
 
 
-def test_app_containers_on_one_card_add_up() -> None:
-    assert footprints([grant("app", ("a", 100, 10)), grant("app", ("a", 50, 5))]) == (
-        Footprint(uuid=GpuUuid("a"), slots=2, memory_mib=150, core_percent=15),
-    )
-
-
-def test_init_containers_count_by_their_maximum_and_one_slot() -> None:
-    assert footprints([grant("init", ("a", 100, 10)), grant("init", ("a", 50, 50))]) == (
-        Footprint(uuid=GpuUuid("a"), slots=1, memory_mib=100, core_percent=50),
-    )
-
-
-def test_a_card_holds_the_greater_of_init_and_app_in_each_dimension() -> None:
-    containers = [
-        grant("init", ("a", 500, 10)),
-        grant("app", ("a", 100, 30)),
-        grant("app", ("a", 100, 30)),
-    ]
-
-    assert footprints(containers) == (
-        Footprint(uuid=GpuUuid("a"), slots=2, memory_mib=500, core_percent=60),
-    )
-
-
 @pytest.mark.parametrize(
     ("made", "held"),
     [
+        pytest.param(
+            [grant("app", ("a", 100, 10)), grant("app", ("a", 50, 5))], (2, 150, 15), id="apps"
+        ),
+        pytest.param(
+            [grant("init", ("a", 100, 10)), grant("init", ("a", 50, 50))],
+            (1, 100, 50),
+            id="init containers: the maximum and one slot",
+        ),
+        pytest.param(
+            [grant("init", ("a", 500, 10)), *[grant("app", ("a", 100, 30))] * 2],
+            (2, 500, 60),
+            id="the greater of init and app in each dimension",
+        ),
         pytest.param(
             [
                 grant("sidecar", ("a", 6000, 10)),
@@ -101,6 +89,7 @@ def test_init_containers_hold_a_card_together_with_the_sidecars_before_them(
 ) -> None:
     found = footprints(made)[0]
 
+    assert found.uuid == min(share.uuid for each in made for share in each.shares)
     assert (found.slots, found.memory_mib, found.core_percent) == held
 
 

@@ -5,22 +5,15 @@ from __future__ import annotations
 import pytest
 from hamicommon.domain.cordons import find_cordoned
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+
+from tests.unit.devices import a_device
 
 FIRST = "GPU-aeeabd1a-207a-2038-9b45-23cac89cb67d"
 SECOND = "GPU-aeeabd1b-207a-2038-9b45-23cac89cb67d"
 
 
 def card(uuid: str, index: int) -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(uuid),
-        index=index,
-        vendor="NVIDIA",
-        type="NVIDIA A100",
-        slots=10,
-        memory_mib=40960,
-        core_percent=100,
-    )
+    return a_device(uuid, index=index, memory_mib=40960)
 
 
 CARDS = [card(FIRST, 0), card(SECOND, 1), card("0", 2)]

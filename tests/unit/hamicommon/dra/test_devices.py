@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import re
 
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
 from hamicommon.dra.devices import device_name, device_of, named_devices
 from hypothesis import given
 from hypothesis import strategies as st
 
-CARD = GpuDevice(
-    uuid=GpuUuid("GPU-5F2C"),
-    index=3,
-    vendor="NVIDIA",
-    type="NVIDIA A100-SXM4-80GB",
-    slots=10,
-    memory_mib=81920,
-    core_percent=100,
-    numa=1,
-)
+from tests.unit.devices import a_device
+
+CARD = a_device("GPU-5F2C", index=3, type="NVIDIA A100-SXM4-80GB", numa=1)
 
 
 @given(st.text(min_size=1))
@@ -59,16 +50,8 @@ def test_a_card_with_nothing_left_or_a_sick_one_is_tainted_and_stays() -> None:
         "requestPolicy": {"default": "1Mi", "validValues": ["1Mi"]},
     }
     sick = device_of(
-        GpuDevice(
-            uuid=CARD.uuid,
-            index=0,
-            vendor="NVIDIA",
-            type="NVIDIA A100",
-            slots=10,
-            memory_mib=100,
-            core_percent=100,
-            healthy=False,
-            health_reason="XID 79 (fell off the bus)",
+        a_device(
+            CARD.uuid, memory_mib=100, healthy=False, health_reason="XID 79 (fell off the bus)"
         ),
         memory_mib=100,
         core_percent=100,

@@ -5,25 +5,29 @@ Every rule that can refuse a card occurs here or in `RULES`, and has its texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.explain.answer import findings
+from hamicommon.explain.answer import Findings, findings
 from hamicommon.explain.counterfactuals import Circumstances
 from hamicommon.explain.record import DecisionRecord
 from hamicommon.explain.sentences import refusal_sentence, stock_of
+from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
-from hamicommon.placement.rules import Rule
+from hamicommon.placement.rules import AGENT_SILENT, Rule
 from hamicommon.placement.unschedulable import Refusal
+from hamicommon.vendors.registry import Vendors
 
 from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
+from tests.unit.hamicommon.placement import clusters
 from tests.unit.hamicommon.placement.clusters import card, cards, container, pod
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
@@ -67,28 +71,37 @@ def sentence(
     return refusal_sentence(request, tables, stock, candidates=1)
 
 
-def explained(request: PodRequest, usages: Sequence[DeviceUsage]) -> str:
-    """The node's text in explain."""
-    view = view_of(usages)
-    refusal = decide(request, view).refusal
-    assert refusal is not None
+def findings_of(
+    request: PodRequest,
+    view: ClusterView,
+    reasons: Mapping[NodeName, str] | None = None,
+    new: Callable[[], ClusterView] = ClusterView,
+    **fields: Any,
+) -> Findings:
+    """Explain the request's refusal; `reasons`: in place of the engine's own."""
+    if reasons is None:
+        refusal = decide(request, view).refusal
+        assert refusal is not None
+        reasons = refusal.reasons
     record = DecisionRecord(
         request=request,
         outcome="refused",
         view=view,
         node=None,
-        reasons=refusal.reasons,
-        message="",
-        summary="",
-        candidates=1,
-        decided_at=NOW,
-        detail_at=NOW,
-        last_at=NOW,
+        reasons=reasons,
+        **dict.fromkeys(("message", "summary", "trace_id"), ""),
+        candidates=max(1, len(reasons)),
+        **dict.fromkeys(("decided_at", "detail_at", "last_at"), NOW),
         repeat_count=1,
         view_version=view.version,
-        trace_id="",
+        **fields,
     )
-    [node] = findings(record, Circumstances(names=NAMES), new_view).nodes
+    return findings(record, Circumstances(names=NAMES), new)
+
+
+def explained(request: PodRequest, usages: Sequence[DeviceUsage]) -> str:
+    """Return the node's text in explain."""
+    [node] = findings_of(request, view_of(usages), new=new_view).nodes
     return node.text
 
 
@@ -316,3 +329,147 @@ def test_cards_of_different_numa_nodes_are_no_limit_where_too_few_fit() -> None:
     assert sentence(request, NUMA) == (
         "no node has 5 cards of NVIDIA: the largest has 4; ask for fewer cards"
     )
+
+
+# --- a refused node in a sentence
+
+
+@pytest.mark.parametrize(
+    ("usages", "text"),
+    [
+        pytest.param([card("a")], "has 1 card of NVIDIA, 2 wanted", id="one"),
+        pytest.param(
+            [card(name, vendor="DCU") for name in "abc"],
+            "has no card of NVIDIA, 2 wanted",
+            id="another vendor's",
+        ),
+        pytest.param(
+            [card("a", used=(1, 7999, 0)), card("b", used=(1, 7999, 0))],
+            "2 cards: at most 1 MiB free, 4 MiB wanted",
+            id="too full",
+        ),
+    ],
+)
+def test_a_node_shows_what_it_lacks_of_the_vendor_that_is_asked_for(
+    usages: Sequence[DeviceUsage], text: str
+) -> None:
+    found = findings_of(pod(cards(memory_mib=4, count=2)), clusters.view_of({"n": usages}))
+
+    assert [(one.node, one.text) for one in found.nodes] == [(NodeName("n"), text)]
+
+
+def test_a_node_whose_agent_is_silent_is_no_matter_of_amounts() -> None:
+    """Nothing is advised that would not help, and the engine judges nothing otherwise."""
+    full = [card("b", used=(1, 8000, 0))]
+    request = pod(cards(memory_mib=4))
+    view = clusters.view_of({"silent": [card("a")], "full": full})
+    refusal = decide(request, clusters.view_of({"full": full})).refusal
+    assert refusal is not None
+
+    def explained(reasons: Mapping[NodeName, str]) -> Findings:
+        return findings_of(request, view, reasons)
+
+    alone = explained({NodeName("silent"): AGENT_SILENT})
+    assert [(one.fits, one.text) for one in alone.nodes] == [
+        (False, "fits, but its node-agent is silent")
+    ]
+    assert (list(alone.changes), list(alone.notes)) == ([], [])
+
+    beside = explained({NodeName("silent"): AGENT_SILENT, **refusal.reasons})
+    assert {one.node: one.reason for one in beside.nodes} == {
+        "silent": AGENT_SILENT,
+        **refusal.reasons,
+    }
+    assert list(beside.notes) == []
+    assert list(beside.changes) == list(explained(refusal.reasons).changes)
+
+
+def test_a_node_that_was_not_offered_is_not_shown_beside_offered_nodes_without_cards() -> None:
+    """A selector of the pod leaves out the node whose cards would fit."""
+    view = clusters.view_of({"excluded": [card("a")]})
+    others = {"unregistered": [NodeName("cpu-only")], "unregistered_count": 1}
+    found = findings_of(pod(cards(memory_mib=4)), view, {}, **others)
+
+    assert (list(found.nodes), list(found.changes)) == ([], [])
+
+
+# --- pods that never came show the reason themselves
+
+
+SERVED = Vendors.from_config(device_config.load(None))
+CARD = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+def why(**changes: Any) -> str:
+    pod = {
+        "metadata": changes.pop("metadata", {}),
+        "status": changes.pop("status", {}),
+        "spec": {"schedulerName": "hami-scheduler", "containers": [CARD], **changes},
+    }
+    return why_undecided(pod, SERVED, "hami-scheduler")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"containers": [{"name": "c"}]}, "asks for no card", id="no resource"),
+        pytest.param(
+            {
+                "containers": [{"name": "c"}],
+                "resourceClaims": [{"name": "card"}],
+                "status": {
+                    "conditions": [
+                        {
+                            "type": "PodScheduled",
+                            "status": "False",
+                            "message": "1 cannot allocate all claims",
+                        }
+                    ]
+                },
+            },
+            "asks by ResourceClaims (card), which kube-scheduler allocates first, and the ledger "
+            "grants on the node; its message: 1 cannot allocate all claims; what each card",
+            id="by a claim that is not allocated",
+        ),
+        pytest.param(
+            {
+                "containers": [{"name": "c"}],
+                "resourceClaims": [{"name": "card"}],
+                "nodeName": "n",
+            },
+            "node n has not prepared them",
+            id="by a claim that is not prepared",
+        ),
+        pytest.param(
+            {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "x"}}}]},
+            "can't be read",
+            id="malformed",
+        ),
+        pytest.param({"schedulerName": "other"}, "waits for scheduler other", id="other scheduler"),
+        pytest.param({"schedulerName": ""}, "default-scheduler", id="no scheduler"),
+        pytest.param(
+            {"schedulerName": "", "metadata": {"labels": {"hami.io/webhook": "ignore"}}},
+            "its label hami.io/webhook keeps the webhook away",
+            id="webhook kept away",
+        ),
+        pytest.param(
+            {"schedulerName": "", "nodeName": "n"}, "was put on node n", id="bound past us"
+        ),
+        pytest.param({"schedulingGates": [{"name": "a"}]}, "scheduling gates (a)", id="gated"),
+        pytest.param({"status": {"phase": "Succeeded"}}, "has ended", id="over"),
+        pytest.param(
+            {
+                "status": {
+                    "conditions": [
+                        {"type": "PodScheduled", "status": "False", "message": "0/1 taints"}
+                    ]
+                }
+            },
+            "its message: 0/1 taints",
+            id="refused before us",
+        ),
+        pytest.param({}, "has not asked about the pod", id="nobody asked"),
+    ],
+)
+def test_the_reason_is_in_the_pod(changes: dict[str, Any], reason: str) -> None:
+    assert reason in why(**changes)

@@ -15,15 +15,9 @@ from hamicommon.k8s.node_register import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GPU = GpuDevice(
-    uuid=GpuUuid("GPU-a"),
-    index=0,
-    vendor="NVIDIA",
-    type="NVIDIA A100-SXM4-40GB",
-    slots=10,
-    memory_mib=40960,
-    core_percent=100,
-)
+from tests.unit.devices import a_device
+
+GPU = a_device("GPU-a", type="NVIDIA A100-SXM4-40GB", memory_mib=40960)
 
 
 def test_zero_values_are_left_out() -> None:
@@ -37,10 +31,9 @@ def test_all_fields_are_written_in_hamis_order() -> None:
     profile = MigProfile(
         name="1g.5gb", memory_mib=4864, core_percent=15, slice_count=1, placements=((0, 1), (1, 1))
     )
-    device = GpuDevice(
-        uuid=GpuUuid("GPU-b"),
+    device = a_device(
+        "GPU-b",
         index=3,
-        vendor="NVIDIA",
         type="NVIDIA A30",
         slots=7,
         memory_mib=1,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hamicommon.clipping import CLIP_LIMIT
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.k8s.annotations import CREATED_BY
+from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.pod_object import owner_of
 
 UID = "6d9f5c1e-0000-4000-8000-000000000001"
@@ -89,3 +91,23 @@ def test_every_text_is_bounded_and_on_one_line() -> None:
     for text in [*texts, found.created_by or ""]:
         assert len(text) <= CLIP_LIMIT
         assert text.isprintable()
+
+
+# --- events can be made about objects of any name
+
+
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@pytest.mark.parametrize("cut", ["a", "-", ".", "--", "-x", ".x"])
+def test_an_object_with_the_longest_name_has_events(cut: str) -> None:
+    involved = ("a" * (200 - len(cut)) + cut).ljust(253, "b")
+
+    made = event_name(involved, "0" * 16)
+
+    assert len(made) <= 253
+    assert SUBDOMAIN.fullmatch(made)
+
+
+def test_a_short_name_is_kept_whole() -> None:
+    assert event_name("pod-1", "ab") == "pod-1.ab"

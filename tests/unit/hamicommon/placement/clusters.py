@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import (
     ContainerRequest,
@@ -16,6 +16,8 @@ from hamicommon.domain.requests import (
     Selection,
 )
 from hamicommon.placement.cluster.view import CardState, ClusterView
+
+from tests.unit.devices import a_device
 
 A100 = "NVIDIA A100-SXM4-80GB"
 
@@ -37,8 +39,8 @@ def card(
 ) -> DeviceUsage:
     """A card; `used` is (slots, MiB, percent)."""
     return DeviceUsage(
-        device=GpuDevice(
-            uuid=GpuUuid(uuid),
+        device=a_device(
+            uuid,
             index=index,
             vendor=vendor,
             type=type,

@@ -20,6 +20,7 @@ from hamicommon.placement.vendor_policy import (
     VendorRules,
 )
 
+from tests.unit.devices import a_device
 from tests.unit.hamicommon.placement.clusters import card, cards, container, pod
 
 N = NodeName("n")
@@ -119,14 +120,13 @@ def test_what_a_slice_needs_is_asked_once_per_kind_of_card() -> None:
 
     usages = [
         DeviceUsage(
-            device=GpuDevice(
-                uuid=GpuUuid(f"x{i}"),
+            device=a_device(
+                f"x{i}",
                 index=i,
                 vendor="X",
                 type="X",
                 slots=4,
                 memory_mib=800,
-                core_percent=100,
                 numa=i % 2,
                 info={"parts": 2 + i % 2},
             )

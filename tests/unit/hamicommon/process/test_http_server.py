@@ -3,15 +3,25 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
-from hamicommon.errors import HamiError, InvalidRequest
+from cryptography.hazmat.primitives.serialization import Encoding
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.process import http_server
+from hamicommon.process.healthcheck import problem
 from hamicommon.process.http_server import JoinedWrites, run, serving
+from hamicommon.process.listening_socket import listen, parse_bind
+from hamicommon.process.trusted_authorities import trusted_until
+from hamicommon.tls import authority_certificate, new_key
 from hamilocal.servers.certificates import Authority
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -132,3 +142,142 @@ def test_any_other_error_keeps_its_traceback() -> None:
         run("hami-x", failing(ZeroDivisionError(), HamiError("ours")))
 
     assert caught.group_contains(ZeroDivisionError)
+
+
+# --- the answer of the images' HEALTHCHECK
+
+
+class _Service(BaseHTTPRequestHandler):
+    ready = True
+
+    def do_GET(self) -> None:
+        ready = self.ready and self.path == "/readyz"
+        self.send_response(200 if ready else 503)
+        self.end_headers()
+        self.wfile.write(b"" if ready else b"Postgres is not available")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    _Service.ready = True
+    with HTTPServer(("127.0.0.1", 0), _Service) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "127.0.0.1", "localhost"])
+def test_a_ready_service_is_found_at_the_address_of_its_settings(port: int, host: str) -> None:
+    assert problem(f"{host}:{port}") is None
+
+
+def test_a_service_that_is_not_ready_is_unhealthy_with_its_reason(port: int) -> None:
+    _Service.ready = False
+
+    assert problem(f":{port}") == "/readyz answers 503: Postgres is not available"
+
+
+def test_nobody_there_is_unhealthy() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Service) as server:
+        free = server.server_port
+
+    assert (problem(f"127.0.0.1:{free}") or "").startswith(f"127.0.0.1:{free} does not answer: ")
+
+
+@pytest.mark.parametrize("bind", ["", "9395", "host:", "host:http"])
+def test_what_is_no_address_is_unhealthy_with_a_sentence(bind: str) -> None:
+    assert (problem(bind) or "").endswith("is not host:port")
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 0), (False, 1)])
+def test_the_exit_status_is_what_docker_reads(port: int, ready: bool, status: int) -> None:
+    _Service.ready = ready
+
+    done = subprocess.run(
+        [sys.executable, "-m", "hamicommon.process.healthcheck", f":{port}"],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == status
+
+
+# --- sockets to listen on
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        (":9395", ("0.0.0.0", 9395)),
+        ("[::1]:0", ("::1", 0)),
+        ("host:65535", ("host", 65535)),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
+    assert parse_bind(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "80", "host:", "host:http", "host:65536", "host:-1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="host:port is wanted"):
+        parse_bind(text)
+
+
+def test_an_address_in_use_is_one_sentence() -> None:
+    with listen("127.0.0.1:0") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match=f"can't listen on 127.0.0.1:{port}"):
+            listen(f"127.0.0.1:{port}")
+
+
+async def test_an_answer_waits_for_no_acknowledgement_of_its_head() -> None:
+    with listen("127.0.0.1:0") as listening:
+        listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        accepted, _ = await loop.sock_accept(listening)
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
+        await writer.wait_closed()
+
+
+# --- when a client stops being able to verify its server
+
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+def authority(days: int) -> str:
+    """An authority of that many days more, as PEM."""
+    made = authority_certificate(
+        "an authority", new_key(), not_before=NOW, not_after=NOW + timedelta(days=days)
+    )
+    return made.public_bytes(Encoding.PEM).decode()
+
+
+def trusting(*authorities: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authorities:
+        context.load_verify_locations(cadata="".join(authorities))
+    return context
+
+
+def test_one_authority_is_trusted_until_it_expires() -> None:
+    assert trusted_until(trusting(authority(90))) == NOW + timedelta(days=90)
+
+
+def test_a_renewed_authority_beside_the_old_one_is_what_counts() -> None:
+    assert trusted_until(trusting(authority(3), authority(3650))) == NOW + timedelta(days=3650)
+
+
+def test_without_tls_or_authority_nothing_is_known() -> None:
+    assert trusted_until(None) is None
+    assert trusted_until(trusting()) is None

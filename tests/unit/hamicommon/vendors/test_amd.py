@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hamicommon.device_config import AmdConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
@@ -16,20 +16,15 @@ from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.interface.vendor import Admitted, Placed
 from hamicommon.vendors.shares import Amd
 
+from tests.unit.devices import a_device
 from tests.unit.hamicommon.vendors.asking import amounts_of, container, judge
 
 GPU = "amd.com/gpu"
 MEM = "amd.com/gpumem"
 CORES = "amd.com/gpucores"
 AMD = Amd(AmdConfig())
-CARD = GpuDevice(
-    uuid=GpuUuid("amd-0"),
-    index=0,
-    vendor="AMD",
-    type="AMD Instinct MI300X",
-    slots=4,
-    memory_mib=1000,
-    core_percent=304,
+CARD = a_device(
+    "amd-0", vendor="AMD", type="AMD Instinct MI300X", slots=4, memory_mib=1000, core_percent=304
 )
 
 
@@ -97,19 +92,14 @@ def test_admission_changes_nothing_and_takes_any_of_the_names(limits, wants) -> 
     [(25, 304, 76), (100, 304, 304), (1, 304, 3), (1, 60, 1), (33, 10, 3), (100, 0, 1)],
 )
 def test_percent_become_compute_units_rounded_down_but_at_least_one(percent, units, taken) -> None:
-    card = GpuDevice(
-        uuid=GpuUuid("x"), index=0, vendor="AMD", type="AMD", slots=1, memory_mib=9,
-        core_percent=units,
-    )  # fmt: skip
+    card = a_device("x", vendor="AMD", type="AMD", slots=1, memory_mib=9, core_percent=units)
     request = DeviceRequest(vendor="AMD", count=1, memory_percent=100, core_percent=percent)
 
     assert AMD.rules.need(request, Selection(), card) == Need(9, taken, None)
 
 
 def test_a_card_without_compute_units_has_too_few() -> None:
-    bare = GpuDevice(
-        uuid=GpuUuid("x"), index=0, vendor="AMD", type="AMD", slots=1, memory_mib=9, core_percent=0
-    )
+    bare = a_device("x", vendor="AMD", type="AMD", slots=1, memory_mib=9, core_percent=0)
     request = DeviceRequest(vendor="AMD", count=1, memory_mib=1, core_percent=1)
 
     assert judge(AMD.rules, DeviceUsage(device=bare), request, Selection()) == Rule.CORES
@@ -125,20 +115,6 @@ def test_rules_end_with_memory_and_cores_and_know_no_exclusive_card() -> None:
     assert judge(AMD.rules, full, whole, Selection()) == Rule.MEMORY
     assert AMD.rules.order.index(Rule.MEMORY) + 1 == AMD.rules.order.index(Rule.CORES)
     assert not {Rule.EXCLUSIVE, Rule.CORES_EXHAUSTED} & set(AMD.rules.order)
-
-
-def test_types_and_uuids_are_selected_by_annotation() -> None:
-    chosen = AMD.select(
-        {
-            "amd.com/use-gputype": "MI300X, MI250",
-            "amd.com/nouse-gputype": "MI100",
-            "amd.com/use-gpu-uuid": "a",
-            "amd.com/nouse-gpu-uuid": "b",
-        }
-    )
-
-    assert (chosen.use_types, chosen.avoid_types) == (("MI300X", "MI250"), ("MI100",))
-    assert (chosen.use_uuids, chosen.avoid_uuids) == (("a",), ("b",))
 
 
 def test_cards_are_registered_as_json_and_slices_name_the_product() -> None:
@@ -171,11 +147,3 @@ def test_cards_are_registered_as_json_and_slices_name_the_product() -> None:
     }
     assert AMD.node_devices({"metadata": {}}) == ()
     assert AMD.node_pair_scores(node) == {}
-
-
-@pytest.mark.parametrize(
-    ("capacity", "alive"),
-    [({GPU: "16"}, True), ({GPU: "0"}, False), ({}, False), ({GPU: "1.5"}, False)],
-)
-def test_the_plugin_lives_while_the_kubelet_reports_a_capacity(capacity, alive) -> None:
-    assert AMD.plugin_alive({"status": {"capacity": capacity}}) is alive

@@ -5,7 +5,7 @@ from hamicommon.device_config import CambriconConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.shares import Cambricon
 
-from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
+from tests.unit.hamicommon.vendors.standing import container, node, placed, share
 
 MLU = Cambricon(CambriconConfig())
 COUNT = "cambricon.com/vmlu"
@@ -51,19 +51,6 @@ def test_malformed_amounts_are_refused_and_not_dropped(limits, wrong) -> None:
         MLU.parse_request(container(limits))
 
 
-def test_cards_are_selected_by_uuid_and_types_are_not_evaluated() -> None:
-    found = MLU.select(
-        {
-            "cambricon.com/use-gpuuuid": "a, b",
-            "cambricon.com/nouse-gpuuuid": "c",
-            "cambricon.com/use-mlutype": "MLU370",
-        }
-    )
-
-    assert (found.use_uuids, found.avoid_uuids) == (("a", "b"), ("c",))
-    assert found.use_types == ()
-
-
 @pytest.mark.parametrize(
     ("cores", "memory", "cards"),
     [
@@ -99,17 +86,3 @@ def test_a_placed_pod_shows_the_plugin_its_first_slice() -> None:
         "CAMBRICON_DSMLU_PROFILE": "3_20_20",
     }
     assert MLU.pod_annotations(placed(cards, ())) == {}
-
-
-def test_admission_takes_containers_whose_limits_name_the_count_and_changes_nothing() -> None:
-    asking = container({COUNT: "1", MEM: "20"})
-
-    assert MLU.mutate(asking, pod(asking)).wants
-    assert asking == container({COUNT: "1", MEM: "20"})
-    assert not MLU.mutate(container(None, {COUNT: "1"}), pod({})).wants
-    assert not MLU.mutate(container({MEM: "20"}), pod({})).wants
-
-
-def test_the_plugin_counts_as_alive_and_has_a_lock_of_its_own() -> None:
-    assert MLU.plugin_alive(node())
-    assert MLU.keys.lock == "cambricon.com/dsmlu.lock"

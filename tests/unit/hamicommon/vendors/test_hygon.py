@@ -5,7 +5,7 @@ from hamicommon.device_config import HygonConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.shares import Hygon
 
-from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
+from tests.unit.hamicommon.vendors.standing import container, node, pod
 
 DCU = Hygon(HygonConfig())
 COUNT, MEM, CORE = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
@@ -48,20 +48,6 @@ def test_malformed_amounts_are_refused_and_not_dropped(limits, wrong) -> None:
         DCU.parse_request(container(limits))
 
 
-def test_cards_are_selected_by_type_and_uuid() -> None:
-    found = DCU.select(
-        {
-            "hygon.com/use-dcutype": "Z100L",
-            "hygon.com/nouse-dcutype": "K100",
-            "hygon.com/use-gpuuuid": "DCU-0",
-            "hygon.com/nouse-gpuuuid": "DCU-1",
-        }
-    )
-
-    assert (found.use_types, found.avoid_types) == (("Z100L",), ("K100",))
-    assert (found.use_uuids, found.avoid_uuids) == (("DCU-0",), ("DCU-1",))
-
-
 def test_a_node_registers_its_cards_as_csv() -> None:
     first, second = DCU.node_devices(node(annotations={"hami.io/node-dcu-register": REGISTER}))
 
@@ -75,35 +61,6 @@ def test_a_node_registers_its_cards_as_csv() -> None:
         DCU.node_devices(node(annotations={"hami.io/node-dcu-register": "junk"}))
 
 
-@pytest.mark.parametrize(
-    ("handshake", "allocatable", "alive"),
-    [
-        ({}, "0", True),
-        ({"hami.io/node-handshake-dcu": "Reported_2026-01-01 00:00:00"}, "0", True),
-        ({"hami.io/node-handshake-dcu": "Requesting_2026-01-01 00:00:00"}, "4", True),
-        ({"hami.io/node-handshake-dcu": "Requesting_2026-01-01 00:00:00"}, "0", False),
-    ],
-    ids=["never asked", "answered", "kubelet lists it", "silent"],
-)
-def test_the_plugin_is_alive_by_its_handshake(handshake, allocatable, alive) -> None:
-    assert DCU.plugin_alive(node({COUNT: allocatable}, handshake)) is alive
-
-
-def test_a_placed_pod_carries_its_slices_under_the_vendors_name() -> None:
-    cards = DCU.node_devices(node(annotations={"hami.io/node-dcu-register": REGISTER}))
-
-    written = DCU.pod_annotations(
-        placed(cards, (share(cards[0], memory_mib=4000, core_percent=30),))
-    )
-
-    assert written == {
-        "hami.io/dcu-devices-to-allocate": "DCU-0,DCU,4000,30:;",
-        "hami.io/dcu-devices-allocated": "DCU-0,DCU,4000,30:;",
-    }
-
-
-def test_admission_takes_containers_whose_limits_name_the_count() -> None:
-    assert DCU.mutate(container({COUNT: 1}), pod({})).wants
-    assert not DCU.mutate(container(None, {COUNT: 1}), pod({})).wants
+def test_admission_refuses_a_malformed_amount() -> None:
     with pytest.raises(InvalidRequest, match=MEM):
         DCU.mutate(container({COUNT: 1, MEM: "1Ti"}), pod({}))

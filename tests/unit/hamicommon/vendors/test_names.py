@@ -1,10 +1,14 @@
-"""The tables of protocol 1.0.1, 1.0.2 and 1.0.6: what every vendor's things are called."""
+"""The tables of protocol 1.0.1, 1.0.2 and 1.0.6: names and rules that all vendors share."""
 
 from __future__ import annotations
 
 import pytest
 from hamicommon.device_config import DeviceConfig
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.hamicommon.vendors.standing import container, node, placed, pod
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 ASCEND = [
@@ -237,24 +241,60 @@ def test_lists_of_cards_are_trimmed_and_a_blank_one_is_none(name: str) -> None:
     assert select({use: "  ", avoid: ""}) == select({})
 
 
-@pytest.mark.parametrize("name", ["kunlun", "XPU"])
-def test_of_two_pairs_of_lists_a_card_must_pass_both(name: str) -> None:
-    chosen = VENDORS[name].select(
-        {
-            "hami.io/use-xpu-uuid": "a,b",
-            "baidu.com/use-gpuuuid": "b,c",
-            "hami.io/no-use-xpu-uuid": "d",
-            "baidu.com/nouse-gpuuuid": "e",
-        }
-    )
-
-    assert set(chosen.use_uuids) == {"b"}
-    assert {"d", "e"} <= set(chosen.avoid_uuids)
+@pytest.mark.parametrize("name", TYPES)
+def test_types_of_cards_are_wanted_and_unwanted(name: str) -> None:
+    use, avoid = TYPES[name]
+    chosen = VENDORS[name].select({use: "A, B", avoid: "C"})
+    assert (chosen.use_types, chosen.avoid_types) == (("A", "B"), ("C",))
 
 
-def test_lists_that_have_no_card_in_common_allow_none() -> None:
-    """Empty lists would mean no constraint."""
-    chosen = VENDORS["XPU"].select({"hami.io/use-xpu-uuid": "a", "baidu.com/use-gpuuuid": "b"})
+@pytest.mark.parametrize("name", [name for name, keys in KEYS.items() if keys[2]])
+def test_a_plugin_that_leaves_the_handshake_open_is_dead_without_capacity(name: str) -> None:
+    vendor = VENDORS[name]
+    for asked in KEYS.values():
+        handshake = {asked[2]: "Requesting_2026-01-02 03:04:05"}
+        is_other = asked[2] != vendor.keys.handshake
+        assert vendor.plugin_alive(node(annotations=handshake)) is is_other
+        assert vendor.plugin_alive(node({vendor.resources.count: "1"}, handshake))
 
-    assert chosen.use_uuids != ()
-    assert not {"a", "b"} & set(chosen.use_uuids)
+
+PLAIN = ("NVIDIA", "DCU", "GCU", "Metax-GPU", "XPU", "Vastai", "Biren", *ILUVATAR)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_slices_are_written_twice(name: str) -> None:
+    slices = [
+        DeviceShare(uuid=GpuUuid(uuid), vendor=name, memory_mib=4000, core_percent=30)
+        for uuid in ("x", "y")
+    ]
+    to_allocate, allocated, *_ = KEYS[name]
+    written = VENDORS[name].pod_annotations(placed([], (), slices))
+    assert {to_allocate, allocated} == written.keys()
+    assert set(written.values()) == {f";x,{name},4000,30:y,{name},4000,30:;"}
+
+
+@pytest.mark.parametrize("name", ["MLU", "DCU", "GCU", "Metax-GPU", "kunlun", "Vastai", "Biren"])
+def test_admission_takes_containers_whose_limits_name_the_count_and_changes_them_not(
+    name: str,
+) -> None:
+    vendor = VENDORS[name]
+    named = {vendor.resources.count: 1}
+    asking = container(dict(named))
+    assert vendor.mutate(asking, pod(asking)).wants
+    assert asking == container(named)
+    assert not vendor.mutate(container(None, named), pod({})).wants
+    assert not vendor.mutate(container({"cpu": 1}), pod({})).wants
+
+
+@pytest.mark.parametrize("name", ["GCU", "Metax-GPU", "AMD"])
+def test_a_plugin_without_a_handshake_lives_while_the_kubelet_lists_cards(name: str) -> None:
+    vendor = VENDORS[name]
+    assert vendor.plugin_alive(node({vendor.resources.count: "2"}))
+    for amount in ("0", "1.5", "x"):
+        assert not vendor.plugin_alive(node({vendor.resources.count: amount}))
+    assert not vendor.plugin_alive(node())
+
+
+@pytest.mark.parametrize("name", ["MLU", "Mthreads", "kunlun", "AWSNeuron"])
+def test_a_plugin_of_which_nothing_is_known_counts_as_alive(name: str) -> None:
+    assert VENDORS[name].plugin_alive(node())

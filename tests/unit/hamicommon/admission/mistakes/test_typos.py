@@ -160,13 +160,3 @@ def test_the_webhook_warns_also_of_a_pod_that_gets_no_card() -> None:
 
     assert verdict.allowed
     assert ["it is given no card" in warning for warning in verdict.warnings] == [True]
-
-
-def test_a_whole_card_by_mistake_is_never_silent() -> None:
-    """HAMi#2862: the memory stood in an annotation; the container got the whole card."""
-    verdict = mutate(
-        a_pod({"nvidia.com/gpu": "1"}, annotations={"nvidia.com/gpumem": "3000"}), RULES
-    )
-
-    assert verdict.allowed
-    assert any("nvidia.com/gpumem '3000' is without effect" in w for w in verdict.warnings)

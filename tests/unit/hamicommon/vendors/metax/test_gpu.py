@@ -7,7 +7,7 @@ from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.metax import MetaxGpu
 
-from tests.unit.hamicommon.vendors.standing import container, node, placed, pod, share
+from tests.unit.hamicommon.vendors.standing import container, node, share
 
 METAX = MetaxGpu(MetaxConfig())
 COUNT = "metax-tech.com/gpu"
@@ -37,35 +37,17 @@ def test_a_node_has_as_many_cards_as_the_kubelet_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "alive"), [({COUNT: "2"}, True), ({COUNT: "0"}, False), ({}, False)]
-)
-def test_the_plugin_is_alive_while_the_kubelet_lists_cards(capacity, alive) -> None:
-    assert METAX.plugin_alive(node(capacity)) is alive
-
-
-@pytest.mark.parametrize(
     ("annotations", "policy", "expected"),
     [
-        ({LOSSES: '{"1": 100, "2": 50}'}, "binpack", 1950.0),
-        ({LOSSES: '{"1": 100}'}, "binpack", 2000.0),
-        ({LOSSES: "junk"}, "binpack", 2000.0),
-        ({LOSSES: '["1"]'}, "binpack", 2000.0),
-        ({LOSSES: '{"2": "x"}'}, "binpack", 2000.0),
-        ({LOSSES: '{"2": 50}'}, "spread", 0.0),
-        ({SCORES: '{"2": 300}'}, "spread", 1700.0),
-        ({SCORES: '{"2": 300}'}, "binpack", 0.0),
-        ({}, "binpack", 0.0),
-    ],
-    ids=[
-        "loss of two cards",
-        "number not given",
-        "no JSON",
-        "no object",
-        "no number",
-        "losses are not for spread",
-        "score of two cards",
-        "scores are not for binpack",
-        "nothing given",
+        pytest.param({LOSSES: '{"1": 100, "2": 50}'}, "binpack", 1950.0, id="loss of two cards"),
+        pytest.param({LOSSES: '{"1": 100}'}, "binpack", 2000.0, id="number not given"),
+        pytest.param({LOSSES: "junk"}, "binpack", 2000.0, id="no JSON"),
+        pytest.param({LOSSES: '["1"]'}, "binpack", 2000.0, id="no object"),
+        pytest.param({LOSSES: '{"2": "x"}'}, "binpack", 2000.0, id="no number"),
+        pytest.param({LOSSES: '{"2": 50}'}, "spread", 0.0, id="losses are not for spread"),
+        pytest.param({SCORES: '{"2": 300}'}, "spread", 1700.0, id="score of two cards"),
+        pytest.param({SCORES: '{"2": 300}'}, "binpack", 0.0, id="scores are not for binpack"),
+        pytest.param({}, "binpack", 0.0, id="nothing given"),
     ],
 )
 def test_the_nodes_score_is_2000_less_its_topology_value(annotations, policy, expected) -> None:
@@ -77,23 +59,5 @@ def test_the_nodes_score_is_2000_less_its_topology_value(annotations, policy, ex
     assert METAX.rules.scorer(before, containers, Selection(), policy) == expected
 
 
-def test_a_placed_pod_carries_its_slices_twice() -> None:
-    cards = METAX.node_devices(node({COUNT: "2"}))
-
-    assert METAX.pod_annotations(placed(cards, (share(cards[1]), share(cards[0])))) == {
-        f"hami.io/metax-gpu-devices-{key}": (
-            "n-metax-1,Metax-GPU,65536,100:n-metax-0,Metax-GPU,65536,100:;"
-        )
-        for key in ("to-allocate", "allocated")
-    }
-
-
-def test_a_pod_stays_on_one_card_and_nothing_selects_or_locks() -> None:
+def test_a_pod_stays_on_one_card() -> None:
     assert METAX.rules.same_card
-    assert METAX.select({"metax-tech.com/use-gpuuuid": "x"}) == Selection()
-    assert METAX.keys.lock == ""
-
-
-def test_admission_takes_containers_whose_limits_name_the_count() -> None:
-    assert METAX.mutate(container({COUNT: 1}), pod({})).wants
-    assert not METAX.mutate(container(None, {COUNT: 1}), pod({})).wants

@@ -180,12 +180,6 @@ def test_what_a_slice_remembers_is_read_back_from_a_placed_pod(annotations, core
     assert SGPU.detail_of(share(card, core_percent=core), annotations) == detail
 
 
-def test_cards_are_selected_by_uuid() -> None:
-    found = SGPU.select({"metax-tech.com/use-gpuuuid": "a", "metax-tech.com/nouse-gpuuuid": "b"})
-
-    assert (found.use_uuids, found.avoid_uuids) == (("a",), ("b",))
-
-
 def test_a_node_registers_its_cards_as_json() -> None:
     first, second = SGPU.node_devices(registering(ENTRY, {"uuid": "SG-1"}))
 
@@ -241,4 +235,3 @@ def test_a_placed_pod_carries_its_slices_in_three_annotations() -> None:
         "metax-tech.com/predicate-time": NOW_NS,
     }
     assert SGPU.pod_annotations(placed(cards, ())) == {}
-    assert SGPU.keys.lock == "hami.io/mutex.lock"

@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from hamicommon.device_config import DeviceConfig, NvidiaConfig
+from hamicommon.device_config import NvidiaConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.nvidia.nvidia import Nvidia
-from hamicommon.vendors.registry import Vendors
 
 GPU = "nvidia.com/gpu"
 MEM = "nvidia.com/gpumem"
@@ -128,12 +127,3 @@ def test_a_nodes_cards_and_scores_come_from_its_annotations() -> None:
     assert vendor.node_pair_scores(node) == {"GPU-a": {"GPU-b": 5}}
     assert vendor.node_devices({"metadata": {}}) == ()
     assert vendor.node_pair_scores({}) == {}
-
-
-def test_the_registry_knows_its_vendors_by_name() -> None:
-    vendors = Vendors.from_config(DeviceConfig())
-
-    assert vendors["NVIDIA"].resources.count == GPU
-    assert MEM in vendors["NVIDIA"].resources.all()
-    with pytest.raises(InvalidRequest, match="there is no vendor 'Other'; known are NVIDIA"):
-        vendors["Other"]
