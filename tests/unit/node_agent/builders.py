@@ -1,11 +1,13 @@
 """One-line values for the node-agent's tests."""
 
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.ports import ForeignAnswer, Holding, KeptAnswer
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
@@ -113,3 +115,32 @@ def node_ports(state: NodeState, played: Any) -> NodePorts:
         files=played,
         reports=Reports("n"),
     )
+
+
+class QuietNode:
+    """Ports of a node whose state is kept in memory and whose files nobody looks at."""
+
+    def save(self, state: AgentState) -> None:
+        """Always succeeds."""
+
+    async def container_env(self, grant: NodeGrant, container: str) -> dict[str, str]:
+        del grant, container
+        return {}
+
+    def limits_dir(self, nonce: str) -> Path:
+        return Path("/limits") / nonce
+
+    def write_limits(self, record: Record) -> None:
+        """Do nothing: no case looks at files."""
+
+    def make_cache_dir(self, name: str, nonce: str) -> None:
+        """Do nothing: no case looks at files."""
+
+    keep_cache_dir = make_cache_dir
+
+
+ANSWERS = AnswerPolicy(
+    container_base=PurePosixPath("/usr/local/vgpu"),
+    host_base=PurePosixPath("/usr/local/vgpu"),
+    library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
+)

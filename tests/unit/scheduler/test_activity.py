@@ -9,18 +9,10 @@ import pytest
 from hami_scheduler.activity import Activity, SchedulerLease, StandingBy
 from hamicommon.k8s.types import Json
 
+from tests.unit.clock import Clock
 from tests.waiting import PATIENCE_S
 
 POD = "hami-scheduler-6d5f-b"
-
-
-class Clock:
-    """Seconds, as a case sets them."""
-
-    at_s = 100.0
-
-    def __call__(self) -> float:
-        return self.at_s
 
 
 def held(identity: str | None, renewed: str = "1", duration_s: int | None = 6) -> Json:
@@ -29,7 +21,7 @@ def held(identity: str | None, renewed: str = "1", duration_s: int | None = 6) -
 
 
 def watched_lease(*leases: Json, clock: Clock | None = None) -> SchedulerLease:
-    lease = SchedulerLease("hami-system/hami-scheduler", POD, clock or Clock())
+    lease = SchedulerLease("hami-system/hami-scheduler", POD, clock or Clock(100.0))
     for each in leases:
         lease.on_upsert(each, None)
     return lease
@@ -80,10 +72,10 @@ def test_a_holder_counts_once_it_was_seen_to_take_or_renew_the_lease(
 
 @pytest.mark.parametrize(("after_s", "is_here"), [(0.0, True), (5.9, True), (6.0, False)])
 def test_it_ends_when_it_was_not_renewed_for_its_duration(after_s: float, *, is_here: bool) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     lease = watched_lease(OTHERS, held(f"{POD}_1"), clock=clock)
 
-    clock.at_s += after_s
+    clock.now += after_s
 
     assert lease.is_held_here is is_here
     lease.on_upsert(held(f"{POD}_1", "2"), None)
@@ -119,9 +111,9 @@ def test_a_lease_that_was_deleted_is_nobodys_and_may_be_made_again() -> None:
 async def test_a_replica_that_stands_by_names_the_active_one(
     leases: list[Json], later_s: float, sentence: str
 ) -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     activity = Activity(watched_lease(*leases, clock=clock))
-    clock.at_s += later_s
+    clock.now += later_s
 
     with pytest.raises(StandingBy, match=f"^this replica stands by: {sentence}$"):
         activity.check()

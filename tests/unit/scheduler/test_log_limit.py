@@ -5,14 +5,9 @@ from __future__ import annotations
 from hami_scheduler.log_limit import MAX_TEXTS, WINDOW_S, LogLimit
 from hamicommon.domain.ids import PodUid
 
+from tests.unit.clock import Clock
+
 U = PodUid("u")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_the_same_text_is_written_once_in_a_window_and_counts_what_was_left_out() -> None:

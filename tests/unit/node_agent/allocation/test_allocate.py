@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.node_ports import DescribedSlices
-from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Holding
 from hami_node_agent.grants.records import AgentState, PodsSeen, Record
@@ -20,8 +19,10 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound, Unavailable
 
 from tests.unit.node_agent.builders import (
+    ANSWERS,
     CARD_A,
     CARD_B,
+    QuietNode,
     a_book,
     a_container,
     a_grant,
@@ -43,20 +44,15 @@ ONE = a_record(WITH_INIT, "one", ids=set(IDS), nonce="one")
 TWO = a_record(WITH_INIT, "two", ids={f"{CARD_B}-0"}, nonce="two")
 
 
-class Node:
+class Node(QuietNode):
     """All that Allocate asks, at rest."""
 
     def __init__(self, *grants: NodeGrant, records: tuple[Record, ...] = ()) -> None:
         self.state = NodeState(self, AgentState().with_records(records))
         self.state.book = a_book(*grants)
         ports = node_ports(self.state, self)
-        answers = AnswerPolicy(
-            container_base=PurePosixPath("/usr/local/vgpu"),
-            host_base=PurePosixPath("/usr/local/vgpu"),
-            library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
-        )
         devices: Any = None
-        slices = DescribedSlices(ports, devices=devices, answers=answers)
+        slices = DescribedSlices(ports, devices=devices, answers=ANSWERS)
         self.answering = Allocate(ports, slices=slices, node_name="n")
         self.held: tuple[Holding, ...] | None = ()
         self.connected = True
@@ -73,9 +69,6 @@ class Node:
         [spec] = await self.answering.allocate([ids])
         [limits] = [m.host_path for m in spec.mounts if m.container_path == "/etc/hami"]
         return self.state.saved.records[PurePosixPath(limits).name]
-
-    def save(self, state: AgentState) -> None:
-        """Always succeeds."""
 
     async def checkpointed(self) -> tuple[Holding, ...]:
         if self.held is None:
@@ -107,17 +100,6 @@ class Node:
 
     async def warn(self, pod: PodRef, message: str) -> None:
         self.warned.append(f"{pod.name}: {message}")
-
-    def limits_dir(self, nonce: str) -> Path:
-        return Path("/limits") / nonce
-
-    def write_limits(self, record: Record) -> None:
-        """Do nothing: no case looks at files."""
-
-    def make_cache_dir(self, name: str, nonce: str) -> None:
-        """Do nothing: no case looks at files."""
-
-    keep_cache_dir = make_cache_dir
 
 
 async def test_the_grant_in_flight_is_the_answer() -> None:

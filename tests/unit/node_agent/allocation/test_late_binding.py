@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -13,7 +13,6 @@ import pytest
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
-from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Holding, KeptAnswer
@@ -23,6 +22,7 @@ from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Conflict, Unavailable
 
 from tests.unit.node_agent.builders import (
+    ANSWERS,
     CARD_A,
     a_book,
     a_card,
@@ -32,12 +32,7 @@ from tests.unit.node_agent.builders import (
 )
 
 IDS = frozenset({"GPU-a-0"})
-ANSWERS = AnswerPolicy(
-    may_be_plain=True,
-    container_base=PurePosixPath("/usr/local/vgpu"),
-    host_base=PurePosixPath("/host/vgpu"),
-    library=PurePosixPath("/host/vgpu/libvgpu.so"),
-)
+PRELOAD = replace(ANSWERS, may_be_plain=True)
 OLD = a_grant(pod="p", token=5)
 NEW = replace(OLD, allocation_id=AllocationId("second attempt"), token=9)
 
@@ -89,7 +84,7 @@ def late_binding(
         files=files,
         reports=reports,
     )
-    slices = DescribedSlices(node, devices=devices, answers=ANSWERS)
+    slices = DescribedSlices(node, devices=devices, answers=PRELOAD)
     return LateBinding(node, slices=slices, is_used=True)
 
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation import prestart
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.allocation.prestart import PreStart
-from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.allocation.response import AnswerPolicy, container_response, runs_plain
+from hami_node_agent.enforcement.judgement import ContainerKey, limits_of
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Holding, KeptAnswer
 from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 from hami_node_agent.grants.state import NodeState
-from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.allocations import AllocationState, DeviceShare
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, Unavailable
 
 from tests.unit.node_agent.builders import (
+    ANSWERS,
     CARD_A,
     CARD_B,
+    QuietNode,
     a_book,
     a_card,
     a_container,
@@ -45,15 +48,10 @@ MEANT_FOR_A = a_record(POD_A, ids=set(IDS_A), nonce="nonce-a")
 MEANT_FOR_B = a_record(POD_B, ids=set(IDS_B), nonce="nonce-b")
 A_HOLDS_ITS_OWN = a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A)
 A_HOLDS_BS = a_holding("a", ids=set(IDS_B), record=MEANT_FOR_B)
-ANSWERS = AnswerPolicy(
-    container_base=PurePosixPath("/usr/local/vgpu"),
-    host_base=PurePosixPath("/usr/local/vgpu"),
-    library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
-    may_be_plain=True,
-)
+PRELOAD = replace(ANSWERS, may_be_plain=True)
 
 
-class Node:
+class Node(QuietNode):
     """The kubelet's state, the ledger's answer and the limits files of one node."""
 
     def __init__(self, *held: Holding, binds_late: bool = False) -> None:
@@ -72,7 +70,7 @@ class Node:
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
         ports = node_ports(self.state, self)
-        slices = DescribedSlices(ports, devices=self, answers=ANSWERS)
+        slices = DescribedSlices(ports, devices=self, answers=PRELOAD)
         late = LateBinding(ports, slices=slices, is_used=binds_late)
         self.starting = PreStart(ports, slices=slices, late=late)
 
@@ -82,9 +80,6 @@ class Node:
 
     def reported(self) -> list[dict[str, Any]]:
         return [json.loads(report.body) for report in self.state.saved.reports]
-
-    def save(self, state: AgentState) -> None:
-        """Always succeeds."""
 
     async def checkpointed(self) -> tuple[Holding, ...]:
         if self.checkpoint_damaged:
@@ -111,20 +106,8 @@ class Node:
     async def warn(self, pod: PodRef, message: str) -> None:
         self.warned.append((pod.name, message))
 
-    async def container_env(self, grant: NodeGrant, container: str) -> dict[str, str]:
-        del grant, container
-        return {}
-
-    def limits_dir(self, nonce: str) -> Path:
-        return Path("/limits") / nonce
-
     def write_limits(self, record: Record) -> None:
         self.limits[record.nonce] = record
-
-    def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Report that the cache directory exists."""
-
-    make_cache_dir = keep_cache_dir
 
     def write(self, nonce: str, spec: object) -> None:
         self.described[nonce] = spec
@@ -406,3 +389,83 @@ async def test_where_containers_bind_late_only_the_checkpoint_will_do(
 
     with pytest.raises(Unavailable, match="which alone has the names"):
         await node.starting.check(IDS_A)
+
+
+# --- which containers run without libvgpu: those of pods that have whole cards only
+
+
+CARDS = {card.uuid: card for card in (a_card(CARD_A), a_card(CARD_B, memory_mib=40960))}
+PLAIN = replace(PRELOAD, whole_cards_plain=True)
+NEVER = replace(PLAIN, may_be_plain=False)
+WHOLE = a_share(CARD_A, 81920, 0)
+OFF = {"CUDA_DISABLE_CONTROL": "true"}
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "plain"),
+    [
+        ({}, PRELOAD, False),
+        (OFF, PRELOAD, True),
+        ({"CUDA_DISABLE_CONTROL": "false"}, PRELOAD, False),
+        ({}, PLAIN, True),
+        (OFF, PLAIN, True),
+        ({"CUDA_DISABLE_CONTROL": "false"}, PLAIN, False),
+        ({"CUDA_DISABLE_CONTROL": "nonsense"}, PLAIN, False),
+        ({}, NEVER, False),
+        (OFF, NEVER, False),
+    ],
+)
+def test_the_container_decides_before_the_node(
+    env: dict[str, str], policy: AnswerPolicy, *, plain: bool
+) -> None:
+    assert runs_plain([WHOLE], CARDS, env, policy) is plain
+
+
+@pytest.mark.parametrize(
+    ("shares", "plain"),
+    [
+        pytest.param([WHOLE], True, id="no-limit-of-cores"),
+        pytest.param([replace(WHOLE, core_percent=100)], True, id="all-cores"),
+        pytest.param([WHOLE, a_share(CARD_B, 40960, 100)], True, id="two-cards"),
+        pytest.param([replace(WHOLE, core_percent=50)], False, id="a-limit-of-cores"),
+        pytest.param([replace(WHOLE, memory_mib=81919)], False, id="a-part-of-the-memory"),
+        pytest.param([WHOLE, a_share(CARD_B, 4096, 0)], False, id="another-containers-slice"),
+        pytest.param([a_share("GPU-unknown", 81920, 0)], False, id="a-card-that-is-not-known"),
+        pytest.param([replace(WHOLE, detail={"profile": "7g"})], False, id="an-instance"),
+        pytest.param([], False, id="no-card"),
+    ],
+)
+def test_only_whole_cards_are_used_without_the_library(
+    shares: list[DeviceShare], *, plain: bool
+) -> None:
+    assert runs_plain(shares, CARDS, OFF, PRELOAD) is plain
+
+
+def test_what_is_answered_without_the_library_is_the_cards_and_the_limits_folder() -> None:
+    record = replace(a_record(a_grant(a_container(WHOLE)), ids={"x"}), plain=True)
+
+    spec = container_response(record, limits_dir="/limits", container_env={}, policy=PRELOAD)
+
+    assert [mount.container_path for mount in spec.mounts] == ["/etc/hami"]
+    assert dict(spec.envs) == {"NVIDIA_VISIBLE_DEVICES": CARD_A}
+
+
+def test_a_restarted_agent_knows_who_runs_without_the_library() -> None:
+    record = replace(a_record(a_grant(), ids={"x"}), plain=True)
+    other = replace(record, nonce="other", plain=False)
+
+    again = decode(encode(AgentState().with_records([record, other])))
+
+    assert [again.records[nonce].plain for nonce in (record.nonce, "other")] == [True, False]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_outside_check_holds_its_memory_to_the_grant_and_expects_no_library(
+    *, plain: bool
+) -> None:
+    record = replace(a_record(a_grant(a_container(WHOLE)), ids={"x"}), plain=plain)
+
+    limits = limits_of([record], ended=frozenset(), controlled=True)
+
+    limit = limits[ContainerKey("pod-1", "main")][CARD_A]
+    assert (limit.granted_mib, limit.hardware, limit.controlled) == (81920, False, not plain)

@@ -1,7 +1,6 @@
 """Whole answers are in `test_answer_vectors.py`; here is what a container may set itself."""
 
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 import pytest
 from hami_node_agent.allocation.response import (
@@ -10,16 +9,9 @@ from hami_node_agent.allocation.response import (
     core_policy,
 )
 
-from tests.unit.node_agent.builders import a_grant, a_record
+from tests.unit.node_agent.builders import ANSWERS, a_grant, a_record
 
-POLICY = AnswerPolicy(
-    container_base=PurePosixPath("/usr/local/vgpu"),
-    host_base=PurePosixPath("/usr/local/vgpu"),
-    library=PurePosixPath("/usr/local/vgpu/libvgpu.so.0.1.0"),
-)
-
-
-AS_HAMI = replace(POLICY, allow_disable_control=True)
+AS_HAMI = replace(ANSWERS, allow_disable_control=True)
 
 
 def preloads(policy: AnswerPolicy, **env: str) -> bool:
@@ -30,7 +22,7 @@ def preloads(policy: AnswerPolicy, **env: str) -> bool:
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
 def test_a_container_switches_control_off_only_where_the_node_allows_it(value: str) -> None:
-    assert preloads(POLICY, CUDA_DISABLE_CONTROL=value)
+    assert preloads(ANSWERS, CUDA_DISABLE_CONTROL=value)
     assert not preloads(AS_HAMI, CUDA_DISABLE_CONTROL=value)
 
 
@@ -42,17 +34,17 @@ def test_anything_but_gos_true_leaves_control_on(value: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "node", "policy"),
     [
-        ("", POLICY, "default"),
-        ("FORCE", POLICY, "force"),
-        ("default", POLICY, "default"),
-        (" force\n", POLICY, "force"),
+        ("", ANSWERS, "default"),
+        ("FORCE", ANSWERS, "force"),
+        ("default", ANSWERS, "default"),
+        (" force\n", ANSWERS, "force"),
         (" Disable ", AS_HAMI, "disable"),
-        ("nonsense", POLICY, "force"),
+        ("nonsense", ANSWERS, "force"),
         ("disabled", AS_HAMI, "force"),
-        ("froce", replace(POLICY, disable_core_limit=True), "disable"),
-        ("disable", POLICY, "default"),
+        ("froce", replace(ANSWERS, disable_core_limit=True), "disable"),
+        ("disable", ANSWERS, "default"),
         ("DISABLE", AS_HAMI, "disable"),
-        ("force", replace(POLICY, disable_core_limit=True), "disable"),
+        ("force", replace(ANSWERS, disable_core_limit=True), "disable"),
     ],
 )
 def test_a_container_may_make_its_core_limit_stricter_and_lift_it_where_the_node_allows_it(
@@ -62,7 +54,7 @@ def test_a_container_may_make_its_core_limit_stricter_and_lift_it_where_the_node
 
 
 def test_oversubscription_and_no_core_limit_are_passed_in_the_env() -> None:
-    policy = replace(POLICY, oversubscribe=True, disable_core_limit=True, log_level="")
+    policy = replace(ANSWERS, oversubscribe=True, disable_core_limit=True, log_level="")
     record = a_record(a_grant(), ids={"x"})
 
     envs = container_response(record, limits_dir="/limits", container_env={}, policy=policy).envs

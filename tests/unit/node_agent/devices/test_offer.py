@@ -1,8 +1,8 @@
 import pytest
 from hami_node_agent.devices.offer import WHOLE, CardFacts, Offer, offered, product_type
-from hamicommon.domain.devices import GpuDevice
 from hamicommon.k8s.node_register import encode_register
 
+from tests.unit.devices import a_device
 from tests.unit.node_agent.builders import CARD_A
 
 
@@ -22,15 +22,8 @@ def test_scaled_amounts_are_truncated() -> None:
 
     card = offered(facts, Offer(split_count=4, memory_scaling=1.5, core_scaling=1.29))
 
-    assert card == GpuDevice(
-        uuid=CARD_A,
-        index=1,
-        vendor="NVIDIA",
-        type="NVIDIA-Tesla P4",
-        slots=4,
-        memory_mib=11416,
-        core_percent=129,
-        numa=1,
+    assert card == a_device(
+        CARD_A, index=1, type="NVIDIA-Tesla P4", slots=4, memory_mib=11416, core_percent=129, numa=1
     )
 
 

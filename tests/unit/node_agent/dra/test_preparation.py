@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
-from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.dra import preparation
 from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, LostRecords
@@ -29,15 +28,10 @@ from hamicommon.dra.devices import DRIVER
 from hamicommon.errors import NotFound
 from hamicommon.k8s.types import Json
 
-from tests.unit.node_agent.builders import CARD_A, a_book, a_container, a_share
+from tests.unit.node_agent.builders import ANSWERS, CARD_A, a_book, a_container, a_share
 
 NONCE = slices_name([("uid-c", "gpu", "share")])
 REF = ClaimRef(namespace="ns", name="c", uid="uid-c")
-ANSWERS = AnswerPolicy(
-    container_base=PurePosixPath("/usr/local/vgpu"),
-    host_base=PurePosixPath("/host/vgpu"),
-    library=PurePosixPath("/host/vgpu/libvgpu.so"),
-)
 
 
 def a_claimed(pod: str, container: str = "main", *, token: int = 1) -> NodeGrant:

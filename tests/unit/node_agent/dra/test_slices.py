@@ -11,18 +11,11 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 
+from tests.unit.devices import a_device
+
 
 def card(index: int, *, mode: str = "hami-core") -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(f"GPU-{index}"),
-        index=index,
-        vendor="NVIDIA",
-        type="NVIDIA A100",
-        slots=10,
-        memory_mib=1000,
-        core_percent=100,
-        mode=mode,
-    )
+    return a_device(f"GPU-{index}", index=index, memory_mib=1000, mode=mode)
 
 
 def grant(uid: str, memory_mib: int, *, claimed: bool = False) -> NodeGrant:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,12 +15,10 @@ from hami_scheduler.ports.ledger import LedgerCard, PairScores
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
-    ContainerGrant,
     DeviceShare,
-    Placement,
 )
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, Unavailable
 from hamicommon.ledger.cards.room import CardDemand, wanted_by
 from hamicommon.ledger.model import (
@@ -35,6 +32,9 @@ from hamicommon.ledger.model import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.contract.ledger.allocation_stores import container, draft
+from tests.unit.devices import a_device
 
 
 @dataclass
@@ -69,15 +69,7 @@ class Reader:
         return self.entered * 1_000
 
     def put(self, name: str, *, node: str = "n", version: int = 1, memory_mib: int = 1000) -> None:
-        device = GpuDevice(
-            uuid=GpuUuid(name),
-            index=0,
-            vendor="NVIDIA",
-            type="A100",
-            slots=10,
-            memory_mib=memory_mib,
-            core_percent=100,
-        )
+        device = a_device(name, type="A100", memory_mib=memory_mib)
         self.rows[name] = LedgerCard(
             node=NodeName(node), usage=DeviceUsage(device=device), version=version
         )
@@ -144,27 +136,19 @@ def assuming(
         core_percent=0,
         detail=detail or {},
     )
-    container = ContainerGrant(index=0, name="main", role="app", shares=(share,))
-    return Draft(
-        allocation_id=AllocationId(str(uuid.uuid4())),
-        pod_uid=PodUid(pod),
-        namespace="team",
-        pod_name=pod,
-        placement=Placement(node=NodeName("n"), containers=(container,)),
-        lease_s=60,
-    )
+    return draft(pod, replace(container(), shares=(share,)), node=NodeName("n"))
 
 
-def change_of(*counted: CardCounters, draft: Draft | None = None) -> Change:
-    draft = draft or assuming("other", "GPU-0", 1)
+def change_of(*counted: CardCounters, entered: Draft | None = None) -> Change:
+    entered = entered or assuming("other", "GPU-0", 1)
     allocation = replace(
-        assumed_allocation(draft, datetime.now(UTC)), state=AllocationState.BINDING
+        assumed_allocation(entered, datetime.now(UTC)), state=AllocationState.BINDING
     )
     return Change(allocation=allocation, sequence=1, counters=counted)
 
 
-def granted(draft: Draft, counted: CardCounters) -> tuple[Entry, Change]:
-    return Entry(draft=draft), change_of(counted, draft=draft)
+def granted(entered: Draft, counted: CardCounters) -> tuple[Entry, Change]:
+    return Entry(draft=entered), change_of(counted, entered=entered)
 
 
 def used(view: ClusterState, node: str = "n") -> list[int]:
@@ -335,14 +319,6 @@ async def test_an_older_count_changes_nothing() -> None:
     assert used(view) == [0]
 
 
-async def test_what_others_did_is_found_by_the_tally() -> None:
-    reader, view = await loaded("GPU-0")
-    reader.use("GPU-0", 400)
-
-    assert await view.refresh()
-    assert used(view) == [400]
-
-
 async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
     reader, view = await loaded("GPU-0")
     reader.put("GPU-0", version=2, memory_mib=500)
@@ -386,16 +362,6 @@ async def test_a_card_that_went_leaves_the_view() -> None:
     await view.refresh()
 
     assert list(view.cluster.nodes) == ["m"]
-
-
-async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
-    reader, view = await loaded("GPU-0")
-    reader.put("GPU-0", node="m", version=2)
-
-    await view.refresh()
-
-    assert view.cluster.cards(NodeName("n")) == ()
-    assert len(view.cluster.cards(NodeName("m"))) == 1
 
 
 async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> None:

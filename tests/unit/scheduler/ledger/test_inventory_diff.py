@@ -14,20 +14,14 @@ from hami_scheduler.ledger.inventory_diff import (
     keyed,
     screen,
 )
-from hamicommon.domain.devices import GpuDevice, NodeInventory
+from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName, card_id, card_key
 from hypothesis import given
 from hypothesis import strategies as st
 
-CARD = GpuDevice(
-    uuid=GpuUuid("GPU-0"),
-    index=0,
-    vendor="NVIDIA",
-    type="A100",
-    slots=10,
-    memory_mib=1000,
-    core_percent=100,
-)
+from tests.unit.devices import a_device
+
+CARD = a_device(type="A100", memory_mib=1000)
 KNOWN = {CARD.uuid: KnownCard(device=CARD, present=True)}
 
 

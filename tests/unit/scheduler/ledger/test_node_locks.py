@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.node_lock_annotation import held, lock_keys, owned, value_of
 from hami_scheduler.ledger.node_locks import NodeLocks
-from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import AllocationId, NodeName
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.device_config import DeviceConfig
+from hamicommon.domain.allocations import (
+    Allocation,
+    ContainerGrant,
+    DeviceShare,
+)
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.domain.requests import Role
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
+from hamicommon.vendors.registry import Vendors
 
 from tests.fakes.locks import FakeNodeLock
 from tests.unit.scheduler.allocations import an_allocation
@@ -99,3 +110,116 @@ async def test_a_node_is_known_from_its_agents_answer_until_it_is_deleted() -> N
 
     locks.on_node_deleted(NODE)
     assert not locks.is_known(NODE)
+
+
+# --- locks on a Node object that somebody else keeps changing
+
+
+WAIT_S = 0.5
+
+
+class ChangingNode:
+    """A Node object that changes between each look and patch."""
+
+    def __init__(self) -> None:
+        self.patches = 0
+
+    async def get(self, name: str) -> dict[str, Any]:
+        """Return a new version at each look."""
+        return {"metadata": {"name": name, "resourceVersion": str(self.patches)}}
+
+    async def annotate(self, *_args: Any, **_kwargs: Any) -> None:
+        """Refuse the patch, as the API server does."""
+        self.patches += 1
+        raise Conflict("the object has been modified")
+
+
+async def test_a_node_that_changes_at_each_try_is_given_up_at_the_deadline() -> None:
+    node = ChangingNode()
+    locks = MirroredLocks(
+        nodes=cast(Any, node),
+        pods=cast(Any, None),
+        lock=cast(Any, None),
+        store=cast(Any, None),
+        vendors=Vendors.from_config(DeviceConfig(), enable_ascend=True),
+    )
+    chip = DeviceShare(uuid=GpuUuid("npu-0"), vendor="Ascend910B3", memory_mib=1, core_percent=1)
+    container = ContainerGrant(index=0, name="c", role="app", shares=(chip,))
+
+    async with asyncio.timeout(10 * WAIT_S):
+        with pytest.raises(Conflict, match="changed whenever it was to be locked"):
+            await locks.acquire(an_allocation(containers=(container,)), wait_s=WAIT_S)
+
+    assert 1 < node.patches < 10
+
+
+# --- values of node locks in annotations (protocol 2.5, 1.3)
+
+
+NOW = datetime(2026, 5, 1, 12, 0, 0, tzinfo=UTC)
+HAMI, MLU = "hami.io/mutex.lock", "cambricon.com/dsmlu.lock"
+VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True)
+
+
+def allocation(*vendors: str, role: Role = "app") -> Allocation:
+    shares = tuple(
+        DeviceShare(uuid=GpuUuid(f"c-{v}"), vendor=v, memory_mib=1, core_percent=1) for v in vendors
+    )
+    granted = ContainerGrant(index=0, name="c", role=role, shares=shares)
+    return an_allocation(namespace="ns", containers=(granted,))
+
+
+@pytest.mark.parametrize(
+    ("vendors", "role", "keys"),
+    [
+        pytest.param(("Ascend910B3",), "app", (HAMI,), id="one"),
+        pytest.param(("Ascend910B3", "NVIDIA"), "app", (HAMI,), id="two-on-one-lock"),
+        pytest.param(("AWSNeuron",), "app", (), id="never-locks"),
+        pytest.param(("NVIDIA",), "init", (HAMI,), id="init-container-alone"),
+    ],
+)
+def test_the_locks_are_those_of_the_vendors_used(
+    vendors: tuple[str, ...], role: Role, keys: tuple[str, ...]
+) -> None:
+    assert lock_keys(allocation(*vendors, role=role), VENDORS) == keys
+
+
+def test_a_lock_is_written_as_hami_writes_it() -> None:
+    assert value_of(HAMI, allocation(), NOW) == "2026-05-01T12:00:00Z,ns,p"
+    assert value_of(MLU, allocation(), NOW) == "2026-05-01T12:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "age_s", "is_held"),
+    [
+        pytest.param(HAMI, "{at},ns,q", 299, True, id="held"),
+        pytest.param(HAMI, "{at},ns,q", 301, False, id="past-five-minutes"),
+        pytest.param(HAMI, "{at}", 299, True, id="legacy-held"),
+        pytest.param(MLU, "{at}", 119, True, id="mlu-held"),
+        pytest.param(MLU, "{at}", 121, False, id="mlu-past-two-minutes"),
+        pytest.param(MLU, "", 0, False, id="absent"),
+    ],
+)
+def test_a_lock_is_held_for_its_lifetime(key: str, value: str, age_s: float, is_held: bool) -> None:
+    at = NOW - timedelta(seconds=age_s)
+
+    assert (held(key, value.format(at=at.isoformat()), NOW) is not None) is is_held
+
+
+def test_what_is_no_lock_is_an_error() -> None:
+    with pytest.raises(InvalidRequest):
+        held(HAMI, "yesterday,ns,p", NOW)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "mine"),
+    [
+        pytest.param(HAMI, "2026-05-01T12:00:00Z,ns,p", True, id="ours"),
+        pytest.param(HAMI, "2026-05-01T12:00:00Z,ns,pp", False, id="another-pod"),
+        pytest.param(HAMI, "2026-05-01T12:00:00Z", None, id="legacy"),
+        pytest.param(MLU, "2026-05-01T12:00:00Z", None, id="mlu"),
+        pytest.param(HAMI, "junk", False, id="junk"),
+    ],
+)
+def test_a_lock_belongs_to_the_pod_it_names(key: str, value: str, mine: bool | None) -> None:
+    assert owned(key, value, allocation()) is mine

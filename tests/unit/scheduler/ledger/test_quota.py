@@ -16,13 +16,15 @@ from hami_scheduler.ledger.quota import (
 from hami_scheduler.watch.quotas import QuotaSync
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Role
 from hamicommon.errors import QuotaConflict
 from hamicommon.explain.sentences import quota_sentence
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.devices import a_device
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
@@ -141,15 +143,7 @@ def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
 
 
 def card(uuid: str, index: int, memory_mib: int = 1000, **used: Any) -> CardState:
-    device = GpuDevice(
-        uuid=GpuUuid(uuid),
-        index=index,
-        vendor="NVIDIA",
-        type="NVIDIA A100",
-        slots=2,
-        memory_mib=memory_mib,
-        core_percent=100,
-    )
+    device = a_device(uuid, index=index, slots=2, memory_mib=memory_mib)
     return CardState(DeviceUsage(device=device, **used), 1)
 
 

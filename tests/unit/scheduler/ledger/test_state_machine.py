@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
@@ -18,7 +17,9 @@ from hami_scheduler.ledger.state_machine import (
     verdict,
 )
 from hamicommon.domain.allocations import TRANSITIONS, Allocation, AllocationState
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import NodeName, PodUid
+
+from tests.unit.scheduler.allocations import an_allocation
 
 S = AllocationState
 NODE = NodeName("a")
@@ -26,19 +27,7 @@ LIVE = [S.RESERVED, S.BINDING, S.BOUND, S.ALLOCATED, S.RELEASING]
 
 
 def allocation(state: S, *, reason: str = "") -> Allocation:
-    return Allocation(
-        id=AllocationId("id"),
-        pod_uid=PodUid("uid"),
-        namespace="default",
-        pod_name="p",
-        attempt=1,
-        node=NODE,
-        state=state,
-        containers=(),
-        token=1,
-        reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
-        reason=reason,
-    )
+    return an_allocation(node=NODE, state=state, reason=reason)
 
 
 def facts(**changes: Any) -> PodFacts:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 from hami_scheduler.ledger.writer import MAX_BATCH, Answer, LedgerWriter
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict, Conflict, Unavailable
 from hamicommon.ledger.model import Change, Command, Entry
 
 from tests.contract.ledger.allocation_stores import NODE, container, draft
 from tests.fakes.ledger import FakeLedger
+from tests.unit.devices import a_device
 
 
 class Ledger(FakeLedger):
@@ -27,15 +26,7 @@ class Ledger(FakeLedger):
         self.gate = asyncio.Event()
         self.gate.set()
         self.poison: dict[str, Exception] = {}
-        device = GpuDevice(
-            uuid=GpuUuid("GPU-0"),
-            index=0,
-            vendor="NVIDIA",
-            type="A100",
-            slots=200,
-            memory_mib=1000,
-            core_percent=100,
-        )
+        device = a_device(type="A100", slots=200, memory_mib=1000)
         self.add_card(NODE, device)
 
     async def commit(self, commands: Sequence[Command]) -> Any:

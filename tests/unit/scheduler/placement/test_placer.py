@@ -15,13 +15,13 @@ from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon import device_config
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.model import Draft
 from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 
+from tests.unit.devices import a_device
 from tests.unit.scheduler.readable_ledger import ReadableLedger
 
 VENDORS = Vendors.from_config(device_config.load(None))
@@ -71,14 +71,8 @@ async def placing(
     """A placer over cards of these sizes in MiB."""
     ledger = ReadableLedger()
     for index, memory_mib in enumerate(cards):
-        device = GpuDevice(
-            uuid=GpuUuid(f"GPU-{index}"),
-            index=index,
-            vendor="NVIDIA",
-            type="A100",
-            slots=slots,
-            memory_mib=memory_mib,
-            core_percent=100,
+        device = a_device(
+            f"GPU-{index}", index=index, type="A100", slots=slots, memory_mib=memory_mib
         )
         ledger.add_card(node, device)
     if quota is not None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.placer import draft_of
 from hami_scheduler.placement.requeue import MAX_PASSED_OVER, MAX_REQUEUED, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.ledger import CardReader
 from hamicommon import device_config
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
-from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
+from hamicommon.device_config import NvidiaConfig
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Policy
 from hamicommon.placement.cluster.view import CardState
+from hamicommon.placement.vendor_policy import Need, VendorRules
+from hamicommon.vendors.nvidia.nvidia import Nvidia
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 from tests.fakes.pods import FakePodApi
+from tests.unit.devices import a_device
 from tests.unit.scheduler.states import state_of
 
 VENDORS = Vendors.from_config(device_config.load(None))
@@ -33,15 +41,7 @@ class NeverAsked(CardReader):
 def view() -> ClusterState:
     """One card with room for a hundred small pods."""
     made = state_of(NeverAsked(), VENDORS.rules)
-    device = GpuDevice(
-        uuid=GpuUuid("GPU-0"),
-        index=0,
-        vendor="NVIDIA",
-        type="A100",
-        slots=100,
-        memory_mib=10_000,
-        core_percent=100,
-    )
+    device = a_device(type="A100", slots=100, memory_mib=10_000)
     made.cluster.set_node(NodeName("n"), [CardState(DeviceUsage(device=device), 1)])
     return made
 
@@ -122,3 +122,73 @@ async def test_shapes_whose_hashes_are_equal_do_not_share_a_fate(
     monkeypatch.setattr(DeviceRequest, "__hash__", lambda _: 1)
 
     assert await woken(view, pod(1, memory_mib=20_000), pod(2)) == ["p2"]
+
+
+# --- fields of a reservation beside its slices
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CARD = a_device("x", memory_mib=1000, core_percent=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Peculiar(Nvidia):
+    """NVIDIA with rules of its own."""
+
+    own: VendorRules = field(default_factory=VendorRules)
+
+    @property
+    def rules(self) -> VendorRules:
+        return self.own
+
+
+def drafted(**rules: Any) -> Any:
+    vendor = Peculiar(NvidiaConfig(), VendorRules(**rules))
+    share = DeviceShare(uuid=CARD.uuid, vendor="NVIDIA", memory_mib=300, core_percent=30)
+    request = PodRequest(
+        uid=PodUid("u"),
+        namespace="ns",
+        name="p",
+        containers=(
+            ContainerRequest(name="idle", role="app"),
+            ContainerRequest(
+                name="main",
+                role="app",
+                requests=(DeviceRequest(vendor="NVIDIA", count=1, memory_mib=300),),
+            ),
+        ),
+        policy=Policy(gpu=("binpack", "mutex")),
+    )
+    containers = (
+        ContainerGrant(index=0, name="idle", role="app"),
+        ContainerGrant(index=1, name="main", role="app", shares=(share,)),
+    )
+    return draft_of(
+        request,
+        Placement(node=NodeName("n"), containers=containers),
+        {CARD.uuid: CardState(DeviceUsage(device=replace(CARD)), 7)},
+        Vendors((vendor,)),
+        now=NOW,
+        lease_s=60,
+    )
+
+
+def test_a_draft_carries_what_the_vendors_write_on_the_pod_and_what_quotas_count() -> None:
+    draft = drafted()
+
+    assert draft.annotations == {
+        "hami.io/vgpu-devices-to-allocate": ";x,NVIDIA,300,30:;",
+        "hami.io/vgpu-devices-allocated": ";x,NVIDIA,300,30:;",
+    }
+    assert draft.quota == {"nvidia.com/gpumem": 300, "nvidia.com/gpucores": 30}
+    assert draft.policy == Policy(gpu=("binpack", "mutex"))
+    assert (draft.seen, draft.core_totals) == ({}, {})
+
+
+def test_an_exact_vendor_s_choice_names_the_versions_it_saw() -> None:
+    assert drafted(exact=True).seen == {CARD.uuid: 7}
+
+
+def test_cores_that_a_request_counts_otherwise_are_reported() -> None:
+    draft = drafted(need=lambda request, selection, card: Need(300, 30, of_core=100))
+    assert draft.core_totals == {CARD.uuid: 100}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hami_scheduler.reconcile.annotation_diff import differing, misread
@@ -14,7 +13,7 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
     DeviceShare,
 )
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.k8s.annotations import (
     BIND_PHASE,
     MIG_ALLOCATIONS,
@@ -24,6 +23,8 @@ from hamicommon.k8s.annotations import (
 )
 from hamicommon.k8s.mig import MigReservation, MigSlice, encode_reservations
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.scheduler.allocations import an_allocation
 
 VENDORS = Vendors.from_config(device_config.load(None))
 
@@ -42,17 +43,9 @@ def containers(*uuids: str) -> tuple[ContainerGrant, ...]:
 
 def row(*uuids: str, reserved_on: tuple[str, ...] = ("GPU-a", "GPU-b")) -> Allocation:
     written = encode_pod_devices(containers(*reserved_on), "NVIDIA")
-    return Allocation(
-        id=AllocationId("id"),
-        pod_uid=PodUid("uid"),
-        namespace="default",
-        pod_name="p",
-        attempt=1,
-        node=NodeName("n"),
+    return an_allocation(
         state=AllocationState.ALLOCATED,
         containers=containers(*uuids),
-        token=1,
-        reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
         annotations={NVIDIA_ALLOCATED: written, NVIDIA_TO_ALLOCATE: written},
     )
 

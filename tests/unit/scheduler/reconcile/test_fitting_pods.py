@@ -9,8 +9,8 @@ from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.ledger import CardReader, LastRefusal
 from hami_scheduler.reconcile.fitting_pods import MAX_SHAPES, Fits, WaitingFigures
 from hamicommon import device_config
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Unavailable
 from hamicommon.placement.cluster.view import CardState
 from hamicommon.placement.rules import NOT_ASKED, OTHER, POD_REFUSED
@@ -18,6 +18,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests.unit.devices import a_device
 from tests.unit.scheduler.states import state_of
 
 VENDORS = Vendors.from_config(device_config.load(None))
@@ -52,15 +53,7 @@ class Bench:
     def __init__(self) -> None:
         self.view = state_of(NeverAsked(), VENDORS.rules)
         for name in ("a", "b"):
-            device = GpuDevice(
-                uuid=GpuUuid(f"GPU-{name}"),
-                index=0,
-                vendor="NVIDIA",
-                type="A100",
-                slots=10,
-                memory_mib=10_000,
-                core_percent=100,
-            )
+            device = a_device(f"GPU-{name}", type="A100", memory_mib=10_000)
             self.view.cluster.set_node(NodeName(name), [CardState(DeviceUsage(device=device), 1)])
         self.waiting, self.ledger, self.now = WaitingPods(), Ledger(), 5_000.0
         self.silent: frozenset[NodeName] = frozenset()

@@ -18,9 +18,6 @@ from hami_scheduler.reconcile.restore import (
 )
 from hamicommon.domain.allocations import (
     AllocationState,
-    ContainerGrant,
-    DeviceShare,
-    Placement,
 )
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -29,24 +26,18 @@ from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import Grant, grant_of, read_signed
 from hamicommon.grants.signing import public_key, sign
 from hamicommon.k8s.annotations import GRANT
-from hamicommon.ledger.model import Draft, StateStep
+from hamicommon.ledger.model import StateStep
 
+from tests.contract.ledger.allocation_stores import container, draft
 from tests.fakes.ledger import FakeLedger
+from tests.unit.devices import a_device
 
 S = AllocationState
 NODE = NodeName("node-a")
 KEY = Ed25519PrivateKey.generate()
-SHARE = DeviceShare(uuid=GpuUuid("GPU-0"), vendor="NVIDIA", memory_mib=600, core_percent=10)
-DRAFT = Draft(
+DRAFT = replace(
+    draft("uid-1", container(("0", 600, 10)), node=NODE, pod_name="train"),
     allocation_id=AllocationId("00000000-0000-4000-8000-000000000001"),
-    pod_uid=PodUid("uid-1"),
-    namespace="team",
-    pod_name="train",
-    placement=Placement(
-        node=NODE,
-        containers=(ContainerGrant(index=0, name="main", role="app", shares=(SHARE,)),),
-    ),
-    lease_s=60.0,
 )
 
 
@@ -59,15 +50,7 @@ def ledger(*cards: str) -> FakeLedger:
 
 
 def card(uuid: str, index: int) -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(uuid),
-        index=index,
-        vendor="NVIDIA",
-        type="NVIDIA A100",
-        slots=4,
-        memory_mib=1000,
-        core_percent=100,
-    )
+    return a_device(uuid, index=index, slots=4, memory_mib=1000)
 
 
 async def granted(fake: FakeLedger) -> Grant:
@@ -260,8 +243,7 @@ async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() 
 
     back = await fake.get(DRAFT.allocation_id)
     assert back is not None
-    [share] = back.containers[0].shares
-    assert share == replace(SHARE, uuid=GpuUuid("GPU-1"))
+    assert back.containers == (container(("1", 600, 10)),)
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
     assert fake.usage(GpuUuid("GPU-1")).used_memory_mib == 600
     assert "on the cards that its kubelet's checkpoint has" in back.reason
@@ -323,11 +305,7 @@ async def test_a_checkpoint_without_our_answer_leaves_the_signed_cards(node: Nod
 
 
 def test_slices_whose_card_is_held_stay_there() -> None:
-    shares = tuple(
-        replace(SHARE, uuid=GpuUuid(uuid), memory_mib=size)
-        for uuid, size in (("GPU-0", 100), ("GPU-1", 200), ("GPU-2", 300))
-    )
-    signed_for = ContainerGrant(index=0, name="main", role="app", shares=shares)
+    signed_for = container(("0", 100, 10), ("1", 200, 10), ("2", 300, 10))
     held = HeldContainer(
         pod_uid="uid-1",
         container="main",

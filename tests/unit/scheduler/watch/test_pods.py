@@ -8,11 +8,10 @@ import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.watch.pods import PodWatch
-from hamicommon.domain.allocations import ContainerGrant, Placement
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.ledger.model import Draft
 
+from tests.contract.ledger.allocation_stores import container, draft
 from tests.unit.scheduler.states import state_of
 
 SCHEDULER = "hami-scheduler"
@@ -43,18 +42,8 @@ def watching(state: ClusterState, waiting: WaitingPods) -> PodWatch:
 
 
 def assumed_on(node: str) -> ClusterState:
-    container = ContainerGrant(index=0, name="main", role="app", shares=())
     state = state_of()
-    state.assume(
-        Draft(
-            allocation_id=AllocationId("a"),
-            pod_uid=UID,
-            namespace="d",
-            pod_name="p",
-            placement=Placement(node=NodeName(node), containers=(container,)),
-            lease_s=60,
-        )
-    )
+    state.assume(draft(UID, container(), node=NodeName(node)))
     return state
 
 

@@ -17,12 +17,7 @@ from hami_node_agent.adapters.host.removal import (
     remove_tree,
 )
 
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.unit.clock import Clock
 
 
 @pytest.fixture
@@ -170,15 +165,15 @@ def test_what_cannot_be_removed_is_tried_again_ever_later_and_holds_up_nobody(
         removal.work(5.0)
     assert removal.failures == {"EPERM": 1}
     assert removal.waiting == 1
-    clock.now_s = RETRY_FIRST_S
+    clock.now = RETRY_FIRST_S
     for _ in range(3):
         removal.work(5.0)
     assert removal.failures == {"EPERM": 2}
-    clock.now_s = 2 * RETRY_FIRST_S
+    clock.now = 2 * RETRY_FIRST_S
     removal.work(5.0)
     assert removal.failures == {"EPERM": 2}
     subprocess.run(["chattr", "-R", "-i", pod.parent], check=True)
-    clock.now_s = 4 * RETRY_FIRST_S
+    clock.now = 4 * RETRY_FIRST_S
     removal.work(5.0)
     assert removal.waiting == 0
 

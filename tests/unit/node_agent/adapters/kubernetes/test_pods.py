@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import AsyncMock
 
+import pytest
+from hami_node_agent.adapters.kubernetes.pod_fields import CONFIG_HASH, MIRROR, kept_of, literal_env
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.grants.records import PodsSeen
 from hamicommon.domain.ids import PodUid
+from hamicommon.k8s.pod_annotations import PRELOAD
 
 
 def a_pod(uid: str, phase: str) -> dict[str, Any]:
@@ -46,3 +49,105 @@ def test_while_nothing_changes_the_answer_is_the_same_one() -> None:
     pods._on_upsert(a_pod("a", "Running"), None)
 
     assert pods.snapshot() is pods.snapshot()
+
+
+# --- a trimmed pod answers as the whole pod does
+
+
+RESOURCE = "nvidia.com/gpu"
+WHOLE: dict[str, Any] = {
+    "metadata": {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "u",
+        "resourceVersion": "7",
+        "labels": {"app": "x"},
+        "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}],
+        "annotations": {
+            MIRROR: "h",
+            CONFIG_HASH: "static",
+            PRELOAD.name: "false",
+            "example.com/note": "long",
+        },
+    },
+    "spec": {
+        "nodeName": "n",
+        "volumes": [{"name": "v"}],
+        "initContainers": [{"name": "first", "image": "i"}],
+        "containers": [
+            {
+                "name": "main",
+                "image": "i",
+                "env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+                ],
+                "resources": {"limits": {RESOURCE: "2"}, "requests": {"cpu": "1"}},
+            }
+        ],
+    },
+    "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled"}]},
+}
+
+
+def shown(pod: dict[str, Any]) -> list[object]:
+    api: Any = AsyncMock()
+    pods = NodePods(api, node="n", resource=RESOURCE, key=None)
+    pods._on_upsert(pod, None)
+    return [
+        pods.snapshot(),
+        pods.name_of("u"),
+        pods.api_uid("static"),
+        pods.literal_env("u", "main"),
+        pods.literal_env("u", "first"),
+        pods.waiting_for(2),
+        pods.mig_devices(),
+    ]
+
+
+def test_what_is_kept_of_a_pod_answers_as_the_whole_pod() -> None:
+    kept = kept_of(WHOLE)
+
+    assert shown(kept) == shown(WHOLE)
+    assert kept["metadata"].keys() == {
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "annotations",
+    }
+    assert "volumes" not in kept["spec"]
+
+
+def test_a_bookmark_is_kept_by_its_version() -> None:
+    bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "9"}, "spec": {"containers": None}}
+
+    assert kept_of(bookmark)["metadata"]["resourceVersion"] == "9"
+
+
+# --- a pod's annotation about the library counts as a container's variable does
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env", "found"),
+    [
+        ({PRELOAD.name: "false"}, [], {"CUDA_DISABLE_CONTROL": "true"}),
+        ({PRELOAD.name: "true"}, [], {"CUDA_DISABLE_CONTROL": "false"}),
+        (
+            {PRELOAD.name: "false"},
+            [{"name": "CUDA_DISABLE_CONTROL", "value": "false"}],
+            {"CUDA_DISABLE_CONTROL": "false"},
+        ),
+        ({PRELOAD.name: "nonsense"}, [{"name": "A", "value": "b"}], {"A": "b"}),
+        (None, [], {}),
+    ],
+)
+def test_a_containers_variable_goes_before_its_pods_annotation(
+    annotations: dict[str, str] | None, env: list[dict[str, str]], found: dict[str, str]
+) -> None:
+    pod: dict[str, Any] = {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [{"name": "main", "env": env}]},
+    }
+
+    assert literal_env(pod, "main") == found
