@@ -11,10 +11,7 @@ from typing import ClassVar
 
 import pytest
 from hami_metrics.domain.cluster import (
-    ClaimCounts,
-    ClusterCard,
     ClusterMigInstance,
-    ClusterSnapshot,
     PodSlice,
     Quota,
 )
@@ -25,7 +22,6 @@ from hami_node_agent.metrics.health import card_families
 from hami_node_agent.usage.sampler import Observation
 from hami_scheduler.metrics import SchedulerInstruments
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.telemetry.exposition import exposition
 from hamicommon.telemetry.moments import CertificateExpiry, Moment, ShownCertificate
@@ -36,6 +32,7 @@ from prometheus_client.openmetrics.parser import (
 )
 
 from tests.metric_registry import EMPTY, Declared, declared, node_agent
+from tests.unit.devices import a_cluster_card, a_device
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -124,20 +121,7 @@ def formula(port: str) -> str:
     return str(found)
 
 
-CARD = ClusterCard(
-    node="n0",
-    uuid="GPU-0",
-    index=0,
-    type="A100",
-    slots=10,
-    memory_mib=81920,
-    core_percent=100,
-    used_slots=1,
-    used_memory_mib=4096,
-    used_core_percent=30,
-    healthy=True,
-    cordoned=False,
-)
+CARD = a_cluster_card(used_slots=1, used_memory_mib=4096, used_core_percent=30)
 
 
 @pytest.mark.parametrize(("nodes", "per_node", "slices", "quotas"), [(0, 0, 0, 0), (3, 8, 5, 2)])
@@ -149,7 +133,8 @@ def test_the_clusters_page_has_as_many_series_as_its_formula(
         for n in range(nodes)
         for c in range(per_node)
     )
-    snapshot = ClusterSnapshot(
+    snapshot = replace(
+        EMPTY,
         taken_at=NOW,
         cards=cards,
         slices=tuple(
@@ -180,11 +165,6 @@ def test_the_clusters_page_has_as_many_series_as_its_formula(
         quotas=tuple(
             Quota(namespace=f"a{i}", resource="r", limit=1, used=0) for i in range(quotas)
         ),
-        allocations_by_state={},
-        allocations_by_origin={},
-        claims=ClaimCounts(),
-        decisions_by_outcome={},
-        pending={},
         heartbeats={f"n{n}": NOW for n in range(nodes)},
     )
 
@@ -198,16 +178,8 @@ def test_the_clusters_page_has_as_many_series_as_its_formula(
     assert series(families(snapshot, now=NOW)) == eval(formula("9395"), {}, known)
 
 
-def a_device(index: int) -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(f"GPU-{index}"),
-        index=index,
-        vendor="NVIDIA",
-        type="A100",
-        slots=10,
-        memory_mib=81920,
-        core_percent=100,
-    )
+def numbered_card(index: int) -> GpuDevice:
+    return a_device(f"GPU-{index}", index=index, type="A100")
 
 
 class Cards:
@@ -217,7 +189,7 @@ class Cards:
     health_changes: ClassVar[dict[tuple[str, HealthCause], int]] = {}
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        return tuple(a_device(i) for i in range(CARDS))
+        return tuple(numbered_card(i) for i in range(CARDS))
 
 
 def test_a_nodes_page_has_as_many_series_as_its_formula() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 
-from tests.unit.metrics.usage_store import GRACE_S, Clock, FakeStore
+from tests.unit.clock import Clock
+from tests.unit.metrics.usage_store import GRACE_S, START, FakeStore
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START)
 
 
 @pytest.fixture

@@ -5,25 +5,12 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
-from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
+from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.service import LedgerFigures
 from hamicommon.errors import Unavailable
 
-from tests.unit.metrics.usage_store import START, Clock
-
-EMPTY = ClusterSnapshot(
-    taken_at=START,
-    cards=(),
-    slices=(),
-    instances=(),
-    quotas=(),
-    allocations_by_state={},
-    allocations_by_origin={},
-    claims=ClaimCounts(),
-    decisions_by_outcome={},
-    pending={},
-    heartbeats={},
-)
+from tests.metric_registry import EMPTY
+from tests.unit.clock import Clock
 
 
 class FakeLedger:

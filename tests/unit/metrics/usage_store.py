@@ -91,14 +91,6 @@ class FakeStore:
         return len(gone)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
     return (
         Usage(

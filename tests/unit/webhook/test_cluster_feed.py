@@ -16,24 +16,16 @@ from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel
 
+from tests.unit.clock import Clock
+
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 BEFORE = NOW - timedelta(hours=1)
 MEM = "nvidia.com/gpumem"
 
 
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
@@ -38,6 +38,7 @@ from hamicommon.vendors.pod_request import (
     wants_devices,
 )
 
+from tests.unit.devices import a_device
 from tests.unit.hamicommon.admission.pods import CORES, GPU, MEM, container, pod, rules
 
 LARGEST_BYTES = 3 * 2**20
@@ -118,15 +119,7 @@ def largest(of: Callable[[int], Json]) -> Json:
 
 
 def card(node: int, index: int) -> GpuDevice:
-    return GpuDevice(
-        uuid=GpuUuid(f"GPU-{node}-{index}"),
-        index=index,
-        vendor="NVIDIA",
-        type="NVIDIA A100",
-        slots=10,
-        memory_mib=81920 - node % 4,
-        core_percent=100,
-    )
+    return a_device(f"GPU-{node}-{index}", index=index, memory_mib=81920 - node % 4)
 
 
 @pytest.fixture

@@ -6,23 +6,11 @@ from dataclasses import replace
 
 import pytest
 from hami_metrics.domain.capacity import MIB, RequestClass, fitting_pods, unallocatable_bytes
-from hami_metrics.domain.cluster import ClusterCard
+
+from tests.unit.devices import a_cluster_card
 
 GIB = 1024
-IDLE = ClusterCard(
-    node="n0",
-    uuid="GPU-0",
-    index=0,
-    type="A100",
-    slots=10,
-    memory_mib=80 * GIB,
-    core_percent=100,
-    used_slots=0,
-    used_memory_mib=0,
-    used_core_percent=0,
-    healthy=True,
-    cordoned=False,
-)
+IDLE = a_cluster_card()
 LOST = {
     "sick": {"healthy": False},
     "cordoned": {"cordoned": True},

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hami_metrics.domain.cluster import (
     ClaimCounts,
-    ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
     PendingAge,
@@ -16,22 +15,20 @@ from hami_metrics.exposition.families import LedgerCollector, build_info, famili
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
+from tests.unit.devices import a_cluster_card
+
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MIB = 1024 * 1024
 
-CARD = ClusterCard(
+CARD = a_cluster_card(
     node="n1",
     uuid="GPU-1",
     index=3,
     type="NVIDIA A100",
-    slots=10,
     memory_mib=1000,
-    core_percent=100,
     used_slots=2,
     used_memory_mib=250,
     used_core_percent=30,
-    healthy=True,
-    cordoned=False,
 )
 SNAPSHOT = ClusterSnapshot(
     taken_at=NOW,

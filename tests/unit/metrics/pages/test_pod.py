@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hami_metrics.pages.history import ChangeStrip, history_page, window_around, window_begin
 from hami_metrics.pages.pod import pod_page
 from hami_metrics.pages.pod_record import PodRecord
-from hami_metrics.pages.waterfall import LastHour
+from hami_metrics.pages.usage import chart, chart_times
+from hami_metrics.pages.waterfall import (
+    WIDTH,
+    LastHour,
+    decision_steps,
+    rank,
+    trace_waterfall,
+)
 from hamicommon.domain.granted_cards import ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.granted_cards import PodCard
+from hamicommon.telemetry.waterfall import TraceSpan, waterfall
 
 from tests.unit.metrics.pages.clusters import NOW, ago
 
@@ -203,3 +212,234 @@ def test_a_state_of_a_grant_has_its_length_and_rank_and_an_end_has_none() -> Non
         "bound on n1, 40 min",
         "released on n1",
     ]
+
+
+# --- the time slider: its window, its steps, and a run through it
+
+
+def a_strip(**changes: Any) -> ChangeStrip:
+    given_: dict[str, Any] = {
+        "since": ago(minutes=120),
+        "until": NOW,
+        "step": timedelta(minutes=1),
+        "changes": [0] * 60 + [5] + [0] * 59,
+        "health": [0] * 120,
+        "previous": ago(minutes=70),
+        "following": ago(minutes=10),
+        "first_record": ago(days=3),
+        **changes,
+    }
+    return ChangeStrip(**given_)
+
+
+def test_the_slider_steps_to_the_changes_and_never_into_the_future() -> None:
+    page = history_page(a_strip(), "1h", ago(minutes=60), NOW)
+    moments = {text: to for _, text, to in page.steps}
+
+    assert moments["◀ change before"] == ago(minutes=70)
+    assert moments["change after ▶"] == ago(minutes=10)
+    assert page.marker == 500.0
+    assert [(bar["x"], bar["changes"]) for bar in page.bars] == [(500.0, 5)]
+    now = history_page(a_strip(following=None), "1h", NOW, NOW)
+    assert all(to <= NOW for _, _, to in now.steps)
+    assert history_page(a_strip(), "1h", ago(days=4), NOW).before_record
+
+
+def test_a_run_goes_through_the_window_in_sixty_moments_and_ends_at_now() -> None:
+    asked = history_page(a_strip(), "1h", ago(minutes=60), NOW)
+    assert (asked.play_from, asked.frame) == (ago(minutes=60), None)
+
+    goes_on = history_page(a_strip(), "1h", ago(minutes=60), NOW, playing=True)
+    assert goes_on.frame == ago(minutes=59)
+    over = history_page(a_strip(), "1h", ago(seconds=59), NOW, playing=True)
+    assert (over.play_from, over.frame) == (a_strip().since, None)
+
+
+def test_the_moment_stands_in_the_middle_of_its_window() -> None:
+    assert window_around(ago(hours=5), NOW, "1h") == (ago(hours=5.5), ago(hours=4.5))
+    assert window_around(NOW, NOW, "1h") == (ago(hours=1), NOW)
+
+
+def test_a_window_begins_at_the_first_record_where_that_is_within_it() -> None:
+    day = ago(days=1)
+
+    def begin(first: datetime | None, at: datetime = NOW) -> datetime:
+        return window_begin(day, NOW, at=at, first=first)
+
+    assert begin(ago(minutes=20)) == ago(minutes=21)
+    assert begin(ago(seconds=5)) == ago(minutes=1)
+    assert begin(ago(days=3)) == day
+    assert begin(None) == day
+    assert begin(ago(minutes=20), at=ago(minutes=30)) == day
+
+
+# --- series of a chart: what is unknown is a gap, and grants add up from their changes
+
+
+UNTIL = datetime(2026, 11, 20, 14, 7, tzinfo=UTC)
+TIMES = chart_times(UNTIL, 1, 1200)
+GIB = 1024.0
+
+
+def drawn(
+    used: list[dict[str, Any]] | None = None,
+    granted: list[tuple[int, float, float]] | None = None,
+    last: tuple[float | None, float | None] = (None, None),
+    first_record: datetime | None = TIMES[0],
+) -> Any:
+    changes = [
+        {"place": place, "memory_mib": mib, "core_percent": percent}
+        for place, mib, percent in granted or []
+    ]
+    return chart(TIMES, used or [], changes, (UNTIL, *last), first_record)
+
+
+@pytest.mark.parametrize(
+    ("hours", "step_s", "first", "count"),
+    [
+        (1, 1200, datetime(2026, 11, 20, 13, 0, tzinfo=UTC), 3),
+        (6, 300, datetime(2026, 11, 20, 8, 5, tzinfo=UTC), 72),
+        (720, 3600, datetime(2026, 10, 21, 14, 0, tzinfo=UTC), 720),
+    ],
+)
+def test_a_window_has_the_buckets_that_are_over(
+    hours: int, step_s: int, first: datetime, count: int
+) -> None:
+    times = chart_times(UNTIL, hours, step_s)
+
+    assert (times[0], len(times)) == (first, count)
+    over = times[-1] + timedelta(seconds=step_s)
+    assert over <= UNTIL < over + timedelta(seconds=step_s)
+
+
+def test_what_was_not_measured_is_a_gap_and_no_zero() -> None:
+    rows = [
+        {"at": TIMES[0], "memory_mib": 2 * GIB, "core_percent": None},
+        {"at": TIMES[2], "memory_mib": 0.0, "core_percent": 12.345},
+    ]
+
+    series = drawn(rows)
+
+    assert series["memory"]["used"] == [2.0, None, 0.0, None]
+    assert series["cores"]["used"] == [None, None, 12.35, None]
+
+
+def test_the_first_samples_are_the_last_point() -> None:
+    series = drawn(last=(GIB / 2, 40.0))
+
+    assert series["at"][-1] == UNTIL.timestamp()
+    assert series["memory"]["used"] == [None, None, None, 0.5]
+    assert series["cores"]["used"] == [None, None, None, 40.0]
+
+
+def test_grants_hold_from_their_begin_to_their_end() -> None:
+    series = drawn(granted=[(0, 4 * GIB, 30.0), (2, 2 * GIB, 10.0), (4, -4 * GIB, -30.0)])
+
+    assert series["memory"]["granted"] == [4.0, 4.0, 6.0, 2.0]
+    assert series["cores"]["granted"] == [30.0, 30.0, 40.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("first_record", "granted"),
+    [
+        (TIMES[0], [0.0, 0.0, 0.0, 0.0]),
+        (TIMES[1], [None, 0.0, 0.0, 0.0]),
+        (None, [None, None, None, 0.0]),
+    ],
+)
+def test_what_was_granted_before_the_first_record_is_unknown(
+    first_record: datetime | None, granted: list[float | None]
+) -> None:
+    assert drawn(first_record=first_record)["memory"]["granted"] == granted
+
+
+# --- steps beside those of others, and spans of all services on one scale
+
+
+MS = 1000
+
+
+def a_span(name: str, begin_ms: int, end_ms: int, **changes: object) -> TraceSpan:
+    given_: dict[str, object] = {
+        "name": name,
+        "service": "hami-scheduler",
+        "trace_id": "t",
+        "span_id": name,
+        "parent_id": None,
+        "start_us": begin_ms * MS,
+        "end_us": end_ms * MS,
+        **changes,
+    }
+    return TraceSpan(**given_)  # type: ignore[arg-type]
+
+
+def test_a_rank_is_the_share_that_took_no_longer_and_of_too_few_there_is_none() -> None:
+    assert rank(4, [1, 2, 3, 4, 5]) == 80
+    assert rank(0.5, [1, 2, 3, 4, 5]) == 0
+    assert rank(9, [1, 2, 3, 4, 5]) == 100
+    assert rank(4, [1, 2, 3, 4]) is None
+
+
+def test_phases_stand_in_their_order_beside_those_of_the_last_hour() -> None:
+    hour = LastHour(phases_ms=[{"place": n, "total": 10 * n} for n in range(1, 11)])
+
+    steps = decision_steps({"place": 5.0, "other": 0.5, "parse": 1.0, "total": 95.0}, hour)
+
+    assert [(step.name, step.ms, step.critical, step.rank) for step in steps] == [
+        ("filter", 95.0, False, 90),
+        ("parse", 1.0, False, None),
+        ("place", 5.0, True, 50),
+        ("other", 0.5, False, None),
+    ]
+    assert decision_steps({"total": 0.0}, hour) == []
+
+
+def test_spans_of_all_services_are_on_one_scale_and_long_waits_are_not() -> None:
+    spans = [
+        a_span("admission", 0, 100, service="hami-webhook"),
+        a_span("filter", 200, 300),
+        a_span("place", 210, 290, parent_id="filter"),
+        a_span("first-kernel", 900_000, 900_100, service="hami-node-agent", failed=True),
+    ]
+
+    drawn = trace_waterfall(waterfall(spans))
+
+    assert [step.name.strip() for step in drawn.steps] == [
+        *("admission", "filter", "place"),
+        *("⋯", "first-kernel"),
+    ]
+    assert [step.gap for step in drawn.steps] == [False, False, False, True, False]
+    assert [step.critical for step in drawn.steps] == [True, False, False, False, False]
+    assert [step.failed for step in drawn.steps] == [False, False, False, False, True]
+    assert drawn.steps[0].text == "100.0 ms · hami-webhook"
+    assert "not to scale" in drawn.steps[3].text
+    assert drawn.title == "300.0 ms of work in 15 min"
+    bars = [step for step in drawn.steps if not step.gap]
+    assert [step.width for step in bars if step.name.strip() != "place"] == pytest.approx(
+        [bars[0].width] * 3
+    )
+    assert all(0 < step.x < step.x + step.width < WIDTH for step in bars)
+    assert sorted(step.x for step in bars) == [step.x for step in bars]
+
+
+def test_what_went_on_behind_an_answer_and_what_came_later_are_noted_below() -> None:
+    spans = [
+        a_span("filter", 0, 10),
+        a_span("reserve", 5, 40, parent_id="filter"),
+        a_span("bind", 60, 80, parent_id="filter"),
+        a_span("release", 600_080, 600_090, parent_id="filter"),
+    ]
+
+    drawn = trace_waterfall(waterfall(spans))
+
+    assert [step.name for step in drawn.steps] == ["filter", "\u2003reserve", "bind"]
+    assert [step.critical for step in drawn.steps] == [False, True, False]
+    behind = {step.name.strip(): step.behind / step.width for step in drawn.steps}
+    assert behind == pytest.approx({"filter": 0, "reserve": 30 / 35, "bind": 0}, abs=0.01)
+    assert drawn.title == "60.0 ms of work in 80.0 ms"
+    assert drawn.notes == [
+        "20.0 ms between steps, in which none of our services worked",
+        "reserve: 30.0 ms of it, drawn pale, went on behind an answer that was given",
+        "release: 10 min later, in 10.0 ms",
+    ]
+    assert not drawn.ranked

@@ -83,9 +83,6 @@ def test_conditions_in_cel() -> None:
     assert review.conditions_hold(hook, write())
     hook["matchConditions"].append({"name": "m", "expression": "request.operation == 'DELETE'"})
     assert not review.conditions_hold(hook, write())
-    broken = {"matchConditions": [{"name": "b", "expression": "object.nope.nope == 1"}]}
-    with pytest.raises(CelError):
-        review.conditions_hold(broken, write())
 
 
 @pytest.mark.parametrize(

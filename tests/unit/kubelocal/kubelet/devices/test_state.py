@@ -45,14 +45,6 @@ def test_capacity_counts_all_devices_and_allocatable_the_healthy_ones() -> None:
     assert book_of(10, unhealthy=3).counts() == {GPU: DeviceCounts(capacity=10, allocatable=7)}
 
 
-def test_a_lost_plugin_keeps_its_capacity_and_has_nothing_allocatable() -> None:
-    book = book_of(10)
-
-    book.lose(GPU, now_s=100.0)
-
-    assert book.counts() == {GPU: DeviceCounts(capacity=10, allocatable=0)}
-
-
 def test_a_plugin_that_stays_away_loses_its_capacity_after_the_grace() -> None:
     book = book_of(10)
     book.lose(GPU, now_s=100.0)
@@ -112,13 +104,6 @@ def test_an_unhealthy_device_is_not_given_out() -> None:
     assert request.available == {"gpu-2"}
 
 
-def test_a_container_that_holds_its_ids_needs_no_other_allocate() -> None:
-    book = book_of(2)
-    take(book, "a", "main", 1)
-
-    assert book.request("a", "main", GPU, 1) is None
-
-
 def test_a_changed_amount_is_refused() -> None:
     book = book_of(4)
     take(book, "a", "main", 1)
@@ -140,19 +125,6 @@ def test_an_init_containers_ids_are_given_to_the_next_containers_once() -> None:
     assert not side & main
 
 
-def test_reused_ids_need_no_preference_when_they_suffice() -> None:
-    book = book_of(10)
-    book.begin("a")
-    init = take(book, "a", "init", 1)
-    book.offer_for_reuse("a", "init")
-
-    request = book.request("a", "main", GPU, 1)
-
-    assert request is not None
-    assert request.complete
-    assert request.preset == init
-
-
 def test_another_pod_gets_nothing_of_the_init_container() -> None:
     book = book_of(10)
     book.begin("a")
@@ -165,14 +137,6 @@ def test_another_pod_gets_nothing_of_the_init_container() -> None:
     assert request is not None
     assert not request.preset
     assert not request.available & init
-
-
-def test_ids_of_ended_pods_come_back_with_the_next_collection() -> None:
-    book = book_of(1)
-    take(book, "a", "main", 1)
-
-    assert book.release_all_but(["b"])
-    assert take(book, "b", "main", 1) == {"gpu-0"}
 
 
 def test_after_a_restart_allocations_stay_and_capacity_is_zero() -> None:
