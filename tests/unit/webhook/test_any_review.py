@@ -32,6 +32,8 @@ from kubelocal.apiserver.kinds.defaults import default_pod_spec
 from kubelocal.apiserver.schema import fields
 from kubelocal.apiserver.validation import validate_pod_spec
 
+from tests.unit.webhook.reviews import review as review_object
+
 POD = "V1Pod"
 SLOWEST_S = 5.0
 """The API server's patience (`timeoutSeconds`), of computing."""
@@ -141,20 +143,6 @@ anything = st.recursive(
 )
 
 
-def review_of(pod: Any, version: str = "v1") -> Json:
-    return {
-        "apiVersion": f"admission.k8s.io/{version}",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "r1",
-            "operation": "CREATE",
-            "namespace": "ns",
-            "userInfo": {"username": "alice"},
-            "object": pod,
-        },
-    }
-
-
 def as_stored(pod: Json) -> tuple[Json, bool]:
     """The pod as the API server reads and fills it in, and whether it would take it."""
     try:
@@ -171,7 +159,7 @@ def reviews(draw: st.DrawFn) -> bytes:
     pod = draw(pods)
     if draw(st.booleans()):
         pod, _ = as_stored(copy.deepcopy(pod))
-    review = review_of(pod, draw(st.sampled_from(("v1", "v1beta1"))))
+    review = review_object(pod, draw(st.sampled_from(("v1", "v1beta1"))))
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
         _break(draw, review)
     body = json.dumps(review, ensure_ascii=False).encode()

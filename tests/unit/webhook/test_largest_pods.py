@@ -40,6 +40,7 @@ from hamicommon.vendors.pod_request import (
 
 from tests.unit.devices import a_device
 from tests.unit.hamicommon.admission.pods import CORES, GPU, MEM, container, pod, rules
+from tests.unit.webhook.reviews import review
 
 LARGEST_BYTES = 3 * 2**20
 """The API server's limit of a request; it answers a longer one itself."""
@@ -137,14 +138,7 @@ def service(cards: IdleCards, ask: RoomThread | None = None) -> ReviewService:
 
 
 async def reviewed(reviews: ReviewService, given: Json) -> Json:
-    request = {
-        "uid": "r",
-        "operation": "CREATE",
-        "namespace": "ns",
-        "userInfo": {"username": "eve"},
-        "object": given,
-    }
-    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    body = review(given, userInfo={"username": "eve"})
     answer: Json = (await reviews.answer(read_review(json.dumps(body).encode())))["response"]
     return answer
 

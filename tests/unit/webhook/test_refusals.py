@@ -10,19 +10,15 @@ from hami_webhook.review import read_review
 from hamicommon.clipping import CLIP_LIMIT
 from hamicommon.events import AdmissionRefused
 
+from tests.unit.webhook.reviews import review
+
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOSTILE = "\0\n\x1b[31m" + "x" * 100_000
 
 
 def refused(pod: dict[str, Any], **request: Any) -> AdmissionRefused:
-    body = {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {"uid": "r1", "operation": "CREATE", "namespace": "team", "object": pod}
-        | request,
-    }
-    review = read_review(json.dumps(body).encode())
-    return refusal_of(review, reason="privileged", code=403, message="no", at=NOW)
+    read = read_review(json.dumps(review(pod, namespace="team", **request)).encode())
+    return refusal_of(read, reason="privileged", code=403, message="no", at=NOW)
 
 
 def pod(**metadata: Any) -> dict[str, Any]:

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from hami_webhook.review import MalformedReview, allowed, read_review, refused
 
+from tests.unit.webhook.reviews import review
+
 POD = {"kind": "Pod", "metadata": {"generateName": "train-"}, "spec": {"containers": []}}
 
 
-def review(version: str = "v1", **request: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": f"admission.k8s.io/{version}",
-        "kind": "AdmissionReview",
-        "request": {"uid": "r1", "operation": "CREATE", "namespace": "ns", "object": POD} | request,
-    }
+def pod_review(version: str = "v1", **request: Any) -> dict[str, Any]:
+    return review(request.pop("object", POD), version, **request)
 
 
 def read(document: object) -> Any:
@@ -24,7 +22,7 @@ def read(document: object) -> Any:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_answer_has_the_version_and_the_uid_of_the_question(version: str) -> None:
-    answer = allowed(read(review(version)), patch=[])
+    answer = allowed(read(pod_review(version)), patch=[])
 
     assert answer == {
         "apiVersion": f"admission.k8s.io/{version}",
@@ -36,7 +34,7 @@ def test_the_answer_has_the_version_and_the_uid_of_the_question(version: str) ->
 def test_a_patch_travels_in_base64() -> None:
     patch = [{"op": "add", "path": "/a", "value": 1}]
 
-    response = allowed(read(review()), patch=patch, warnings=("w",))["response"]
+    response = allowed(read(pod_review()), patch=patch, warnings=("w",))["response"]
 
     assert response["patchType"] == "JSONPatch"
     assert json.loads(base64.b64decode(response["patch"])) == patch
@@ -50,7 +48,7 @@ def test_a_refusal_carries_code_reason_and_message() -> None:
 
 
 def test_a_pod_without_a_name_is_called_by_what_its_name_starts_with() -> None:
-    assert read(review()).pod_name == "train-*"
+    assert read(pod_review()).pod_name == "train-*"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_a_malformed_review_with_a_uid_can_be_answered(
     request_part: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(MalformedReview, match=sentence) as caught:
-        read(review("v1beta1", **request_part))
+        read(pod_review("v1beta1", **request_part))
 
     assert caught.value.uid == "r1"
     assert caught.value.api_version == "admission.k8s.io/v1beta1"
@@ -123,7 +121,7 @@ def test_a_malformed_review_with_a_uid_can_be_answered(
 def with_stamp(found: bytes, odd: bytes) -> bytes:
     """A review whose pod has the stamp `v`, with one part of its JSON replaced."""
     pod = {"metadata": {"annotations": {"hami.io/traceparent": "v"}}, "spec": {}}
-    body = json.dumps(review(object=pod)).encode()
+    body = json.dumps(pod_review(object=pod)).encode()
     assert found in body
     return body.replace(found, odd, 1)
 

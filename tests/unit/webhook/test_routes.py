@@ -26,6 +26,8 @@ from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
 
+from tests.unit.webhook.reviews import review
+
 RULES = AdmissionRules(
     vendors=Vendors.from_config(device_config.load(None)), scheduler_name="hami-scheduler"
 )
@@ -56,20 +58,6 @@ def client(
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
 
 
-def review(pod: object) -> dict[str, Any]:
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "r1",
-            "operation": "CREATE",
-            "namespace": "ns",
-            "userInfo": {"username": "alice"},
-            "object": pod,
-        },
-    }
-
-
 def pod(**limits: str) -> dict[str, Any]:
     container = {"name": "c", "resources": {"limits": limits}}
     return {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
@@ -89,6 +77,14 @@ def count(instruments: WebhookInstruments, verdict: str) -> float:
     )
 
 
+async def response_to(
+    given: Json, instruments: WebhookInstruments, path: str = "/webhook", **changes: Any
+) -> Json:
+    async with client(instruments, **changes) as http:
+        answer: Json = (await http.post(path, json=given)).json()["response"]
+    return answer
+
+
 async def broken(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
     raise ZeroDivisionError("secret detail")
 
@@ -97,10 +93,9 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     instruments: WebhookInstruments, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with client(instruments) as http:
-        body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
+    response = await response_to(review(pod(**{"nvidia.com/gpu": "1"})), instruments)
 
-    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    patch = json.loads(base64.b64decode(response["patch"]))
     assert {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"} in patch
     assert count(instruments, "mutated") == 1
     (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
@@ -112,28 +107,27 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
 async def test_the_pod_carries_who_created_it(instruments: WebhookInstruments) -> None:
     forged = pod(**{"nvidia.com/gpu": "1"})
     forged["metadata"]["annotations"] = {"hami.io/created-by": "root"}
-    async with client(instruments) as http:
-        body = (await http.post("/webhook", json=review(forged))).json()
+    response = await response_to(review(forged), instruments)
 
-    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    patch = json.loads(base64.b64decode(response["patch"]))
     assert [op["value"] for op in patch if op["path"].endswith("created-by")] == ["alice"]
 
 
 async def test_a_pod_without_a_card_is_left_as_it_is(instruments: WebhookInstruments) -> None:
-    async with client(instruments) as http:
-        body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()
+    response = await response_to(review(pod(cpu="1")), instruments)
 
     annotations = {"reason": "no-cards"}
-    assert body["response"] == {"uid": "r1", "allowed": True, "auditAnnotations": annotations}
+    assert response == {"uid": "r1", "allowed": True, "auditAnnotations": annotations}
     assert count(instruments, "untouched") == 1
 
 
 async def test_the_pods_trace_begins_here(instruments: WebhookInstruments) -> None:
     provider = TracerProvider()
-    async with client(instruments, tracer=provider.get_tracer("t")) as http:
-        body = (await http.post("/webhook", json=review(pod(**{"nvidia.com/gpu": "1"})))).json()
+    response = await response_to(
+        review(pod(**{"nvidia.com/gpu": "1"})), instruments, tracer=provider.get_tracer("t")
+    )
 
-    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    patch = json.loads(base64.b64decode(response["patch"]))
     (stamp,) = [op["value"] for op in patch if "annotations" in op["path"]]
     assert stamp["hami.io/traceparent"].startswith("00-")
     provider.shutdown()
@@ -165,11 +159,10 @@ async def test_what_can_never_work_is_refused_with_the_reason(
     instruments: WebhookInstruments,
 ) -> None:
     asking = pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "150"})
-    async with client(instruments) as http:
-        body = (await http.post("/webhook", json=review(asking))).json()
+    response = await response_to(review(asking), instruments)
 
-    assert body["response"]["allowed"] is False
-    assert "nvidia.com/gpumem-percentage" in body["response"]["status"]["message"]
+    assert response["allowed"] is False
+    assert "nvidia.com/gpumem-percentage" in response["status"]["message"]
     assert count(instruments, "denied") == 1
 
 
@@ -207,8 +200,7 @@ async def test_a_body_that_is_too_long_is_not_read_to_its_end(
 async def test_our_own_failure_refuses_the_pod_without_a_traceback(
     instruments: WebhookInstruments,
 ) -> None:
-    async with client(instruments, decide=broken) as http:
-        response = (await http.post("/webhook", json=review(pod()))).json()["response"]
+    response = await response_to(review(pod()), instruments, decide=broken)
 
     assert response["allowed"] is False
     assert response["status"]["code"] == 500
@@ -219,8 +211,7 @@ async def test_our_own_failure_refuses_the_pod_without_a_traceback(
 async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
     instruments: WebhookInstruments,
 ) -> None:
-    async with client(instruments, decide=broken, fail_policy="open") as http:
-        response = (await http.post("/webhook", json=review(pod()))).json()["response"]
+    response = await response_to(review(pod()), instruments, decide=broken, fail_policy="open")
 
     assert response["allowed"] is True
     assert "patch" not in response
@@ -271,8 +262,7 @@ async def test_other_updates_are_let_be(
 ) -> None:
     asked = ephemeral_review({"securityContext": {"privileged": True}})
     asked["request"]["subResource"] = subresource
-    async with client(instruments) as http:
-        response = (await http.post("/webhook", json=asked)).json()["response"]
+    response = await response_to(asked, instruments)
 
     assert (response["allowed"], response["auditAnnotations"]) == (True, {"reason": "not-judged"})
     assert "patch" not in response
@@ -295,8 +285,7 @@ async def test_only_a_kubelet_shows_static_pods(
     mirror["spec"]["nodeName"] = "n"
     asked = review(mirror)
     asked["request"]["userInfo"] = user
-    async with client(instruments) as http:
-        response = (await http.post("/webhook", json=asked)).json()["response"]
+    response = await response_to(asked, instruments)
 
     assert response["allowed"] is allowed
 
@@ -309,12 +298,12 @@ async def test_a_quota_that_would_limit_nothing_is_refused_with_what_would_be_ri
     instruments: WebhookInstruments, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with client(instruments) as http:
-        asked = review(quota(**{"nvidia.com/gpumem": "4000"}))
-        body = (await http.post("/quotas", json=asked)).json()
+    response = await response_to(
+        review(quota(**{"nvidia.com/gpumem": "4000"})), instruments, "/quotas"
+    )
 
-    assert body["response"]["allowed"] is False
-    assert body["response"]["status"] == {
+    assert response["allowed"] is False
+    assert response["status"] == {
         "code": 422,
         "reason": "Invalid",
         "message": "nvidia.com/gpumem: 4000 limits nothing: write limits.nvidia.com/gpumem: 4000",
@@ -325,13 +314,13 @@ async def test_a_quota_that_would_limit_nothing_is_refused_with_what_would_be_ri
 
 
 async def test_a_quota_that_limits_passes(instruments: WebhookInstruments) -> None:
-    async with client(instruments) as http:
-        asked = review(quota(**{"limits.nvidia.com/gpumem": "20480"}))
-        body = (await http.post("/quotas", json=asked)).json()
+    response = await response_to(
+        review(quota(**{"limits.nvidia.com/gpumem": "20480"})), instruments, "/quotas"
+    )
 
-    assert body["response"]["allowed"] is True
-    assert "patch" not in body["response"]
-    assert "warnings" not in body["response"]
+    assert response["allowed"] is True
+    assert "patch" not in response
+    assert "warnings" not in response
 
 
 async def test_a_mistake_that_a_quota_had_before_does_not_hold_up_a_change_of_the_rest(
@@ -342,11 +331,10 @@ async def test_a_mistake_that_a_quota_had_before_does_not_hold_up_a_change_of_th
         "operation": "UPDATE",
         "oldObject": quota(**{"nvidia.com/gpumem": "4000"}),
     }
-    async with client(instruments) as http:
-        body = (await http.post("/quotas", json=asked)).json()
+    response = await response_to(asked, instruments, "/quotas")
 
-    assert body["response"]["allowed"] is True
-    assert "write limits.nvidia.com/gpumem: 4000" in body["response"]["warnings"][0]
+    assert response["allowed"] is True
+    assert "write limits.nvidia.com/gpumem: 4000" in response["warnings"][0]
 
 
 async def test_each_path_has_its_kind_of_object(instruments: WebhookInstruments) -> None:

@@ -106,3 +106,23 @@ def pod(
         selections={"NVIDIA": selection} if selection else {},
         policy=replace(chosen, node=node, gpu=tuple(gpu)),
     )
+
+
+def two_by_two() -> ClusterView:
+    """The filter vectors' two nodes of two cards (protocol 4.6)."""
+    return view_of(
+        {
+            "node1": [card("device1", used=(1, 2000, 25)), card("device2", index=1)],
+            "node2": [card("device3"), card("device4", index=1, used=(1, 6000, 75))],
+        }
+    )
+
+
+def idle_nodes(count: int) -> ClusterView:
+    """Nodes of two idle cards each."""
+    return view_of(
+        {
+            f"n{node}": [card(f"n{node}-{index}", index=index) for index in range(2)]
+            for node in range(count)
+        }
+    )

@@ -170,17 +170,6 @@ def test_what_was_picked_before_the_cards_ran_out_is_a_reason_of_its_own() -> No
     )
 
 
-def test_an_exclusive_card_is_one_that_nobody_else_has_a_slice_of() -> None:
-    whole = cards(core_percent=100)
-
-    assert answer(pod(whole), card("g")) == [["g"]]
-    assert answer(pod(whole), card("g", used=(1, 0, 0))) == "1/1 ExclusiveDeviceAllocateConflict"
-    # Beside it, a task without cores has no share to come to.
-    assert answer(pod(cards(memory_mib=1)), card("g", used=(1, 0, 100))) == (
-        "1/1 CardComputeUnitsExhausted"
-    )
-
-
 def test_containers_of_a_pod_add_up_on_its_cards() -> None:
     half = cards(memory_mib=3000, core_percent=50)
 
@@ -188,14 +177,6 @@ def test_containers_of_a_pod_add_up_on_its_cards() -> None:
     assert answer(pod(half, half, cards(memory_mib=1)), card("g")) == (
         "1/1 CardComputeUnitsExhausted"
     )
-
-
-def test_init_containers_are_fitted_on_the_node_as_it_is_and_alone() -> None:
-    whole = cards(core_percent=100)
-    asked = pod(container(whole, role="init"), container(whole, role="init"), container(whole))
-
-    assert answer(asked, card("g")) == [["g"], ["g"], ["g"]]
-    assert answer(asked, card("g", used=(1, 0, 0))) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import PodRequest, Policy
-from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide, place
 from hamicommon.placement.unschedulable import Refusal
@@ -18,7 +17,7 @@ from hamicommon.placement.vendor_policy import PairScores
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
-from tests.unit.hamicommon.placement.clusters import card, view_of
+from tests.unit.hamicommon.placement.clusters import card, two_by_two, view_of
 
 VENDORS = Vendors.from_config(DeviceConfig())
 NODE, GPU = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
@@ -53,16 +52,6 @@ def place_on(request: PodRequest, view: ClusterView) -> tuple[str, list[str]]:
     return found.node, [share.uuid for share in found.containers[0].shares]
 
 
-def sheets_cluster() -> ClusterView:
-    """The filter vectors' two nodes of two cards (protocol 4.6)."""
-    return view_of(
-        {
-            "node1": [card("device1", used=(1, 2000, 25)), card("device2", index=1)],
-            "node2": [card("device3"), card("device4", index=1, used=(1, 6000, 75))],
-        }
-    )
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -80,7 +69,7 @@ def sheets_cluster() -> ClusterView:
 def test_a_pods_annotations_choose_node_and_card(
     annotations: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    node, [uuid] = place_on(asking(annotations), sheets_cluster())
+    node, [uuid] = place_on(asking(annotations), two_by_two())
 
     assert (node, uuid) == expected
 
@@ -97,7 +86,7 @@ def test_a_pods_annotations_override_the_installations_policies(
     annotations: dict[str, str], expected: tuple[str, str]
 ) -> None:
     defaults = Policy(node="spread", gpu=("binpack",))
-    node, [uuid] = place_on(asking(annotations, defaults=defaults), sheets_cluster())
+    node, [uuid] = place_on(asking(annotations, defaults=defaults), two_by_two())
 
     assert (node, uuid) == expected
 
@@ -163,22 +152,6 @@ def test_weights_decide_which_card_is_the_fullest(weights: str, expected: str) -
     )
 
     assert place_on(asking({GPU: "binpack", WEIGHTS: weights}), view) == ("n", [expected])
-
-
-@pytest.mark.parametrize(
-    "weights",
-    [
-        "slot=0,core=0,memory=0",
-        "slot=-1,core=1,memory=1",
-        "slot=1",
-        "slot=1,slot=1,core=1",
-        "",
-        "x",
-    ],
-)
-def test_weights_that_mean_nothing_are_an_error_that_names_them(weights: str) -> None:
-    with pytest.raises(InvalidRequest, match="device-scoring-weights is"):
-        asking({WEIGHTS: weights})
 
 
 NVLINKS = [[0, 100, 100, 200], [100, 0, 200, 100], [100, 200, 0, 200], [200, 100, 200, 0]]

@@ -32,15 +32,6 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def a_view() -> ClusterView:
-    return clusters.view_of(
-        {
-            f"n{node}": [clusters.card(f"n{node}-{index}", index=index) for index in range(2)]
-            for node in range(NODES)
-        }
-    )
-
-
 def grant(view: ClusterView, decision: engine.Decision) -> None:
     assert decision.placement is not None
     for took in decision.placement.footprints():
@@ -54,7 +45,7 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
     walked: list[int], policy: str
 ) -> None:
     pod = clusters.pod(clusters.cards(memory_mib=3000, core_percent=30), node=policy)
-    view = a_view()
+    view = clusters.idle_nodes(NODES)
     for number in range(8):
         found = decide(replace(pod, name=f"pod-{number}"), view)
         known, view.memory = view.memory, Memory()
@@ -70,7 +61,8 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
 def test_what_a_node_gives_is_not_walked_for_again(
     walked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=3000), node="spread"), a_view()
+    pod = clusters.pod(clusters.cards(memory_mib=3000), node="spread")
+    view = clusters.idle_nodes(NODES)
     grant(view, decide(pod, view))
     monkeypatch.delattr(engine, "fit_with_picks")
 
@@ -81,7 +73,7 @@ def test_what_a_node_gives_is_not_walked_for_again(
 
 
 def test_nodes_that_were_not_offered_are_walked_when_they_are(walked: list[int]) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), a_view()
+    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), clusters.idle_nodes(NODES)
     names = tuple(NodeName(f"n{node}") for node in range(NODES))
     decide(pod, view)
     for offered in (names[:2], names[1:4], names):
@@ -91,7 +83,7 @@ def test_nodes_that_were_not_offered_are_walked_when_they_are(walked: list[int])
 
 
 def test_a_full_cluster_is_refused_with_the_reason_of_every_node(walked: list[int]) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=9000)), a_view()
+    pod, view = clusters.pod(clusters.cards(memory_mib=9000)), clusters.idle_nodes(NODES)
     first, second = decide(pod, view).refusal, decide(pod, view).refusal
 
     assert first is not None
@@ -102,7 +94,7 @@ def test_a_full_cluster_is_refused_with_the_reason_of_every_node(walked: list[in
 
 
 def test_a_card_that_was_just_lost_is_not_taken_for_kept(walked: list[int]) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), a_view()
+    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), clusters.idle_nodes(NODES)
     first = [decide(pod, view) for _ in range(2)][1].placement
     assert first is not None
     lost = [took.uuid for took in first.footprints()]
@@ -116,7 +108,7 @@ def test_a_card_that_was_just_lost_is_not_taken_for_kept(walked: list[int]) -> N
 
 
 def test_what_was_kept_is_forgotten_when_the_view_grows(walked: list[int]) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), a_view()
+    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), clusters.idle_nodes(NODES)
     for _ in range(2):
         decide(pod, view)
     more = view.room + 1 - NODES
@@ -129,7 +121,7 @@ def test_what_was_kept_is_forgotten_when_the_view_grows(walked: list[int]) -> No
 
 
 def test_a_card_that_became_unhealthy_is_given_no_more(walked: list[int]) -> None:
-    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), a_view()
+    pod, view = clusters.pod(clusters.cards(memory_mib=3000)), clusters.idle_nodes(NODES)
     for _ in range(2):
         decide(pod, view)
     node = NodeName("n0")

@@ -23,15 +23,6 @@ POD = clusters.pod(
 )
 
 
-def view_of_idle_nodes() -> ClusterView:
-    return clusters.view_of(
-        {
-            f"n{node}": [clusters.card(f"n{node}-{index}", index=index) for index in range(2)]
-            for node in range(NODES)
-        }
-    )
-
-
 def grant(view: ClusterView, placement: Placement, version: int) -> None:
     for took in placement.footprints():
         [usage] = [
@@ -57,7 +48,7 @@ def placed(pod: PodRequest, view: ClusterView) -> Placement:
 def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    view, walked = view_of_idle_nodes(), list[int]()
+    view, walked = clusters.idle_nodes(NODES), list[int]()
 
     def count_rows(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
         walked.append(len(rows))
@@ -79,7 +70,7 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
 
 
 def test_a_card_that_was_just_lost_is_not_taken_for_kept() -> None:
-    view = view_of_idle_nodes()
+    view = clusters.idle_nodes(NODES)
     first = placed(POD, view)
     lost = [took.uuid for took in first.footprints()]
     second = place(POD, view, without_cards=[*lost, GpuUuid("n5-0")])
