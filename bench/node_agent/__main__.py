@@ -92,9 +92,7 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
         kubelet = Kubelet(node)
         await kubelet.start()
         stack.push_async_callback(kubelet.stop)
-        agent = AgentProcess(node)
-        agent.start()
-        stack.callback(agent.close)
+        agent = stack.enter_context(AgentProcess(node))
         await agent.ready()
         run = Run(agent.pid, kubelet, control, ApiPods(client))
         async with stub_of(node.sockets / "nvidia-gpu.sock") as stub:

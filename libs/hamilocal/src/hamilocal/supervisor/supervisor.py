@@ -74,7 +74,7 @@ class ChildState:
     """Why it ended last."""
     unhealthy: str = ""
     child: Child | None = None
-    """Its process, if it runs."""
+    """The service's process, if it runs."""
     is_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
