@@ -249,7 +249,7 @@ def _loops(
             every(interval_s, one, name=name, retry_s=RETRY_S, bulkhead=instruments.bulkhead)
             for name, one, interval_s in rounds
         ),
-        _ingest_usage(bus, history),
+        bus.consume_all(USAGE, history.ingest),
         _ingest_refusals(bus, refusals),
     ]
 
@@ -261,10 +261,6 @@ class _BuildInfo(Collector):
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-async def _ingest_usage(bus: Bus, history: UsageHistory) -> None:
-    await bus.consume_all(USAGE, history.ingest)
 
 
 async def _ingest_refusals(bus: Bus, refusals: RefusalHistory) -> None:

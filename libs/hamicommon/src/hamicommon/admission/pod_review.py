@@ -37,7 +37,6 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import NoContainers, check_pod
 from hamicommon.vendors.annotation_table import scheduler_owned
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.pod_request import check_containers, pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
@@ -263,13 +262,10 @@ def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
         amounts.asks(container, name)
         for container in containers_of(spec)
         for vendor in vendors.concerned_by(container)
-        if _counts_none(container, vendor) or amounts.asks(container, vendor.resources.priority)
+        if is_zero(amounts.find(container, vendor.resources.count))
+        or amounts.asks(container, vendor.resources.priority)
         for name in vendor.resources.all()
     )
-
-
-def _counts_none(container: Json, vendor: Vendor) -> bool:
-    return is_zero(amounts.find(container, vendor.resources.count))
 
 
 def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:

@@ -118,7 +118,7 @@ def tls_problem(dsn: str, exc: BaseException) -> str | None:
     mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOSTNAME_MISMATCH:
-            hosts = " or ".join(_host_of(place) for place in places_of(dsn))
+            hosts = " or ".join(place.rpartition(":")[0].strip("[]") for place in places_of(dsn))
             return f"its certificate is for another host than {hosts} (sslmode={mode})"
         if exc.verify_code == _EXPIRED:
             return "its certificate has expired"
@@ -148,10 +148,6 @@ def places_of(dsn: str) -> list[str]:
     return [
         place if re.search(r":\d+$", place) else f"{place.rstrip(':')}:{_PORT}" for place in places
     ]
-
-
-def _host_of(place: str) -> str:
-    return place.rpartition(":")[0].strip("[]")
 
 
 def _missing_file(dsn: str) -> str | None:

@@ -53,17 +53,12 @@ def node_labels(identity: NodeIdentity) -> dict[str, str]:
     }
 
 
-def own_annotations(identity: NodeIdentity) -> dict[str, str]:
-    """Annotations for readers of the simulation."""
-    return {MOUNTS_ANNOTATION: identity.mounts, ROOT_ANNOTATION: identity.root}
-
-
 def node_metadata(identity: NodeIdentity) -> Json:
     """Metadata of our own; other writers' labels and annotations are left alone."""
     return {
         "name": identity.name,
         "labels": node_labels(identity),
-        "annotations": own_annotations(identity),
+        "annotations": {MOUNTS_ANNOTATION: identity.mounts, ROOT_ANNOTATION: identity.root},
     }
 
 

@@ -94,7 +94,7 @@ def answer_json(found: Answer) -> dict[str, Any]:
         "title": found.question.title,
         "number": found.question.number,
         "asOf": found.as_of,
-        "parameters": {name: _parameter(value) for name, value in found.parameters.items()},
+        "parameters": found.parameters,
         "rows": found.rows,
         "unknown": found.unknown,
         "recordBeganAt": found.record_began_at,
@@ -131,10 +131,6 @@ def described(question: Question) -> Mapping[str, Any]:
             for each in question.columns
         ],
     }
-
-
-def _parameter(value: Any) -> Any:
-    return value.total_seconds() if hasattr(value, "total_seconds") else value
 
 
 def _limit(text: str) -> int:

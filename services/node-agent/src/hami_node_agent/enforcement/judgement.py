@@ -184,7 +184,9 @@ def _state(
     tolerance: Tolerance,
 ) -> tuple[LimitState, str]:
     known_mib = sum(process.held_mib or 0 for process in listed)
-    overhead = {process.host_pid: _overhead(process, account) for process in listed}
+    overhead = {
+        process.host_pid: (account or _NO_ACCOUNT).overhead_of(process) for process in listed
+    }
     allowed_mib = limit.granted_mib + _allowance(limit, overhead, account, tolerance)
     if known_mib > allowed_mib and not limit.hardware:
         return LimitState.EXCEEDED, (
@@ -233,10 +235,6 @@ def _held(listed: Sequence[ListedProcess]) -> int | None:
     """Return the memory that is known of it; None only if nothing is."""
     known = [process.held_mib for process in listed if process.held_mib is not None]
     return None if listed and not known else sum(known)
-
-
-def _overhead(process: ListedProcess, account: Account | None) -> int | None:
-    return (account or _NO_ACCOUNT).overhead_of(process)
 
 
 def _allowance(

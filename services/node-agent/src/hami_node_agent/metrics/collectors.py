@@ -53,10 +53,6 @@ def elapsed_s(sample: ContainerSample) -> float | None:
     return max(0.0, (datetime.now(UTC) - sample.last_kernel_at).total_seconds())
 
 
-def _last_kernel_s(sample: ContainerSample) -> float | None:
-    return None if sample.last_kernel_at is None else sample.last_kernel_at.timestamp()
-
-
 def container_values(sample: ContainerSample) -> tuple[str, ...]:
     """Return pod, container and card."""
     index = str(sample.vdevice_index)
@@ -122,7 +118,7 @@ _CONTAINERS: tuple[Row[ContainerSample], ...] = (
     (
         "hami_container_last_kernel_timestamp_seconds",
         "When the container last launched a kernel (Unix time)",
-        _last_kernel_s,
+        lambda s: None if s.last_kernel_at is None else s.last_kernel_at.timestamp(),
     ),
     ("hami_vgpu_memory_context_bytes", "Of its memory: contexts", lambda s: s.context_bytes),
     ("hami_vgpu_memory_module_bytes", "Of its memory: modules", lambda s: s.module_bytes),

@@ -16,7 +16,6 @@ from prometheus_client.metrics_core import Metric
 
 from hami_node_agent.enforcement.checker import Checked
 from hami_node_agent.enforcement.judgement import LimitKey
-from hami_node_agent.enforcement.periods import Standing
 from hami_node_agent.metrics.collectors import ZONE
 
 MIB = 1024 * 1024
@@ -63,7 +62,7 @@ class LimitCollector:
             since.add_metric(labels, time.time() - (now_s - standing.since_s))
             if (held_mib := standing.judgement.held_mib) is not None:
                 held.add_metric(labels, held_mib * MIB)
-                over.add_metric(labels, _over_mib(standing, held_mib) * MIB)
+                over.add_metric(labels, max(0, held_mib - standing.judgement.granted_mib) * MIB)
         yield from (state, since, held, over)
         yield self._enforcement(checked)
         yield from _of_cards(checked)
@@ -93,10 +92,6 @@ class LimitCollector:
         # Of a pod whose name is not known its uid is better than nothing.
         namespace, name = ("", key.pod_uid) if pod is None else (pod.namespace, pod.name)
         return [ZONE[1], namespace, name, key.container, key.card]
-
-
-def _over_mib(standing: Standing, held_mib: int) -> int:
-    return max(0, held_mib - standing.judgement.granted_mib)
 
 
 def _of_cards(checked: Checked) -> Iterator[Metric]:

@@ -48,7 +48,7 @@ class Switches:
 def decide(containers: Iterable[Shared]) -> list[Switches]:
     """The changes of one round, by name."""
     ordered = sorted(containers, key=lambda one: one.name)
-    counted = {one.name: _count_down(one.recent_kernel) for one in ordered}
+    counted = {one.name: one.recent_kernel - (one.recent_kernel > 0) for one in ordered}
     active: dict[str, Counter[int]] = {}
     for one in ordered:
         # A negative priority takes part in nothing but its own waiting, as in HAMi.
@@ -68,10 +68,6 @@ def decided(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeed
     return CoreFeedback(
         relaxed=switch == 0, waits_until_s=int(now_s) + BLOCK_S if recent < 0 else 0
     )
-
-
-def _count_down(recent_kernel: int) -> int:
-    return recent_kernel - 1 if recent_kernel > 0 else recent_kernel
 
 
 def _switches(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Switches | None:

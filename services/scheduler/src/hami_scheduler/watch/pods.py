@@ -80,7 +80,9 @@ class PodWatch:
         self._keep_waiting(new, facts)
         self._forget_if_over(new, facts)
         before = None if old is None else facts_of(old)
-        if facts != before and (before is not None or _matters(facts)):
+        # The ledger can't have anything yet about a fresh pod.
+        is_fresh = before is None and not facts.node and facts.phase not in TERMINAL_PHASES
+        if facts != before and not is_fresh:
             self._note(facts)
 
     def on_delete(self, pod: JsonMapping) -> None:
@@ -215,8 +217,3 @@ def _differs(allocation: Allocation, facts: PodFacts) -> bool:
     # Who reported `allocated` has freed the lock.
     holds_lock = facts.started and allocation.state is not AllocationState.ALLOCATED
     return holds_lock or verdict(allocation, facts) is not None
-
-
-def _matters(facts: PodFacts) -> bool:
-    """False for a fresh pod about which the ledger can't have anything yet."""
-    return bool(facts.node) or facts.phase in TERMINAL_PHASES

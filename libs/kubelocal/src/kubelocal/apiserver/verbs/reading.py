@@ -242,17 +242,13 @@ def _first_lines(store: ObjectStore, watch: Watch, encode: Encode) -> bytes:
     """Existing objects as ADDED lines, and the mark of their end if it was asked for."""
     resource = watch.target.resource
     chunk = [
-        encode(resource, _as_added(stored), "ADDED")
+        encode(resource, WatchChange("ADDED", stored, None), "ADDED")
         for stored in store.items(watch.target.collection)
         if watch.wanted.takes(stored)
     ]
     if watch.initial_events:
         chunk.append(_bookmark(resource, store.version, end_of_initial=True))
     return b"".join(chunk)
-
-
-def _as_added(stored: Stored) -> WatchChange:
-    return WatchChange("ADDED", stored, None)
 
 
 def _bookmark(resource: Resource, version: int, *, end_of_initial: bool = False) -> bytes:
