@@ -154,7 +154,7 @@ def test_no_variable_is_a_setting_and_retired() -> None:
     assert not retired & {name.upper() for name in Settings.model_fields}
 
 
-# --- hAMi's `config.json` (protocol 5.2)
+# --- HAMi's `config.json` (protocol 5.2)
 
 
 def read(*entries: dict[str, Any], node: str = "node-1") -> NodeFile:

@@ -178,7 +178,7 @@ def test_once_carried_out_there_is_nothing_more_to_do(
     assert after == replace(made, destroy=(), forget=())
 
 
-# --- node_agent/devices/test_mig_layout.py
+# --- the instances that a node has under each strategy: their resources and their names
 
 
 COUNT = "nvidia.com/gpu"
