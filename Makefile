@@ -29,12 +29,12 @@ lint: setup checks ## checks and mypy
 	@$(BIN)/mypy
 checks: ## ruff, clang-format, import contracts, declared imports, generated files, house terms
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/python scripts/site/annotations_page.py --check && $(BIN)/codespell $(TERMS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-generate: setup ## write the gRPC stubs, Grafana's boards, docs/annotations.md, and k8s/ from the chart
-	@scripts/proto && $(BIN)/python scripts/dashboards && $(BIN)/python scripts/chart && $(BIN)/python scripts/site/annotations_page.py
+generate: setup ## write the gRPC stubs, Grafana's boards, and k8s/ from the chart
+	@scripts/proto && $(BIN)/python scripts/dashboards && $(BIN)/python scripts/chart
 native: ## only the C parts
 	@$(MAKE) --no-print-directory -C native
 docs: setup ## the documentation site into site/, with the reference from the source

@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-page",
         action="store_true",
-        help="tests/faults: brings docs/reliability.md up to date",
+        help="tests/faults: brings tests/faults/README.md up to date",
     )
 
 

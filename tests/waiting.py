@@ -3,7 +3,7 @@
 A wait that ends with its event costs nothing when its bound is far away, so `PATIENCE_S` is one
 that no working system comes near, on a machine with much else to do. Nothing is asserted to happen
 within the time that a quiet machine takes; the few promises that are about time (LIVE-2, LIVE-3 of
-docs/reliability.md) are counted in seconds of a quiet machine: `Unhurried`.
+tests/faults/README.md) are counted in seconds of a quiet machine: `Unhurried`.
 """
 
 from __future__ import annotations

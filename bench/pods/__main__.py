@@ -11,7 +11,7 @@ is written and announced), and the CPU time per pod by program until the last on
 bench/results/pods.json.
 
 Measure with an interpreter that is built as that of the images is, with profile-guided
-optimisation: `PYTHON=/usr/bin/python3 make setup` (docs/tests-and-benchmarks.md).
+optimisation: `PYTHON=/usr/bin/python3 make setup` (tests/README.md).
 
 `--way claims` (Kubernetes 1.36): kinds of pods are without cards, by limits, and by ResourceClaims,
 bound by kube-scheduler and by ours; kube-controller-manager makes a claim for each pod of its

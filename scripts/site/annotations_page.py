@@ -1,15 +1,9 @@
-"""Writes docs/annotations.md, the table of all annotations of pods.
-
-`python scripts/site/annotations_page.py` after a change of a row; with `--check` it compares (`make
-checks` does). Texts are those of the rows: change them there.
-"""
+"""The reference's page of pod annotations, from the rows of `hamicommon` and its vendors."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from hamicommon.device_config import DeviceConfig
@@ -19,9 +13,7 @@ from hamicommon.vendors.annotation_table import user_annotations, written_annota
 from hamicommon.vendors.registry import Vendors
 from markup import table, text_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/annotations.md"
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
-WRITTEN = "<!-- Written by scripts/site/annotations_page.py: change the rows that it names. -->"
 
 
 def annotations_page() -> str:
@@ -36,9 +28,9 @@ def annotations_page() -> str:
     return "\n\n".join(
         (
             "# Annotations of pods",
-            f"{WRITTEN}\n"
             "The rows are in `hamicommon/k8s/pod_annotations.py` and in the modules of "
-            "`hamicommon/vendors`; [Add a rule](add-a-rule.md) leads through an example.\n"
+            "`hamicommon/vendors`; [Add a rule](../../libs/hamicommon/add-a-rule.md) leads "
+            "through an example.\n"
             f"A value that chooses among cards has at most {MAX_CHARACTERS} characters: a pod "
             "with a longer one is refused.",
             "## What people write on every pod",
@@ -46,11 +38,11 @@ def annotations_page() -> str:
             "## What people write for the cards of one vendor",
             "Types are parts of a card's type, in any case. `<name>` is the name of a chip of "
             "Ascend or Iluvatar, such as `Ascend910B3`. What each vendor makes of them: "
-            "[Vendors](vendors.md).",
+            "[Vendors](../vendors.md).",
             table(head, _merged(row for row in rows if row not in own)),
             "## What the services write",
             "From a pod that is created with one of these it is dropped "
-            "([Admission](admission.md)).",
+            "([Admission](../admission.md)).",
             table(("Annotation", "Written by", "Read by", "Value"), written),
         )
     )
@@ -77,18 +69,3 @@ def _user_row(row: UserAnnotation[Any]) -> tuple[str, ...]:
         row.reader,
         row.effect,
     )
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    text = annotations_page() + "\n"
-    if "--check" not in sys.argv:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        print("docs/annotations.md is not what its rows make: run", *sys.argv[:1], file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

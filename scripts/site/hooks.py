@@ -48,8 +48,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turns the repository's links to those of the site."""
+    """Turns the repository's links to those of the site, and ranks the page in the search."""
     del config
+    page.meta.setdefault("search", {})["boost"] = pages.search_boost(page.file.src_uri)
     return str(
         pages.turned_links(
             markdown,

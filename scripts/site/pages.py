@@ -7,8 +7,23 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-OUTSIDE = ("k8s/README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+OUTSIDE = (
+    "k8s/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "examples/directory-plugin/README.md",
+    "libs/hamicommon/add-a-rule.md",
+    "native/fakegpu/README.md",
+    "native/libvgpu/CONFORMANCE.md",
+    "tests/README.md",
+    "tests/faults/README.md",
+    "tests/real_node/README.md",
+)
 """Pages elsewhere in the repository than in docs/; on the site they have the same path."""
+_FIRST = ("tasks.md", "troubleshooting.md", "operations.md", "quick-start.md", "helm.md")
+"""What people who search usually want to do."""
+_LAST = ("adr/", "reference/", "CHANGELOG.md", "CONTRIBUTING.md", "native/", "tests/", "libs/")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^()\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 _FETCHED = re.compile(
@@ -53,6 +68,13 @@ def turned_links(
 
     parts = _CODE.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(turned, part) for part in parts)
+
+
+def search_boost(page: str) -> float:
+    """Factor of the page's rank in the search: tasks first, lists and development last."""
+    if page in _FIRST:
+        return 4.0
+    return 0.2 if page.startswith(_LAST) else 1.0
 
 
 def fetched_from_elsewhere(text: str, *, style: bool = False) -> Iterator[str]:

@@ -27,7 +27,8 @@ def reasons_page() -> str:
     return "\n\n".join(
         (
             "# Reasons of a refusal",
-            "The rows are in `hamicommon/placement/rules.py`; [Add a rule](../add-a-rule.md) "
+            "The rows are in `hamicommon/placement/rules.py`; "
+            "[Add a rule](../../libs/hamicommon/add-a-rule.md) "
             "leads through an example.",
             "A card's reason is the first rule that it fails. The code is in events, logs, the "
             "answer to kube-scheduler and the label `reason` of metrics; the term is that of the "

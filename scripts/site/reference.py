@@ -1,8 +1,8 @@
-"""Writes the site's reference from the source: settings, metrics, reasons, commands, HTTP APIs.
+"""Writes the site's reference from the source: settings, metrics, annotations, commands, APIs.
 
 `python scripts/site/reference.py FOLDER`, with the members installed (`make docs` does). What
 stands here is in the classes' own descriptions and the commands' own help: change it there. Its
-neighbours make the pages of settings, metrics and reasons; here are those of commands and APIs.
+neighbours make the other pages; here are those of commands and APIs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from annotations_page import annotations_page
 from fastapi import FastAPI
 from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app as metrics_app
@@ -134,6 +135,7 @@ def main() -> None:
         ("settings", settings_page),
         ("metrics", metrics_page),
         ("reasons", reasons_page),
+        ("annotations", annotations_page),
         ("hamictl", commands_page),
         ("api", apis_page),
     ):

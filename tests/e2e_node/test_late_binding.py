@@ -1,6 +1,6 @@
 """Late binding on a real container runtime: what it reports of CDI, and containers that use it.
 
-The containerd that is tried is named by HAMI_CONTAINERD; docs/real-kubelet.md shows how to get one.
+HAMI_CONTAINERD names the containerd that is tried; tests/real_node/README.md shows how to get one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of docs/reliability.md: each case of this folder is one, with what it measured.
+"""The rows of tests/faults/README.md: each case of this folder is one, with what it measured.
 
 Each has its row: `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
 on the function, on the parameter, or in parts on both. The page's table is between two markers,
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 HEAD = (
     "| Point | Fault | Kind | What happens | Promise | `-k` |",
@@ -71,7 +71,7 @@ def collected() -> list[Row]:
         options = ["-q", "--collect-only", "--slow", "-p", "no:cacheprovider", "--rows", str(file)]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, str(Path(__file__).parent)],
-            cwd=PAGE.parents[1],
+            cwd=PAGE.parents[2],
             capture_output=True,
             text=True,
             timeout=300,

@@ -3,7 +3,7 @@
 For checks of the device plugin and of libvgpu where it matters, without any GPU: the workload image
 carries the stand-in driver. Needs root. `python -m tests.real_node.node --help` runs
 one by
-hand (with a control plane of its own unless a kubeconfig is given); see docs/real-kubelet.md.
+hand (with a control plane of its own unless a kubeconfig is given); see tests/real_node/README.md.
 """
 
 import os

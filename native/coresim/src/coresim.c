@@ -2,7 +2,7 @@
  *
  * Reads one scenario per line (scenario.h), answers one line of JSON each: the share of the card, in percent, that each tenant and each of
  * its processes had between settle_s and the end, and the longest wait of a launch. The limits are libvgpu's governor, the card is the
- * stand-in driver's clock (docs/fakegpu.md); only the threads that launch are made up: they launch as fast as they may.
+ * stand-in driver's clock (native/fakegpu/README.md); only the threads that launch are made up: they launch as fast as they may.
  */
 #include <stdio.h>
 #include <stdlib.h>

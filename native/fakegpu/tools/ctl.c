@@ -105,7 +105,7 @@ static int set_value(struct fg_card_state *card, const char *name, const char *t
     const long long number = strtoll(text, &end, 10);
     const bool unknown = strcmp(text, "unknown") == 0;
     if (value == FG_VALUES)
-        return fprintf(stderr, "fakegpu-ctl: nothing of a card is called %s; docs/fakegpu.md lists the names\n", name), 1;
+        return fprintf(stderr, "fakegpu-ctl: nothing of a card is called %s; native/fakegpu/README.md lists the names\n", name), 1;
     if (!unknown && (*text == '\0' || *end != '\0' || number < 0))
         return fprintf(stderr, "fakegpu-ctl: %s %s: wanted: a number that is not negative, or unknown\n", name, text), 1;
     card->values[value] = unknown ? FG_UNKNOWN : number;

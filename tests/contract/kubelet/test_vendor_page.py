@@ -1,4 +1,4 @@
-"""The vendor of docs/device-plugins.md, run as it is written there."""
+"""The vendor of examples/directory-plugin/README.md, run as it is written there."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from tests.contract.kubelet.plugin_kubelet import PluginKubelet
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
-PAGE = Path(__file__).parents[3] / "docs/device-plugins.md"
+PAGE = Path(__file__).parents[3] / "examples/directory-plugin/README.md"
 
 
 async def test_the_vendor_of_the_page_works_before_a_kubelet() -> None:

@@ -1,4 +1,4 @@
-"""Faults of claims: rows of docs/reliability.md, on a real kubelet and kube-scheduler."""
+"""Faults of claims: rows of tests/faults/README.md, on a real kubelet and kube-scheduler."""
 
 from __future__ import annotations
 

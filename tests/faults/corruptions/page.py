@@ -1,4 +1,4 @@
-"""The table of corruptions in docs/reliability.md.
+"""The table of corruptions in tests/faults/README.md.
 
 `python -m tests.faults.corruptions.page` writes it.
 """

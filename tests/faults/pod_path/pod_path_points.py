@@ -1,4 +1,4 @@
-"""The failpoints of a pod's path, and what may go wrong at each: rows of docs/reliability.md.
+"""The failpoints of a pod's path, and what may go wrong at each: rows of tests/faults/README.md.
 
 The names of the points are in `hamicommon.fault_injection`; the numbers are the survey's.
 """

@@ -1,7 +1,7 @@
 """Measure each way of taking device memory under libvgpu, on the stand-in driver.
 
 Run as a program (`python -m tests.native.allocators.conformance`) it writes
-docs/libvgpu-conformance.md; `test_memory_kinds.py` measures every way that is listed there.
+native/libvgpu/CONFORMANCE.md; `test_memory_kinds.py` measures every way that is listed there.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from tests.native.cuda_headers import cuda_version, headers
 from tests.native.driver_calls import hooks, nvml_altered, nvml_functions, requests
 from tests.native.machine import MIB, ROOT, Client, Container, Machine
 
-DOCUMENT = ROOT / "docs/libvgpu-conformance.md"
+DOCUMENT = ROOT / "native/libvgpu/CONFORMANCE.md"
 
 LIMIT = 12 * MIB
 SIZE = 8 * MIB
@@ -82,8 +82,9 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
 HEAD = """# What libvgpu does with every call of CUDA @VERSION@
 
 Written by `python -m tests.native.allocators.conformance` from the lists in the code. Tests compare
-them with NVIDIA's headers of CUDA @VERSION@ ([how to follow a newer one](libvgpu.md#a-new-cuda)).
-How memory is charged is described in [libvgpu-memory.md](libvgpu-memory.md).
+them with NVIDIA's headers of CUDA @VERSION@
+([how to follow a newer one](../../docs/libvgpu.md#a-new-cuda)).
+How memory is charged is described in [libvgpu](../../docs/libvgpu.md#memory).
 
 ## Memory
 

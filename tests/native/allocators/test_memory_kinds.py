@@ -16,5 +16,5 @@ def test_every_way_of_taking_memory_is_held_to_the_slice(
 
 def test_the_conformance_document_is_of_this_code() -> None:
     assert DOCUMENT.read_text() == render(), (
-        "docs/libvgpu-conformance.md is stale: python -m tests.native.allocators.conformance"
+        "native/libvgpu/CONFORMANCE.md is stale: python -m tests.native.allocators.conformance"
     )

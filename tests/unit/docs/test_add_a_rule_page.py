@@ -1,4 +1,4 @@
-"""docs/add-a-rule.md shows a change of files as they are: what it stands beside is there."""
+"""libs/hamicommon/add-a-rule.md changes files as they are: what its lines stand beside is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "add-a-rule.md").read_text()
+PAGE = (ROOT / "libs" / "hamicommon" / "add-a-rule.md").read_text()
 
 
 def test_every_line_that_the_example_stands_beside_is_in_its_file() -> None:

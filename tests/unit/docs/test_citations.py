@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-PARTS = ("services", "libs", "native", "migrations", "tests", "bench", "docs", "k8s")
+PARTS = ("services", "libs", "native", "migrations", "tests", "bench", "docs", "examples", "k8s")
 
 
 def texts() -> dict[Path, str]:

@@ -1,4 +1,4 @@
-"""docs/reliability.md has the corruptions that there are, and each has a name of its own."""
+"""tests/faults/README.md has the corruptions that there are, and each has a name of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md has the fault cases that there are, each with its own text."""
+"""tests/faults/README.md has the fault cases that there are, each with its own text."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hamicommon.k8s.pod_annotations import USER_ANNOTATIONS
 from hamicommon.placement.rules import TERMS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,13 @@ def test_what_a_reader_may_follow_is_not_fetched() -> None:
     assert list(PAGES.fetched_from_elsewhere(style, style=True)) == ["https://f.example/z"]
 
 
+def test_pages_of_tasks_come_first_in_the_search() -> None:
+    ranks = [PAGES.search_boost(page) for page in ("tasks.md", "sql.md", "adr/0001-x.md")]
+
+    assert ranks == sorted(ranks, reverse=True)
+    assert len(set(ranks)) == 3
+
+
 def test_the_navigation_names_pages_that_exist() -> None:
     class Loader(yaml.SafeLoader):
         """MkDocs' tags are none of ours."""
@@ -89,7 +97,7 @@ def test_the_navigation_names_pages_that_exist() -> None:
     named = PAGES.arranged_pages(nav)
 
     assert len(named) == len(set(named))
-    names = ("settings", "metrics", "reasons", "hamictl", "api")
+    names = ("settings", "metrics", "reasons", "annotations", "hamictl", "api")
     written = {f"reference/{name}.md" for name in names}
     missing = [
         page
@@ -134,6 +142,13 @@ def test_the_reference_has_every_reason_with_what_helps(reference: Any) -> None:
 
     assert "| `CardNotHealth` | unhealthy | unhealthy cards |  | repair the cards | all |" in page
     assert [code for code in TERMS if f"| `{code}` |" not in page] == []
+
+
+def test_the_reference_has_every_annotation_that_people_write(reference: Any) -> None:
+    page = reference.annotations_page()
+
+    assert [row.name for row in USER_ANNOTATIONS if f"| `{row.name}` |" not in page] == []
+    assert "`hami.io/grant`" in page
 
 
 def test_the_reference_has_every_verb_metric_and_path(reference: Any) -> None:

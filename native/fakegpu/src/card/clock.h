@@ -1,5 +1,5 @@
 /* The clock of one card: which process's kernels run when. Pure: time comes in as an argument, so that the driver (real time) and the
- * simulation of the core limits (virtual time) use the same model. docs/fakegpu.md names the sources of its rules.
+ * simulation of the core limits (virtual time) use the same model. native/fakegpu/README.md names the sources of its rules.
  *
  * A process has one queue of work, measured in nanoseconds of the whole card. Processes with work take turns of one time slice; a change
  * of the running process costs a context switch, during which nobody computes. A process that is alone runs on.

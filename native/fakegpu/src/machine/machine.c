@@ -75,7 +75,7 @@ static const char *read_values(const struct json *entry, struct fg_card *card)
     for (int value = 0; value < FG_VALUES; value++) card->values[value] = fg_value_at_first((enum fg_value)value);
     for (const struct json *each = values != NULL ? values->child : NULL; each != NULL; each = each->next) {
         const enum fg_value value = fg_value_named(each->name);
-        if (value == FG_VALUES) return "values names none of those of docs/fakegpu.md";
+        if (value == FG_VALUES) return "values names none of those of native/fakegpu/README.md";
         if (each->type != JSON_NULL && (each->type != JSON_NUMBER || each->number < 0 || each->number >= 0x1p62))
             return "values wants numbers that are not negative, or null";
         card->values[value] = each->type == JSON_NULL ? FG_UNKNOWN : (int64_t)each->number;
@@ -117,7 +117,7 @@ static const char *read_faults(const struct json *root, struct fg_machine *machi
         fault->result = (int)json_number(entry, "result", 999);
         fault->after = (int)json_number(entry, "after", 0);
         fault->times = (int)json_number(entry, "times", 1);
-        if (fault->call == FG_CALLS) return "a fault's call is none of those of docs/fakegpu.md";
+        if (fault->call == FG_CALLS) return "a fault's call is none of those of native/fakegpu/README.md";
         if (fault->result <= 0 || fault->after < 0 || fault->times < 0)
             return "a fault's result wants to be positive, after and times at least 0";
     }
@@ -133,7 +133,7 @@ static const char *read_gates(const struct json *root, struct fg_machine *machin
         gate->call = fg_call_named(json_text(entry, "call", ""));
         gate->card = (int)json_number(entry, "card", 0);
         copy(gate->until, sizeof gate->until, json_text(entry, "until", ""));
-        if (gate->call == FG_CALLS || gate->until[0] == '\0') return "a gate wants a call of docs/fakegpu.md, and until";
+        if (gate->call == FG_CALLS || gate->until[0] == '\0') return "a gate wants a call of native/fakegpu/README.md, and until";
     }
     return NULL;
 }

@@ -13,7 +13,7 @@
  * what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once; pid_offset: added to the
  * pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list; mig: the card begins in MIG mode with
  * these instances (an empty list: none); mig_slices: how often it can be cut (7, or 4 as an A30). All keys, and the
- * rules of the clock, are in docs/fakegpu.md. FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is
+ * rules of the clock, are in native/fakegpu/README.md. FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is
  * what the container runtime let in.
  */
 #ifndef FAKEGPU_MACHINE_H

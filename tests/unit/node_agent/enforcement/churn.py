@@ -1,6 +1,6 @@
 """A node's day: containers, processes and allocations as the driver, /proc and regions show them.
 
-The honest ones do what libvgpu lets them (docs/libvgpu-memory.md): a block is refused when blocks
+The honest ones do what libvgpu lets them (docs/libvgpu.md): a block is refused when blocks
 and overhead would exceed the limit; contexts and modules are charged beyond it; what the card holds
 is rounded to granules, frees of busy streams reach it late, and the library's look at its overhead
 is of when a context or a module last came. Times are seconds of the day.

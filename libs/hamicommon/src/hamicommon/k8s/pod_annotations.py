@@ -1,9 +1,9 @@
 """The table of pod annotations: who writes and reads each, its value, and what a bad one does.
 
 What people write is read by its row alone (`UserAnnotation.read`), so that parsing, the sentence of
-a refusal or a warning, and docs/annotations.md cannot differ. Rows of one vendor are in its module
+a refusal or a warning, and the reference cannot differ. Rows of one vendor are in its module
 (`AnnotationKeys`); `vendors/annotation_table.py` puts all of them together. Formats of what the
-services write are in `annotations.py`. docs/add-a-rule.md leads through an example.
+services write are in `annotations.py`. libs/hamicommon/add-a-rule.md leads through an example.
 """
 
 from __future__ import annotations

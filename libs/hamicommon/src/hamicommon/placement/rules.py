@@ -2,8 +2,8 @@
 
 A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its texts; those of
 explain, labels of metrics, the pages' terms and the reference are made of it. What a rule asks of
-a card is in `predicates.py`, which vendor asks it in `VendorRules`. docs/add-a-rule.md leads
-through an example.
+a card is in `predicates.py`, which vendor asks it in `VendorRules`; libs/hamicommon/add-a-rule.md
+leads through an example.
 """
 
 from __future__ import annotations

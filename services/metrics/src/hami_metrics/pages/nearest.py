@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hami_metrics.pages.cluster import PageCard, PageCluster
 
 EXCLUSIVE = 100
-"""Percent of a card's cores that nobody else may be on (docs/core-limits.md)."""
+"""Percent of a card's cores that nobody else may be on (docs/libvgpu.md)."""
 _TENTHS = 10 / 1024
 
 

@@ -2,7 +2,8 @@
 
 A vendor names the devices there are and what a container gets that was given some of them
 (`devices`, `answers`); `registration.py` serves it. Errors of ours become gRPC codes in one table;
-the kubelet puts their text into the pod's status. `docs/device-plugins.md` shows a vendor.
+the kubelet puts their text into the pod's status. `examples/directory-plugin/README.md` shows a
+vendor.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ its cgroup are the kernel's, the limit is the grant's.
 A container may hold, on a card, its grant and on top of it
 
 - what the library charges without being able to refuse it: contexts and modules are made by the
-driver before anybody knows their size (docs/libvgpu-memory.md, "Memory that no call names"), so a
+driver before anybody knows their size (docs/libvgpu.md, "Memory that no call names"), so a
 slice that was full when they came is exceeded by them. How much that is the library itself states
 in the region, measured by NVML. The tenant could write there too, so of each process it counts up
 to `Tolerance.overhead_mib`, and of all together up to as much as was granted (small slices: up to
