@@ -69,19 +69,16 @@ def _of_a_node() -> Iterator[Metric]:
         problem="",
         latest=PartitionPlan(),
     )
-    for each in (
-        collectors.NodeCollector(Observation, list, node="", version=""),
-        health.RegionCollector(Regions(Path("/nonexistent"))),
-        health.CardCollector(nothing, node=""),
-        health.BindingCollector(BindingWay(late=False, reason="")),
-        health.BulkheadCollector(Bulkhead()),
-        health.RemovalCollector(nothing),
-        health.RestoredFilesCollector(nothing),
-        health.AuthorityCollector({}),
-        limits.LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
-        health.MigCollector(nothing),
-    ):
-        yield from each.collect()
+    yield from collectors.NodeCollector(Observation, list, node="", version="").collect()
+    yield from health.region_families(Regions(Path("/nonexistent")))
+    yield from health.card_families(nothing, node="")
+    yield from health.binding_families(BindingWay(late=False, reason=""))
+    yield from health.bulkhead_families(Bulkhead())
+    yield from health.removal_families(nothing)
+    yield from health.file_families(nothing)
+    yield from health.authority_families({})
+    yield from limits.LimitCollector(Checked, lambda _uid: None, stale_s=1.0).collect()
+    yield from health.mig_families(nothing)
 
 
 def _registered(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:

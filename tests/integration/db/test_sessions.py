@@ -19,7 +19,7 @@ SETTINGS = ("lock_timeout", "idle_in_transaction_session_timeout", "application_
 SHOW = "SELECT name, setting FROM pg_settings WHERE name = ANY($1)"
 DRIVERS = {
     "create_pool": {"libs/hamicommon/src/hamicommon/ledger/pool.py"},
-    "create_async_engine": {"libs/hamicommon/src/hamicommon/ledger/migrations/engine.py"},
+    "create_async_engine": {"libs/hamicommon/src/hamicommon/ledger/migrations/session.py"},
     "connect": {
         "libs/hamicommon/src/hamicommon/ledger/connection.py",
         "libs/hamicommon/src/hamicommon/ledger/pool.py",

@@ -1,7 +1,7 @@
 """The core limits, simulated: libvgpu's governor on the stand-in driver's clock in virtual time.
 
-The model of the card and of NVML is native/fakegpu/README.md; `make bench-libvgpu ARGS=--cores` prints the
-whole matrix. `test_core_shares.py` has the library as it is, in real time.
+The model of the card and of NVML is native/fakegpu/README.md; `make bench-libvgpu ARGS=--cores`
+prints the whole matrix. `test_core_shares.py` has the library as it is, in real time.
 """
 
 import itertools
