@@ -196,6 +196,10 @@ RIGHTS = {
         # The patch is for locks and handshakes of nodes that have no agent of ours.
         "nodes": {"get", "list", "watch", "patch"},
         "resourcequotas": {"list", "watch"},
+        # Which pods may end for another one (api/preempt.py).
+        "namespaces": {"list"},
+        "poddisruptionbudgets": {"list"},
+        "priorityclasses": {"list"},
         # Read when another replica made the event that is to be counted up.
         "events": {"get", "create", "patch"},
         # Whose token a node-agent shows to the bus, and a person to the operators' port.
@@ -222,6 +226,8 @@ def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
                 [""],
                 ["authentication.k8s.io"],
                 ["authorization.k8s.io"],
+                ["policy"],
+                ["scheduling.k8s.io"],
             ), role["metadata"]["name"]
             for resource in rule["resources"]:
                 granted.setdefault(resource, set()).update(rule["verbs"])

@@ -38,6 +38,10 @@ VERBS = {
         "Show which pods wait, for what, since when, and who is before them.",
     ),
     "fits": ("fits:fits", "Count how many more pods of a size fit now."),
+    "preempt": (
+        "preempt:preempt",
+        "Show which pods would have to end for a pod to fit; nothing ends.",
+    ),
     "delete": ("objects:delete", "Delete pods."),
     "explain": ("answers:explain", "Explain why a pod is where it is, or why it waits."),
     "history": (

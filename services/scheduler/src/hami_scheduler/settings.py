@@ -132,6 +132,11 @@ class Settings(BaseSettings):
     is ended (with enforcement=evict)."""
     evictions_per_minute: PositiveInt = 5
     """Maximum number of pods that are ended in a minute, in the whole cluster."""
+    preemption_mode: Literal["off", "preview"] = "preview"
+    """Whether plans of preemption are shown (hamictl preempt); nothing ends for them."""
+    preemption_protected_namespaces: str = "kube-system,hami-system"
+    """Comma list of namespaces whose pods are in no plan; others by the label
+    hami.io/preemptible=false of the Namespace."""
     reap_s: PositiveFloat = 1.0
     """Interval of the looks for passed deadlines."""
     background_idle_s: NonNegativeFloat = 0.05

@@ -49,6 +49,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl fits --gpumem 40Gi --gpus 8 --replicas 4",
         "hamictl fits -f pod.yaml -o json",
     ),
+    "preempt": (
+        "hamictl preempt -f pod.yaml",
+        "hamictl preempt train -n team-a",
+        "hamictl preempt train -o json",
+    ),
     "delete": ("hamictl delete train", "hamictl delete pod/train -n team-a --now"),
     "explain": (
         "hamictl explain train",

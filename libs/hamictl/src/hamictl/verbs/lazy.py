@@ -39,8 +39,8 @@ PARAMETERS = {
 }
 """Keys of the file -> the parameters of verbs that take them."""
 OF_ONE_NAMESPACE = frozenset(
-    {"apply", "delete", "describe", "explain", "fits", "history", "lint", "open", "simulate"}
-    | {"trace"}
+    {"apply", "delete", "describe", "explain", "fits", "history", "lint", "open", "preempt"}
+    | {"simulate", "trace"}
 )
 """Verbs for which a pod without a namespace is of `default`; elsewhere no -n means all."""
 OWN_OUTPUT = frozenset({"adopt", "lint", "replay", "simulate", "vendors"})

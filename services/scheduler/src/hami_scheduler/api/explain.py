@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from hamicommon.admission.idle_cards import resource_names
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Origin, footprints
+from hamicommon.domain.allocations import Origin
 from hamicommon.domain.granted_cards import HEALTHY
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.limits import LimitState
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import CardTrouble, Explanation, QuotaUser, explain
 from hamicommon.explain.counterfactuals import Circumstances, PodHolding
+from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
@@ -189,22 +190,9 @@ class Explainer:
             return []
         rows = await self.queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
         return [
-            PodHolding(
-                pod=pod,
-                node=NodeName(node),
-                uuid=one.uuid,
-                slots=one.slots,
-                memory_mib=one.memory_mib,
-                core_percent=one.core_percent,
-                details=tuple(
-                    share["detail"]
-                    for share in shares
-                    if share["detail"] and share["device_uuid"] == one.uuid
-                ),
-            )
+            held
             for (pod, node), slices in groupby(rows, key=_owner)
-            for shares in (list(slices),)
-            for one in footprints(_grants(shares))
+            for held in holdings_of(pod, NodeName(node), list(slices))
         ]
 
     async def _quota_users(self, record: DecisionRecord) -> list[QuotaUser]:
@@ -213,7 +201,7 @@ class Explainer:
         rows = await self.queries.held_at(record.detail_at, [], record.quota.namespace)
         amounts: Counter[str] = Counter()
         for (pod, _), slices in groupby(rows, key=_owner):
-            taken = quota_amounts(_grants(list(slices)), self.vendors)
+            taken = quota_amounts(grants_of(list(slices)), self.vendors)
             amounts[pod] += taken.get(record.quota.resource, 0)
         return [QuotaUser(pod=pod, amount=n) for pod, n in amounts.most_common() if n]
 
@@ -263,26 +251,6 @@ def _limit_note(row: Row) -> str:
 
 def _owner(row: Row) -> tuple[str, str]:
     return f"{row['namespace']}/{row['pod_name']}", row["node"]
-
-
-def _grants(rows: Sequence[Row]) -> list[ContainerGrant]:
-    return [
-        ContainerGrant(
-            index=row["container_index"],
-            name=row["container_name"],
-            role=row["role"],
-            shares=(
-                DeviceShare(
-                    uuid=GpuUuid(row["device_uuid"]),
-                    vendor=row["vendor"],
-                    memory_mib=row["memory_mib"],
-                    core_percent=row["core_percent"],
-                    slots=row["slots"],
-                ),
-            ),
-        )
-        for row in rows
-    ]
 
 
 def _in_short(row: Row) -> Json:

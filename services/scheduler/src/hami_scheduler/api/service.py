@@ -13,6 +13,7 @@ from hami_scheduler.activity import Activity
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.preempt import PreemptionPreviews
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
@@ -38,6 +39,7 @@ class Service:
     vain_settings: VainSettings
     simulated: Callable[[bytes], Awaitable[bytes]]
     """Answers the body of /v1/simulate."""
+    preemption: PreemptionPreviews
     adopter: Adopter
     access: Access | None
     """Access rules of the operators' port; None: it is not served."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
 _MAX_SIMULATE_BYTES = 16 * 1024 * 1024
+# One pod.
+_MAX_PREEMPT_BYTES = 2 * 1024 * 1024
 # The names of 4000 nodes, each as long as Kubernetes allows.
 _MAX_ADOPT_BYTES = 1024 * 1024
 # A letter's body is shown up to here; the largest of ours (an inventory of 16 cards) is some 8 KiB.
@@ -89,6 +91,11 @@ def operator_routes(service: Service) -> APIRouter:
     async def simulate(request: Request) -> Response:
         answer = await service.simulated(await read_body(request, _MAX_SIMULATE_BYTES))
         return Response(answer, media_type=JSON)
+
+    @api.post("/preempt")
+    async def preempt(request: Request) -> Response:
+        body = await read_json(request, _MAX_PREEMPT_BYTES)
+        return Response(await service.preemption.answer(body), media_type=JSON)
 
     @api.post("/adopt")
     async def adopt(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""`/v1/simulate` in a process of its own, which reads the ledger over a connection of its own."""
+"""`/v1/simulate` and `/v1/preempt` in a process of their own, with a connection to the ledger."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hamicommon.process.computing import ComputeProcess
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.api.preempt import PreemptionQuestion, planned
 from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.ports.ledger import CardReader
 from hami_scheduler.settings import Settings
@@ -38,6 +39,10 @@ class Simulations:
         """Answer the body. Raises: InvalidRequest, Unavailable."""
         return await self._process.call(simulate, body, self._settings, self._defaults)
 
+    async def preempt(self, question: PreemptionQuestion) -> bytes:
+        """Answer the question. Raises: InvalidRequest, Unavailable."""
+        return await self._process.call(preempt, question, self._settings, self._defaults)
+
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
         await self._process.run()
@@ -45,16 +50,26 @@ class Simulations:
 
 def simulate(body: bytes, settings: Settings, defaults: Policy) -> bytes:
     """Answer the body, in the other process. Raises: InvalidRequest, Unavailable."""
-    vendors = vendors_of(settings)
+    simulator = ClusterSimulator(
+        live=lambda: live_view(settings), vendors=vendors_of(settings), defaults=defaults
+    )
+    return simulator.answer(body)
+
+
+def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> bytes:
+    """Answer the question, in the other process. Raises: InvalidRequest, Unavailable."""
+    return planned(question, live_view(settings), vendors_of(settings), defaults)
+
+
+def live_view(settings: Settings) -> ClusterView:
+    """Read the ledger's cards. Raises: Unavailable."""
 
     async def read() -> ClusterView:
         async with open_database(settings.postgres, application=NAME) as database:
-            return await read_view(PostgresInventory(database, on_commit=lambda: None), vendors)
+            reader = PostgresInventory(database, on_commit=lambda: None)
+            return await read_view(reader, vendors_of(settings))
 
-    simulator = ClusterSimulator(
-        live=lambda: asyncio.run(read()), vendors=vendors, defaults=defaults
-    )
-    return simulator.answer(body)
+    return asyncio.run(read())
 
 
 async def read_view(reader: CardReader, vendors: Vendors) -> ClusterView:

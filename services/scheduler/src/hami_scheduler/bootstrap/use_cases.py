@@ -10,6 +10,7 @@ from hamicommon import telemetry
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.k8s.annotations import split_list
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
@@ -20,6 +21,7 @@ from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.preempt import PreemptionPreviews
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
@@ -120,6 +122,17 @@ def build(
             quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node
         ),
         simulated=simulations.answer,
+        preemption=PreemptionPreviews(
+            queries=connections.queries,
+            api=connections.api,
+            pod_api=connections.pods,
+            pods=watches.pods.by_uid,
+            nodes=lambda: core.state.cluster.nodes,
+            silent=lambda: core.liveness.mute,
+            protected=split_list(settings.preemption_protected_namespaces),
+            plan=simulations.preempt,
+            is_on=settings.preemption_mode != "off",
+        ),
         adopter=Adopter(
             ledger=connections.store,
             entries=AdoptionEntries(

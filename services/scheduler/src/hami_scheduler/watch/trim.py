@@ -17,8 +17,16 @@ _METADATA = (
     "deletionTimestamp",
     "annotations",
     "labels",
+    "ownerReferences",
 )
-_SPEC = ("nodeName", "schedulerName", "priority", "schedulingGates", "resourceClaims")
+_SPEC = (
+    "nodeName",
+    "schedulerName",
+    "priority",
+    "schedulingGates",
+    "resourceClaims",
+    "terminationGracePeriodSeconds",
+)
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUSES = ("initContainerStatuses", "containerStatuses")

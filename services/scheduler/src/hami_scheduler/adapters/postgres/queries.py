@@ -124,13 +124,14 @@ SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at,
 _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
 # The same as the function allocations_at, narrowed before the join.
 _HELD = """
-SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name,
+SELECT a.pod_uid, a.namespace, a.pod_name, a.node, a.state, a.origin,
+       d.container_index, d.container_name,
        CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END AS role, d.vendor, d.device_uuid,
        d.memory_mib, d.core_percent, d.slots, d.detail
   FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
  WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
    AND (a.node = ANY($2::text[]) OR a.namespace = $3)
- ORDER BY a.namespace, a.pod_name, d.container_index, d.position
+ ORDER BY a.namespace, a.pod_name, a.id, d.container_index, d.position
 """
 _UNHEALTHY_SINCE = """
 SELECT DISTINCT ON (device_uuid) device_uuid, at, healthy

@@ -1,0 +1,1 @@
+"""Preemption that counts slices: which pods would have to end for another one to fit."""

@@ -1,0 +1,201 @@
+"""Pods, budgets and namespaces as Kubernetes has them -> what the planner is asked.
+
+A pod is shielded where kube-scheduler's preemption, a person or its controller would undo or forbid
+its end: mirror pods, DaemonSets' pods, critical pods, protected namespaces, long grace periods.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from hamicommon.domain.allocations import AllocationState, Origin
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import InvalidRequest
+from hamicommon.explain.held_rows import holdings_of
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.preemption.planner import Holder
+
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a static pod's mirror; only its kubelet can end the pod."""
+PREEMPTIBLE_LABEL = "hami.io/preemptible"
+"""Label of a Namespace; `false`: none of its pods ends for another one."""
+SYSTEM_PRIORITY = 2_000_000_000
+"""Kubernetes' SystemCriticalPriority."""
+MAX_GRACE_S = 600
+"""Cards of a pod that takes longer to end are no room for a pod that waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Priority of the pod that wants room, and whether its class lets others end for it."""
+
+    priority: int
+    may_preempt: bool = True
+
+
+def wish_of(pod: JsonMapping, classes: Iterable[JsonMapping]) -> Wish:
+    """Return the priority that admission gives the pod, or gave it.
+
+    Raises: InvalidRequest when its PriorityClass does not exist.
+    """
+    spec = pod.get("spec") or {}
+    by_name = {each["metadata"]["name"]: each for each in classes}
+    name = spec.get("priorityClassName") or ""
+    if name and name not in by_name:
+        known = ", ".join(sorted(by_name)) or "none"
+        raise InvalidRequest(
+            f"spec.priorityClassName is {name!r}, and no PriorityClass has that name; there are: "
+            f"{known}"
+        )
+    chosen = [by_name[name]] if name else [c for c in by_name.values() if c.get("globalDefault")]
+    found: JsonMapping = min(chosen, key=lambda each: int(each["value"]), default={"value": 0})
+    priority = spec.get("priority")
+    policy = spec.get("preemptionPolicy") or found.get("preemptionPolicy")
+    return Wish(
+        priority=int(found["value"]) if priority is None else int(priority),
+        may_preempt=policy != "Never",
+    )
+
+
+def budget_room(budgets: Iterable[JsonMapping]) -> dict[str, int]:
+    """Return by `namespace/name` how many evictions each PodDisruptionBudget allows now."""
+    return {
+        _full_name(each): int((each.get("status") or {}).get("disruptionsAllowed") or 0)
+        for each in budgets
+    }
+
+
+def protected_namespaces(
+    namespaces: Iterable[JsonMapping], named: Collection[str]
+) -> frozenset[str]:
+    """Return the namespaces of which no pod may end: those in the settings, and labelled ones."""
+    labelled = {
+        each["metadata"]["name"]
+        for each in namespaces
+        if (each["metadata"].get("labels") or {}).get(PREEMPTIBLE_LABEL) == "false"
+    }
+    return frozenset(named) | labelled
+
+
+def holders_of(
+    rows: Iterable[Mapping[str, Any]],
+    pods: Mapping[PodUid, JsonMapping],
+    budgets: Iterable[JsonMapping],
+    protected: Collection[str],
+) -> list[Holder]:
+    """Return every pod that holds cards, with what shields it.
+
+    Args:
+        rows: slices of live grants, one a row, those of a pod together (`PostgresQueries.held_at`).
+        pods: the pods that the API server has, by uid.
+        budgets: PodDisruptionBudgets of the cluster.
+        protected: namespaces whose pods may not end.
+    """
+    by_namespace: defaultdict[str, list[JsonMapping]] = defaultdict(list)
+    for each in budgets:
+        by_namespace[each["metadata"]["namespace"]].append(each)
+    found = []
+    for (uid, node), slices in groupby(rows, key=lambda row: (row["pod_uid"], row["node"])):
+        mine = list(slices)
+        found.append(_holder(PodUid(uid), NodeName(node), mine, pods, by_namespace, protected))
+    return found
+
+
+def _holder(
+    uid: PodUid,
+    node: NodeName,
+    slices: Sequence[Mapping[str, Any]],
+    pods: Mapping[PodUid, JsonMapping],
+    budgets: Mapping[str, Sequence[JsonMapping]],
+    protected: Collection[str],
+) -> Holder:
+    namespace, pod = slices[0]["namespace"], pods.get(uid)
+    name = f"{namespace}/{slices[0]['pod_name']}"
+    held = holdings_of(name, node, slices)
+    if pod is None:
+        shield = "that the scheduler's pod watch does not show"
+        return Holder(uid=uid, pod=name, node=node, priority=0, held=held, shield=shield)
+    owner = owner_of(pod)
+    kind, owned_by = (
+        ("Deployment", owner.deployment) if owner.deployment else (owner.kind, owner.name)
+    )
+    labels = pod["metadata"].get("labels") or {}
+    return Holder(
+        uid=uid,
+        pod=name,
+        node=node,
+        priority=int((pod.get("spec") or {}).get("priority") or 0),
+        held=held,
+        started_at=_time(pod["metadata"].get("creationTimestamp")),
+        owner=f"{kind} {owned_by}" if kind else "",
+        budgets=tuple(
+            _full_name(each)
+            for each in budgets.get(namespace, ())
+            if is_selected((each.get("spec") or {}).get("selector"), labels)
+        ),
+        shield=_shield(pod, slices[0], namespace, kind, protected),
+        is_ending=bool(pod["metadata"].get("deletionTimestamp")),
+    )
+
+
+def _shield(
+    pod: JsonMapping,
+    grant: Mapping[str, Any],
+    namespace: str,
+    owner_kind: str,
+    protected: Collection[str],
+) -> str:
+    spec = pod.get("spec") or {}
+    if namespace in protected:
+        return f"in namespace {namespace}, which is protected"
+    if MIRROR in annotations_of(pod):
+        return "that are static pods"
+    if owner_kind == "DaemonSet":
+        return "of DaemonSets"
+    if int(spec.get("priority") or 0) >= SYSTEM_PRIORITY:
+        return "that are critical to the cluster"
+    if int(spec.get("terminationGracePeriodSeconds") or 0) > MAX_GRACE_S:
+        return f"whose grace period is longer than {MAX_GRACE_S} s"
+    if grant["origin"] == Origin.CLAIM:
+        return "with cards by ResourceClaim"
+    if grant["state"] not in (AllocationState.BOUND, AllocationState.ALLOCATED):
+        return "that are starting"
+    return ""
+
+
+def is_selected(selector: JsonMapping | None, labels: Mapping[str, str]) -> bool:
+    """Return whether a metav1.LabelSelector selects the labels; None selects nothing."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _meets(labels, each) for each in selector.get("matchExpressions") or ()
+    )
+
+
+def _meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
+
+
+def _full_name(item: JsonMapping) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,313 @@
+"""Plans end as few and as unimportant pods as possible, and none in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import combinations, count
+
+import pytest
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.counterfactuals import PodHolding
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import decide
+from hamicommon.preemption.planner import OF_NO_LOWER_PRIORITY, Holder, Preview, preview
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+URGENT = 1000
+
+
+def holder(
+    name: str,
+    held: Mapping[str, int],
+    *,
+    priority: int = 0,
+    node: str = "n",
+    ran_s: int = 60,
+    **facts: object,
+) -> Holder:
+    """A pod with so much memory of each card, one slot on each."""
+    footprints = tuple(
+        PodHolding(
+            pod=f"ns/{name}",
+            node=NodeName(node),
+            uuid=GpuUuid(uuid),
+            slots=1,
+            memory_mib=memory_mib,
+            core_percent=0,
+        )
+        for uuid, memory_mib in held.items()
+    )
+    found = Holder(
+        uid=PodUid(name),
+        pod=f"ns/{name}",
+        node=NodeName(node),
+        priority=priority,
+        held=footprints,
+        started_at=NOW - timedelta(seconds=ran_s),
+    )
+    return replace(found, **facts)  # type: ignore[arg-type]  # of each test's choice
+
+
+def cluster(holders: Collection[Holder], nodes: Mapping[str, Sequence[str]]) -> ClusterView:
+    """Cards of 8000 MiB, with what the pods hold on them."""
+
+    def used(uuid: str) -> tuple[int, int, int]:
+        held = [each for one in holders for each in one.held if each.uuid == uuid]
+        return len(held), sum(each.memory_mib for each in held), 0
+
+    return view_of(
+        {
+            node: [card(uuid, index=index, used=used(uuid)) for index, uuid in enumerate(uuids)]
+            for node, uuids in nodes.items()
+        }
+    )
+
+
+def search(
+    request: PodRequest,
+    holders: Collection[Holder],
+    nodes: Mapping[str, Sequence[str]] | None = None,
+    *,
+    priority: int = URGENT,
+    budgets: Mapping[str, int] | None = None,
+) -> Preview:
+    view = cluster(holders, nodes or {"n": ["a"]})
+    before = {node: view.cards(node) for node in view.nodes}
+    found = preview(request, priority, view, holders, now=NOW, budgets=budgets)
+    assert {node: view.cards(node) for node in view.nodes} == before
+    return found
+
+
+def victims(found: Preview) -> list[list[str]]:
+    return [[one.pod.removeprefix("ns/") for one in plan.victims] for plan in found.plans]
+
+
+WANTED = pod(cards(memory_mib=4000))
+"""Half a card."""
+
+
+@pytest.mark.parametrize(
+    ("holders", "nodes", "expected"),
+    [
+        pytest.param(
+            [holder("big", {"a": 6000}), holder("small", {"a": 2000})],
+            {"n": ["a"]},
+            [["big"]],
+            id="one large pod rather than two",
+        ),
+        pytest.param(
+            [holder("new", {"a": 4000}, ran_s=10), holder("old", {"a": 4000}, ran_s=900)],
+            {"n": ["a"]},
+            [["new"]],
+            id="the work that is lost is the least",
+        ),
+        pytest.param(
+            [
+                holder("worthy", {"a": 8000}, priority=500),
+                holder("one", {"b": 4000}, priority=1),
+                holder("two", {"b": 4000}, priority=2),
+            ],
+            {"n": ["a", "b"]},
+            [["one"]],
+            id="the lowest priority, whatever the card",
+        ),
+        pytest.param(
+            [
+                holder("middle", {"a": 8000}, priority=5),
+                holder("first", {"b": 3000}, priority=1, ran_s=5),
+                holder("second", {"b": 3000}, priority=1),
+                holder("third", {"b": 2000}, priority=1),
+            ],
+            {"n": ["a", "b"]},
+            [["third", "first"]],
+            id="two of a low priority rather than one of a higher one",
+        ),
+        pytest.param(
+            [
+                holder("here", {"a": 8000}, node="n", priority=1),
+                holder("there", {"b": 8000}, node="m", priority=2),
+                holder("far", {"c": 8000}, node="o", priority=1, ran_s=900),
+            ],
+            {"n": ["a"], "m": ["b"], "o": ["c"]},
+            [["here"], ["far"]],
+            id="the next best plan is on another node",
+        ),
+    ],
+)
+def test_victims_are_few_and_of_low_priority(
+    holders: list[Holder], nodes: dict[str, list[str]], expected: list[list[str]]
+) -> None:
+    assert victims(search(WANTED, holders, nodes)) == expected
+
+
+def test_the_plan_has_the_cards_that_the_pod_would_get() -> None:
+    holders = [holder("one", {"a": 8000}, priority=9), holder("two", {"b": 8000})]
+
+    [plan] = search(WANTED, holders, {"n": ["a", "b"]}).plans
+
+    assert plan.placement.node == "n"
+    assert [each.uuid for each in plan.placement.footprints()] == ["b"]
+
+
+def test_several_cards_come_from_the_pods_that_hold_several() -> None:
+    holders = [
+        holder("both", {"a": 8000, "b": 8000}),
+        holder("one", {"c": 8000}),
+        holder("other", {"d": 8000}),
+    ]
+
+    found = search(pod(cards(memory_mib=8000, count=2)), holders, {"n": ["a", "b", "c", "d"]})
+
+    assert victims(found) == [["both"]]
+
+
+def test_a_pod_that_fits_needs_no_plan() -> None:
+    assert search(WANTED, [holder("one", {"a": 2000})]) == Preview(fits_now=True)
+
+
+def test_a_pod_that_is_ending_is_room_on_its_way() -> None:
+    holders = [holder("leaving", {"a": 4000}, is_ending=True), holder("staying", {"a": 4000})]
+
+    [plan] = search(WANTED, holders).plans
+
+    assert plan.victims == ()
+    assert [one.pod for one in plan.ending] == ["ns/leaving"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"priority": URGENT}, OF_NO_LOWER_PRIORITY),
+        ({"shield": "of DaemonSets"}, "of DaemonSets"),
+        ({"budgets": ("ns/web",)}, "of which PodDisruptionBudget ns/web allows no eviction"),
+    ],
+)
+def test_pods_that_may_not_end_are_counted_by_the_reason(
+    facts: dict[str, object], reason: str
+) -> None:
+    found = search(WANTED, [holder("one", {"a": 8000}, **facts)])
+
+    assert found.plans == ()
+    assert found.left_out == {reason: 1}
+    assert found.problem == "no pod that holds cards may end for it"
+
+
+def test_a_pod_that_would_never_fit_ends_nobody() -> None:
+    found = search(pod(cards(memory_mib=9000)), [holder("one", {"a": 8000})])
+
+    assert found.plans == ()
+    assert found.problem == "it would not fit if all 1 pods ended that may end for it"
+
+
+def test_a_plan_ends_no_more_pods_of_a_budget_than_it_allows() -> None:
+    two = [holder(name, {"a": 2000}, budgets=("ns/web",)) for name in ("one", "two")]
+    large = holder("large", {"a": 4000}, ran_s=9000)
+
+    assert victims(search(WANTED, [*two, large], budgets={"ns/web": 1})) == [["large"]]
+
+    four = [holder(f"pod-{n}", {"a": 2000}, budgets=("ns/web",)) for n in range(4)]
+    assert victims(search(WANTED, four, budgets={"ns/web": 2})) == [["pod-2", "pod-3"]]
+    refused = search(WANTED, four, budgets={"ns/web": 1})
+    assert refused.problem == "PodDisruptionBudgets allow too few evictions on every node"
+
+
+def test_the_pod_itself_and_pods_of_other_nodes_are_no_victims() -> None:
+    own = holder("uid", {"a": 8000})
+
+    found = search(WANTED, [own])
+
+    assert found.plans == ()
+    assert found.left_out == {}
+
+
+def test_a_search_without_time_names_what_it_missed() -> None:
+    holders = [holder("one", {"a": 8000})]
+    ticks = count()
+
+    found = preview(
+        WANTED,
+        URGENT,
+        cluster(holders, {"n": ["a"]}),
+        holders,
+        now=NOW,
+        budget_s=1,
+        clock=lambda: float(next(ticks)),
+    )
+
+    assert found.plans == ()
+    assert not found.is_complete
+    assert found.problem == "the search took too long and found no plan"
+
+
+def fits_without(
+    request: PodRequest, holders: Collection[Holder], gone: Collection[Holder]
+) -> bool:
+    stay = [one for one in holders if one not in gone]
+    view = cluster(stay, {"n": ["a", "b"]})
+    return decide(request, view).placement is not None
+
+
+AMOUNTS = st.sampled_from([500, 1000, 2000, 3000, 4000])
+
+
+@st.composite
+def full_nodes(draw: st.DrawFn) -> list[Holder]:
+    """Up to eight pods on two cards of a node, which may hold more than the card has."""
+    drawn = draw(
+        st.lists(
+            st.tuples(st.sampled_from("ab"), AMOUNTS, st.integers(0, 3), st.integers(1, 9)),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    return [
+        holder(f"pod-{number}", {uuid: amount}, priority=priority, ran_s=60 * ran)
+        for number, (uuid, amount, priority, ran) in enumerate(drawn)
+    ]
+
+
+@settings(max_examples=200)
+@given(full_nodes(), st.sampled_from([1000, 3000, 6000, 8000]), st.integers(1, 2))
+def test_every_plan_fits_and_no_victim_can_be_left_out(
+    holders: list[Holder], memory_mib: int, cards_wanted: int
+) -> None:
+    request = pod(cards(memory_mib=memory_mib, count=cards_wanted))
+    found = search(request, holders, {"n": ["a", "b"]}, priority=3)
+    eligible = [one for one in holders if one.priority < 3]
+
+    if found.fits_now:
+        assert fits_without(request, holders, ())
+        return
+    assert bool(found.plans) == fits_without(request, holders, eligible)
+    for plan in found.plans:
+        assert plan.victims
+        assert fits_without(request, holders, plan.victims)
+        for spared in plan.victims:
+            rest = [one for one in plan.victims if one is not spared]
+            assert not fits_without(request, holders, rest)
+
+
+@settings(max_examples=100)
+@given(full_nodes(), st.sampled_from([1000, 3000, 6000, 8000]))
+def test_no_set_of_pods_has_a_lower_top_priority(holders: list[Holder], memory_mib: int) -> None:
+    request = pod(cards(memory_mib=memory_mib))
+    found = search(request, holders, {"n": ["a", "b"]})
+    for plan in found.plans[:1]:
+        top = max(one.priority for one in plan.victims)
+        lower = [one for one in holders if one.priority < top]
+        assert not fits_without(request, holders, lower)
+        fewest = min(
+            (sum(one.priority for one in some), len(some))
+            for size in range(1, len(holders) + 1)
+            for some in combinations([one for one in holders if one.priority <= top], size)
+            if fits_without(request, holders, some)
+        )
+        # The greedy order may take one pod more where sizes interlock; by no more than that.
+        assert len(plan.victims) <= fewest[1] + 1
