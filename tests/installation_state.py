@@ -178,11 +178,16 @@ def _not_made(state: State) -> None:
 
 APPLY = "kubectl apply --kustomize k8s/base"
 CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
-    "no authority": (_not_made, "credentials", "Job hami-bootstrap-0-1-0 has not made", "logs job"),
+    "no authority": (
+        _not_made,
+        "credentials",
+        "Job hami-bootstrap-0-1-0 has not created",
+        "logs job",
+    ),
     "no Postgres": (
         _gone(f"{APPS}/statefulsets/hami-postgres"),
         "Postgres",
-        "no hami-postgres in hami-system",
+        "hami-postgres not found in hami-system",
         APPLY,
     ),
     "no volume for Postgres": (
@@ -194,10 +199,10 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "no Redis": (
         _gone(f"{APPS}/statefulsets/hami-redis"),
         "Redis",
-        "no hami-redis in hami-system",
+        "hami-redis not found in hami-system",
         APPLY,
     ),
-    "no NATS": (_gone(f"{APPS}/statefulsets/hami-nats"), "NATS", "no hami-nats in", APPLY),
+    "no NATS": (_gone(f"{APPS}/statefulsets/hami-nats"), "NATS", "hami-nats not found in", APPLY),
     "migrations that fail": (
         _lacks(f"{JOBS}/hami-migrations-0-1-0", {"succeeded": None, "failed": 3}),
         "migrations",
@@ -207,7 +212,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "no scheduler": (
         _gone(f"{APPS}/deployments/hami-scheduler"),
         "scheduler",
-        "no hami-scheduler in hami-system",
+        "hami-scheduler not found in hami-system",
         APPLY,
     ),
     "an image that is not found": (
@@ -228,7 +233,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
             "[{PriorityClass In [system-node-critical system-cluster-critical]}]",
         ),
         "scheduler",
-        "0 of 2 pods are ready (no pod may be created: pods",
+        "0 of 2 pods are ready (creating a pod is refused: pods",
         "--set global.priorityClassName=,devicePlugin.priorityClassName=",
     ),
     "Pod Security of the namespace": (
@@ -239,7 +244,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
             "host namespaces (hostPID=true)",
         ),
         "agents",
-        "0 of 3 pods are ready (no pod may be created: pods",
+        "0 of 3 pods are ready (creating a pod is refused: pods",
         "kubectl label --overwrite namespace hami-system pod-security.kubernetes.io/enforce=",
     ),
     "a container that ends again and again": (
@@ -255,7 +260,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "no registration": (
         _gone(REGISTRATION),
         "webhook",
-        "no MutatingWebhookConfiguration hami-webhook",
+        "MutatingWebhookConfiguration hami-webhook not found",
         APPLY,
     ),
     "a webhook with a garbage authority": (
@@ -275,13 +280,13 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "a webhook that is scaled to 0": (
         _scaled_to_none(f"{APPS}/deployments/hami-webhook"),
         "webhook",
-        "hami-webhook: it is scaled to 0",
+        "hami-webhook: scaled to 0",
         "scale --replicas=1 deployment/hami-webhook",
     ),
     "a store that is scaled to 0": (
         _scaled_to_none(f"{APPS}/statefulsets/hami-redis"),
         "Redis",
-        "hami-redis: it is scaled to 0",
+        "hami-redis: scaled to 0",
         "scale --replicas=1 statefulset/hami-redis",
     ),
     "no node with the label": (
@@ -301,7 +306,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "no metrics": (
         _gone(f"{APPS}/deployments/hami-metrics"),
         "metrics",
-        "no hami-metrics in hami-system",
+        "hami-metrics not found in hami-system",
         APPLY,
     ),
 }

@@ -80,7 +80,7 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     ask("explain", "default/waiting", "--exit-code", status=ExitCode.ANSWER_IS_NO)
     assert "what-fits" in ask("sql")
 
-    engine = json.loads(ask("fits", "--gpumem", "8Gi", "--cores", "30", "-o", "json"))
+    engine = json.loads(ask("capacity", "--gpumem", "8Gi", "--cores", "30", "-o", "json"))
     answer = json.loads(ask("sql", "what-fits", "memory=8Gi", "cores=30%", "-o", "json"))
     assert engine["count"] == sum(row["fitting_count"] for row in answer["items"])
     assert "missing" not in ask("doctor")
@@ -108,7 +108,7 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert {row["kind"] for row in bill} >= {"held", "idle"}
     assert completed(system, "explain", "sh") == ["shown", ":4"]
     assert completed(system, "describe", "pod", "wai") == ["waiting", ":4"]
-    ask("fits", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
+    ask("capacity", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
 
 
@@ -128,7 +128,7 @@ def hanging(system: System) -> Iterator[None]:
 def test_while_the_scheduler_hangs_every_verb_ends_with_a_sentence(ask: Ask) -> None:
     for argv in (
         ("explain", "anybody"),
-        ("fits", "--gpumem", "1Gi"),
+        ("capacity", "--gpumem", "1Gi"),
         ("get", "devices"),
         ("get", "allocations"),
         ("drift",),

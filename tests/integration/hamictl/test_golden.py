@@ -55,7 +55,7 @@ WRITE = "HAMI_WRITE_GOLDEN" in os.environ
 ELSEWHERE = {
     **dict.fromkeys(("up", "down", "apply", "delete", "doctor"), "tests/e2e"),
     "explain": "tests/unit/hamictl/view/test_explanation.py",
-    "fits": "tests/e2e/test_hamictl.py",
+    "capacity": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
     "simulate": "tests/unit/hamictl/commands/test_simulate.py",
     "adopt": "tests/e2e/placement/test_adoption.py",
@@ -171,6 +171,7 @@ def _steady(text: str) -> str:
     """Without the moment of asking and the versions of the day."""
     text = re.sub(r"""("?asOf"?: ["'])[^"'\n]+""", r"\1(now)", text)
     text = re.sub(r'("sick_s": )[\d.]+', r"\1(until now)", text)
+    text = re.sub(r"\bAGE +", "AGE  ", re.sub(r"\b\d+d  +", "(age)  ", text))
     text = re.sub(r"hamictl \d\S* \(Python \S+\)", "hamictl (version) (Python (version))", text)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 

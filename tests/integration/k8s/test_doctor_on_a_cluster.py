@@ -81,7 +81,7 @@ def test_on_an_empty_cluster_one_line_has_what_to_do(doctor: Doctor) -> None:
     assert status == 6
     # No agent of this cluster has written how its node binds.
     assert [row["part"] for row in rows] == ["API server", "installation", "binding"]
-    assert rows[1]["detail"] == "there is no namespace hami-system"
+    assert rows[1]["detail"] == "namespace hami-system does not exist"
 
 
 def test_of_a_whole_installation_nothing_is_missing(installed: Cluster, doctor: Doctor) -> None:

@@ -25,15 +25,15 @@ def test_addresses_and_options_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("nonsense", "no TOML: "),
-        ('schedular_url = "x"', "'schedular_url' is no setting; did you mean scheduler_url?"),
-        ('zzz = "x"', "'zzz' is no setting: `hamictl config` has those known"),
-        ("scheduler_url = 3", "scheduler_url is 3: a text in quotes is wanted"),
-        ('color = "red"', 'color is \'red\': "auto" or "always" or "never" is wanted'),
-        ('output = "csv"', 'output is \'csv\': "table" or "wide" or "json" or "yaml" is wanted'),
-        ('ascii = "yes"', "ascii is 'yes': true or false is wanted"),
-        ('namespace = ""', "namespace is '': a text in quotes is wanted"),
-        ("[table]\na = 1", "'table' is no setting"),
+        ("nonsense", "not TOML: "),
+        ('schedular_url = "x"', "'schedular_url' is not a setting; did you mean scheduler_url?"),
+        ('zzz = "x"', "'zzz' is not a setting; `hamictl config` lists all"),
+        ("scheduler_url = 3", "scheduler_url is 3: use a text in quotes"),
+        ('color = "red"', 'color is \'red\': use "auto" or "always" or "never"'),
+        ('output = "csv"', 'output is \'csv\': use "table" or "wide" or "json" or "yaml"'),
+        ('ascii = "yes"', "ascii is 'yes': use true or false"),
+        ('namespace = ""', "namespace is '': use a text in quotes"),
+        ("[table]\na = 1", "'table' is not a setting"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_file(text: str, sentence: str) -> None:
@@ -49,7 +49,7 @@ def test_where_there_is_no_file_nothing_is_set(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
 
     assert read_config(path, ADDRESSES, named=False) == ConfigFile(path=path)
-    with pytest.raises(InvalidRequest, match=r"HAMICTL_CONFIG=.*there is no such file"):
+    with pytest.raises(InvalidRequest, match=r"HAMICTL_CONFIG=.*does not exist"):
         read_config(path, ADDRESSES, named=True)
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_text_and_no_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "hamictl.toml"
     path.write_bytes(b"\xff\xfe")
 
-    with pytest.raises(InvalidRequest, match="is no text in UTF-8"):
+    with pytest.raises(InvalidRequest, match="not text in UTF-8"):
         read_config(path, ADDRESSES, named=False)
     with pytest.raises(InvalidRequest, match="not readable: Is a directory"):
         read_config(tmp_path, ADDRESSES, named=False)

@@ -38,7 +38,7 @@ async def _answers_in_plain_text(
     [
         (_closes, "start it again if that pod is gone"),
         (_reads_and_closes, "start it again if that pod is gone"),
-        (_answers_in_plain_text, "TLS is not spoken there"),
+        (_answers_in_plain_text, "the port does not use TLS"),
     ],
 )
 async def test_what_answers_instead_of_tls_is_named(
@@ -88,7 +88,7 @@ async def test_a_service_that_takes_connections_and_answers_nothing_is_given_up(
             await SchedulerClient(address).post("/v1/simulate", {}, timeout_s=PATIENCE_S)
 
     assert str(caught.value).endswith(
-        "it hangs, or was stopped; it was restarted once; its log is scheduler.log"
+        "it hangs or was stopped; it was restarted once; its log is scheduler.log"
     )
 
 

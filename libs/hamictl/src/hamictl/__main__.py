@@ -11,110 +11,91 @@ from typer.completion import completion_init  # type: ignore[attr-defined] # its
 from hamictl.exit_codes import ExitCode
 from hamictl.verbs.lazy import LazyCommand, lazy_app
 
-VERBS = {
-    "up": ("local:up", "Start everything on this machine and show it; Ctrl-C stops it again."),
-    "down": ("local:down", "Stop the local system; its data stays in its folder."),
-    "apply": (
-        "objects:apply",
-        "Create pods (of workload kinds: the pods of their template), or update existing ones.",
-    ),
-    "get": ("get:get", "Show nodes, cards, pods, who holds which slice, decisions, or quotas."),
-    "describe": ("describe:describe", "Show all that is known of a pod, a node or a card."),
-    "open": (
-        "describe:open_page",
-        "Print the address of a page, and open it where there is a browser.",
-    ),
-    "doctor": ("doctor:doctor", "Show what is missing of the installation, part by part."),
-    "top": (
-        "top:top",
-        "Show what is granted and used of each card, live; or of each node or pod, once.",
-    ),
-    "who": (
-        "named:who",
-        "Show who holds which card, or who held it then: of all cards, a node, or one card.",
-    ),
-    "pending": (
-        "named:pending",
-        "Show which pods wait, for what, since when, and who is before them.",
-    ),
-    "fits": ("fits:fits", "Count how many more pods of a size fit now."),
-    "preempt": (
-        "preempt:preempt",
-        "Show which pods would have to end for a pod to fit; nothing ends.",
-    ),
-    "delete": ("objects:delete", "Delete pods."),
-    "explain": ("answers:explain", "Explain why a pod is where it is, or why it waits."),
-    "history": (
-        "history:history",
-        "Show every state that the slices of a pod, a node or a card went through.",
-    ),
-    "trace": ("trace:trace", "Draw the steps of a pod, from admission to its first kernel."),
-    "usage": (
-        "usage:usage",
-        "Show what was used of what was granted: of namespaces, a pod, a node or a card.",
-    ),
-    "showback": (
-        "showback:showback",
-        "Show what each namespace held of the cards' time, what became of the rest, and the cost.",
-    ),
-    "sql": (
-        "query:sql",
-        "Ask a named question (without a name: which there are), or the ledger itself in SQL.",
-    ),
-    "drift": (
-        "troubles:drift",
-        "Show where ledger, pods and nodes differed, and whether it was repaired.",
-    ),
-    "dead-letters": (
-        "troubles:dead_letters",
-        "Show messages that no service could handle, with the reason; or send one again.",
-    ),
-    "simulate": (
-        "simulate:simulate",
-        "Show where pods would go and why, on a dump of a cluster; nothing is changed anywhere.",
-    ),
-    "replay": (
-        "replay.command:replay",
-        "Show how much of the cards a trace would get under each policy; nothing is changed.",
-    ),
-    "dump": (
-        "replay.ledger:dump",
-        "Write the ledger's pods and cards as JSON lines, for hamictl replay --from.",
-    ),
-    "lint": (
-        "lint:lint",
-        "Show what admission would answer: refusals, warnings, what would be filled in.",
-    ),
-    "vendors": ("vendors:vendors", "Show which resources of which vendors are served."),
-    "adopt": (
-        "adopt:adopt",
-        "Take over the pods that HAMi started; nothing is restarted, and it may be repeated.",
-    ),
-    "db": ("database:app", "The ledger's schema."),
-    "completion": (
-        "about:completion",
-        "Print the script that completes verbs, options and names in a shell.",
-    ),
-    "config": (
-        "config:config",
-        "Show the settings in force and where each comes from: environment, hamictl.toml, default.",
-    ),
-    "help": ("about:topics", "Show what is true of all verbs: exit-codes, times, output."),
-    "version": ("about:version", "Show the version of this command."),
+VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "Look": {
+        "get": ("get:get", "List nodes, cards, pods, allocations, decisions or quotas."),
+        "describe": ("describe:describe", "Show everything about one pod, node or card."),
+        "top": ("top:top", "Show granted and used memory and cores of cards, nodes or pods."),
+        "who": ("named:who", "Show who holds cards, now or in the past."),
+        "history": ("history:history", "List the state changes of a pod, a node or a card."),
+        "usage": (
+            "usage:usage",
+            "Show used against granted, by namespace or for one pod, node or card.",
+        ),
+        "showback": (
+            "showback:showback",
+            "Show card-hours and their cost by namespace, and the time that nobody held.",
+        ),
+        "sql": ("query:sql", "Run a named question, list them, or query the ledger in SQL."),
+        "open": ("describe:open_page", "Print the address of a page and open it in a browser."),
+    },
+    "Explain": {
+        "explain": ("answers:explain", "Explain why a pod waits, or why it is where it is."),
+        "pending": ("named:pending", "List pods that wait, with the reason and their place."),
+        "trace": ("trace:trace", "Draw the steps of a pod, from admission to its first kernel."),
+        "doctor": ("doctor:doctor", "Check each part of the installation and name the next step."),
+    },
+    "Plan": {
+        "capacity": ("capacity:capacity", "Show how many more pods of a given size would fit."),
+        "preempt": (
+            "preempt:preempt",
+            "Show which pods would have to end for a pod to fit; nothing ends.",
+        ),
+        "lint": ("lint:lint", "Check pods and quotas against admission before creating them."),
+        "simulate": (
+            "simulate:simulate",
+            "Show where pods would be placed, and why, in a dump of a cluster.",
+        ),
+        "replay": (
+            "replay.command:replay",
+            "Compare policies on a trace of pods: how much of the cards would be in use.",
+        ),
+        "dump": (
+            "replay.ledger:dump",
+            "Write the ledger's pods and cards as JSON lines, for hamictl replay --from.",
+        ),
+        "vendors": ("vendors:vendors", "List the resources that each vendor's pods may ask for."),
+    },
+    "Operate": {
+        "apply": ("objects:apply", "Create or update the pods of a manifest."),
+        "delete": ("objects:delete", "Delete pods."),
+        "drift": (
+            "troubles:drift",
+            "List differences between ledger, pods and nodes, and whether they are repaired.",
+        ),
+        "dead-letters": (
+            "troubles:dead_letters",
+            "List messages that no service could handle, or redeliver one.",
+        ),
+        "adopt": ("adopt:adopt", "Take over the running pods of HAMi; no pod is restarted."),
+        "db": ("database:app", "Upgrade or check the ledger's schema."),
+    },
+    "Local": {
+        "up": ("local:up", "Start everything on this machine and show it; Ctrl-C stops it."),
+        "down": ("local:down", "Stop the local system; its data stays in its folder."),
+        "completion": ("about:completion", "Print the completion script of a shell."),
+        "config": ("config:config", "Show the settings in force and where each comes from."),
+        "help": ("about:topics", "Show help on topics common to all commands."),
+        "version": ("about:version", "Show the version of this command."),
+    },
 }
-"""Name -> where it lives in `hamictl.commands`, and the first line of its docstring."""
+"""Group -> name -> module and function in `hamictl.commands`, and its docstring's first line."""
 COMMANDS = {
-    name: LazyCommand(f"hamictl.commands.{place}", summary)
-    for name, (place, summary) in VERBS.items()
+    name: LazyCommand(f"hamictl.commands.{place}", summary, group)
+    for group, verbs in VERBS.items()
+    for name, (place, summary) in verbs.items()
 }
+RENAMED = {"fits": "capacity"}
+"""Old names, hidden, which work until 0.4.0."""
 
 app = lazy_app(
     COMMANDS,
     "GPU slices on Kubernetes: a local system in one command, and questions to any system.",
+    renamed=RENAMED,
     epilog="""
 Why does my pod wait? explain POD; which pods wait at all? pending
 
-What would fit now? fits --gpumem 8Gi
+What would fit now? capacity --gpumem 8Gi
 
 Who is on which card? who; and who was? who NODE --at 'yesterday 14:05'
 
@@ -134,7 +115,7 @@ def main() -> None:
 
 
 def run_app(prog_name: str) -> None:
-    """Runs the verb that was typed. Who reads our output may leave early, or know ASCII alone."""
+    """Run the verb that was typed; a reader that stops early, or only knows ASCII, is no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -50,16 +50,16 @@ def read_config(path: Path, addresses: Collection[str], *, named: bool) -> Confi
             content = opened.read(MAX_BYTES + 1)
     except FileNotFoundError:
         if named:
-            raise InvalidRequest(f"HAMICTL_CONFIG={path}: there is no such file") from None
+            raise InvalidRequest(f"HAMICTL_CONFIG={path} does not exist") from None
         return ConfigFile(path=path)
     except OSError as exc:
         raise InvalidRequest(f"{path}: not readable: {exc.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise InvalidRequest(f"{path}: is too large for a configuration")
+        raise InvalidRequest(f"{path}: too large for a configuration")
     try:
         return parsed(content.decode(), path, addresses)
     except UnicodeDecodeError:
-        raise InvalidRequest(f"{path}: is no text in UTF-8") from None
+        raise InvalidRequest(f"{path}: not text in UTF-8") from None
 
 
 def parsed(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
@@ -67,16 +67,16 @@ def parsed(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        raise InvalidRequest(f"{path}: no TOML: {clip(str(exc))}") from None
+        raise InvalidRequest(f"{path}: not TOML: {clip(str(exc))}") from None
     chosen: dict[str, str] = {}
     options: dict[str, str | bool] = {}
     for key, value in found.items():
         if key in OPTIONS:
             options[key] = _option(path, key, value)
         elif key not in addresses:
-            raise InvalidRequest(f"{path}: {clip(key)!r} is no setting{_close(key, addresses)}")
+            raise InvalidRequest(f"{path}: {clip(key)!r} is not a setting{_close(key, addresses)}")
         elif not isinstance(value, str):
-            raise InvalidRequest(f"{path}: {key} is {clip(str(value))}: a text in quotes is wanted")
+            raise InvalidRequest(f"{path}: {key} is {clip(str(value))}: use a text in quotes")
         else:
             chosen[key] = value
     return ConfigFile(path=path, exists=True, addresses=chosen, options=options)
@@ -96,9 +96,9 @@ def _option(path: Path, key: str, value: object) -> str | bool:
         if isinstance(value, str) and value:
             return value
         kind = "a text in quotes"
-    raise InvalidRequest(f"{path}: {key} is {clip(str(value))!r}: {kind} is wanted")
+    raise InvalidRequest(f"{path}: {key} is {clip(str(value))!r}: use {kind}")
 
 
 def _close(key: str, addresses: Collection[str]) -> str:
     near = get_close_matches(key, [*OPTIONS, *addresses], n=1)
-    return f"; did you mean {near[0]}?" if near else ": `hamictl config` has those known"
+    return f"; did you mean {near[0]}?" if near else "; `hamictl config` lists all"

@@ -1,6 +1,6 @@
 """Exit statuses of every verb: the one table, its documentation, and which error ends with which.
 
-`hamictl db check` alone has further ones (docs/operations.md): they name the gravest finding.
+Only `hamictl db check` has further ones (docs/operations.md): they name the gravest finding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ MEANINGS = {
     ExitCode.WRONG_USAGE: "wrong usage: an unknown verb, option or value",
     ExitCode.NOT_FOUND: "not found: the named pod, node, card or question does not exist",
     ExitCode.NOT_ALLOWED: "not allowed, or not logged in",
-    ExitCode.UNREACHABLE: "a server is away, or is not what its address promises",
-    ExitCode.ANSWER_IS_NO: "the answer is no: fits, lint, doctor; with --exit-code explain, drift",
+    ExitCode.UNREACHABLE: "a server is unavailable, or another server answers at its address",
+    ExitCode.ANSWER_IS_NO: "the answer is no: capacity, lint, doctor; "
+    "with --exit-code explain, drift",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
-    ExitCode.READER_LEFT: "what read the output went away, as head does",
+    ExitCode.READER_LEFT: "the reader of the output stopped early, as head does",
 }
 
 

@@ -37,22 +37,20 @@ def read_text(source: str) -> str:
         with Path(source).open(encoding="utf-8") as file:
             return _bounded(file, source, os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
-        raise InvalidRequest(f"{source}: not readable: no such file") from None
+        raise InvalidRequest(f"{source} does not exist") from None
     except IsADirectoryError:
-        raise InvalidRequest(
-            f"{source}: not readable: it is a folder, and a file is wanted"
-        ) from None
+        raise InvalidRequest(f"{source} is a folder: use a file") from None
     except OSError as exc:
         raise InvalidRequest(f"{source}: not readable: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"{source} is no text: byte {exc.start} is not UTF-8") from exc
+        raise InvalidRequest(f"{source} is not text: byte {exc.start} is not UTF-8") from exc
 
 
 def _bounded(file: TextIO, source: str, size: int = 0) -> str:
     """`size`: as far as it is known; a device or a pipe has none."""
     text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
     if size > MAX_BYTES or len(text) > MAX_BYTES:
-        raise InvalidRequest(f"{source} is too large: at most {MAX_BYTES >> 20} MiB are read")
+        raise InvalidRequest(f"{source} is larger than {MAX_BYTES >> 20} MiB: use a smaller file")
     # Spreadsheets begin a file with it.
     return text.removeprefix("\ufeff")
 
@@ -110,7 +108,7 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
 def _items(documents: list[object], source: str) -> Iterator[Json]:
     for document in documents:
         if not isinstance(document, dict):
-            raise InvalidRequest(f"{source}: a Kubernetes object is wanted, found {document!r:.60}")
+            raise InvalidRequest(f"{source}: {document!r:.60} is not a Kubernetes object")
         if str(document.get("kind", "")).endswith("List") and "items" in document:
             yield from _items(document["items"], source)
         else:
@@ -120,7 +118,7 @@ def _items(documents: list[object], source: str) -> Iterator[Json]:
 def _identity(item: Json, source: str) -> tuple[str, str]:
     metadata = item.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise InvalidRequest(f"{source}: metadata is {metadata!r:.60}: an object is wanted")
+        raise InvalidRequest(f"{source}: metadata is {metadata!r:.60}: it must be an object")
     name = metadata.get("name") or metadata.get("generateName")
     if not item.get("kind") or not name:
         raise InvalidRequest(f"{source}: every object needs kind and metadata.name")
@@ -145,7 +143,7 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
     count = spec.get("parallelism" if kind == "Job" else "replicas", 1)
     if not isinstance(count, int) or not 0 <= count <= _MAX_REPLICAS:
         raise InvalidRequest(
-            f"{source}: {kind}/{name}: replicas is {count!r}; 0 to {_MAX_REPLICAS} is possible"
+            f"{source}: {kind}/{name}: replicas is {count!r}: use 0 to {_MAX_REPLICAS}"
         )
     metadata = template.get("metadata") or {}
     return [
@@ -183,8 +181,8 @@ async def apply_pod(api: KubeApi, pod: Json) -> str:
         existing = await api.patch(path, changes, PatchType.MERGE)
         if differing := differences(pod, existing):
             raise Conflict(
-                f"exists with another spec ({', '.join(differing)}), which is not changed: "
-                "delete it first; labels and annotations are updated"
+                f"exists with another spec ({', '.join(differing)}), which can't be changed: "
+                "delete the pod first; labels and annotations are updated"
             ) from None
         return "exists (labels and annotations updated)"
     return "created"

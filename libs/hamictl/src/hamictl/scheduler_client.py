@@ -50,7 +50,7 @@ class SchedulerAddress:
                 return parts.hostname
         except ValueError:
             pass
-        raise InvalidRequest(f"{self.prefix}_URL={self.url}: http(s)://host:port is wanted")
+        raise InvalidRequest(f"{self.prefix}_URL={self.url}: use http(s)://host:port")
 
     @property
     def secure(self) -> bool:
@@ -62,9 +62,7 @@ class SchedulerAddress:
         source, token = f"{self.prefix}_TOKEN", self.token
         if self.token_file is not None:
             if token:
-                raise InvalidRequest(
-                    f"{self.prefix}_TOKEN and _TOKEN_FILE are both set: one will do"
-                )
+                raise InvalidRequest(f"{self.prefix}_TOKEN and _TOKEN_FILE are both set: unset one")
             source = f"{self.prefix}_TOKEN_FILE={self.token_file}"
             token = _read(self.token_file, source)
             if not token.strip():
@@ -74,11 +72,11 @@ class SchedulerAddress:
             return {}
         if not _TOKEN.fullmatch(token):
             raise InvalidRequest(
-                f"{source}: that is no token: it holds spaces, or other than ASCII"
+                f"{source} is not a token: it has spaces or characters outside ASCII"
             )
         if not self.secure:
             raise InvalidRequest(
-                f"{self.prefix}_URL={self.url}: a token is sent over https:// alone"
+                f"{self.prefix}_URL={self.url}: a token is sent over https:// only"
             )
         return {"Authorization": f"Bearer {token}"}
 
@@ -94,7 +92,7 @@ class SchedulerAddress:
         try:
             context = ssl.create_default_context(cadata=authorities)
         except (ssl.SSLError, ValueError) as exc:
-            raise InvalidRequest(f"{source}: a certificate in PEM form is wanted") from exc
+            raise InvalidRequest(f"{source} is not a certificate in PEM form") from exc
         return context
 
 
@@ -123,7 +121,7 @@ def _read(path: Path, source: str) -> str:
     except OSError as exc:
         raise InvalidRequest(f"{source}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"{source}: the file is no text") from exc
+        raise InvalidRequest(f"{source}: the file is not text") from exc
 
 
 # https://docs.openssl.org/master/man1/openssl-verification-options/ ("Diagnostics").
@@ -137,15 +135,15 @@ _CONNECTION_LOST = "08"
 def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
     """Return what went wrong on the way to the scheduler."""
     who = address.service.removeprefix("hami-")
-    return f"{who} {address.url} does not answer: {_why(exc, address)}{_proxy(address)}"
+    return f"{who} {address.url} is unavailable: {_why(exc, address)}{_proxy(address)}"
 
 
 def not_a_scheduler(answer: httpx.Response, address: SchedulerAddress) -> str:
     """For an answer that hami-scheduler does not give."""
     kind = answer.headers.get("content-type", "no content type").partition(";")[0]
     return (
-        f"{address.url} answers {answer.status_code} with {kind}, not as {address.service} does: "
-        f"is another server there, or a proxy in between?{_proxy(address)}"
+        f"{address.url} answers {answer.status_code} with {kind}, unlike {address.service}: "
+        f"check the address, and for a proxy in between{_proxy(address)}"
     )
 
 
@@ -158,7 +156,7 @@ def _why(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
     if isinstance(exc, httpx.ProxyError):
         return f"the proxy refuses: {exc}"
     if isinstance(exc, httpx.TimeoutException):
-        return f"nothing came in time: it hangs, or was stopped{_supervised(address)}"
+        return f"no answer in time: it hangs or was stopped{_supervised(address)}"
     if isinstance(exc, httpx.ConnectError):
         return f"{exc}{_unreachable(address)}"
     if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
@@ -177,15 +175,15 @@ def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> 
     code = exc.verify_code
     if code in (_OTHER_NAME, _OTHER_ADDRESS):
         return (
-            f"its certificate is not for {address.host}: a forwarded port is localhost, "
-            f"and in the cluster it is {address.service}.hami-system.svc"
+            f"its certificate is not for {address.host}: use localhost for a forwarded port, "
+            f"and {address.service}.hami-system.svc in the cluster"
         )
     if code in (_EXPIRED, _NOT_YET):
         return f"its certificate is not valid now: {exc.verify_message}"
     if address.ca_file is None:
         return (
-            "its certificate is of an authority that this machine does not trust: set "
-            f"{address.prefix}_CA_FILE to what ConfigMap hami-ca holds ({PAGE})"
+            "this machine does not trust the authority of its certificate: set "
+            f"{address.prefix}_CA_FILE to the content of ConfigMap hami-ca ({PAGE})"
         )
     return (
         f"its certificate is not of the authority in {address.prefix}_CA_FILE={address.ca_file} "
@@ -199,26 +197,25 @@ def _tls(exc: ssl.SSLError, address: SchedulerAddress) -> str:
         return _closed(address)
     if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in text:
         return _closed_at_once(address)
-    return "TLS is not spoken there: another port is wanted, or http://"
+    return "the port does not use TLS: use another port, or http://"
 
 
 def _closed(address: SchedulerAddress) -> str:
-    again = "; or it was stopped just now"
+    again = "; or it has just been stopped"
     if not address.secure:
-        return "it closed the connection: if TLS is spoken there, https:// is wanted" + again
-    return f"it closed the connection: the operators' port is wanted ({PAGE}){again}"
+        return "it closed the connection: use https:// if the port has TLS" + again
+    return f"it closed the connection: use the operators' port ({PAGE}){again}"
 
 
 def _closed_at_once(address: SchedulerAddress) -> str:
     """`kubectl port-forward` takes connections for a pod that is gone, and closes them."""
     if address.host in _LOOPBACK:
         return (
-            "the connection was closed before TLS began: `kubectl port-forward` stays with the pod "
-            "that it found first, start it again if that pod is gone; or another port is wanted"
+            "the connection was closed before TLS began: `kubectl port-forward` keeps its first "
+            "pod, start it again if that pod is gone; or use another port"
         )
     return (
-        "the connection was closed before TLS began: it was stopped just now, "
-        "or another port is wanted"
+        "the connection was closed before TLS began: it has just been stopped, or use another port"
     )
 
 
@@ -231,8 +228,8 @@ def closed_forward(dsn: str, exc: BaseException | None) -> str:
     if refused or not all(place.strip("[").startswith(_LOOPBACK) for place in places):
         return ""
     return (
-        "; does `kubectl port-forward` still run? It may end with the first connection that "
-        f"Postgres closes: start it again for each command, or in a loop ({PAGE})"
+        "; check that `kubectl port-forward` still runs: it may end with the first connection that "
+        f"Postgres closes, so start it for each command, or in a loop ({PAGE})"
     )
 
 
@@ -248,21 +245,21 @@ def _supervised(address: SchedulerAddress) -> str:
 
 def _unreachable(address: SchedulerAddress) -> str:
     if address.log:
-        return f"; the local system's supervisor starts it again{_supervised(address)}"
+        return f"; the local system's supervisor restarts it{_supervised(address)}"
     if address.host in _LOOPBACK:
-        return "; does `kubectl port-forward` still run?"
+        return "; check that `kubectl port-forward` still runs"
     if address.host.endswith((".svc", ".cluster.local")):
-        return f"; that name is known in the cluster alone, elsewhere forward the port ({PAGE})"
+        return f"; that name is known in the cluster only, elsewhere forward the port ({PAGE})"
     return ""
 
 
 def _proxy(address: SchedulerAddress) -> str:
-    """Names the proxy of the environment, which nobody thinks of."""
+    """The proxy of the environment, which is easily overlooked."""
     proxy = getproxies().get("https" if address.secure else "http")
     if not proxy or proxy_bypass(address.host):
         return ""
     name = "HTTPS_PROXY" if address.secure else "HTTP_PROXY"
-    return f" (asked through {name}; NO_PROXY={address.host} goes around it)"
+    return f" (called through {name}; NO_PROXY={address.host} bypasses it)"
 
 
 Row = dict[str, Any]
@@ -383,7 +380,8 @@ class SchedulerClient:
     def _rows(self, path: str, body: Any) -> list[Row]:
         if not isinstance(body.get("items"), list):
             raise Unavailable(
-                f"{self._address.url}{path} is not answered as {self._address.service} does"
+                f"{self._address.url}{path} does not answer as {self._address.service}: check the "
+                "address"
             )
         return cast(list[Row], body["items"])
 

@@ -40,7 +40,7 @@ class Installation:
         """Raises InvalidRequest when the metrics service's address is unknown."""
         if not self.metrics.url:
             raise InvalidRequest(
-                "where is hami-metrics? start a local system with `hamictl up`, "
+                "the address of hami-metrics is unknown: start a local system with `hamictl up`, "
                 f"or set HAMI_METRICS_URL=http(s)://host:port ({PAGE})"
             )
         return self.metrics
@@ -49,7 +49,7 @@ class Installation:
         """Raises InvalidRequest when the scheduler's address is unknown."""
         if not self.scheduler.url:
             raise InvalidRequest(
-                "where is the scheduler? start a local system with `hamictl up`, "
+                "the address of the scheduler is unknown: start a local system with `hamictl up`, "
                 f"or set HAMI_SCHEDULER_URL=https://host:port ({PAGE})"
             )
         return self.scheduler
@@ -66,7 +66,8 @@ class Installation:
         """Raises InvalidRequest when no cluster is known."""
         if self.kubeconfig is None:
             raise InvalidRequest(
-                "which cluster? start a local system with `hamictl up`, or set KUBECONFIG=FILE"
+                "no cluster is configured: start a local system with `hamictl up`, "
+                "or set KUBECONFIG=FILE"
             )
         return self.kubeconfig
 
@@ -74,7 +75,7 @@ class Installation:
         """Raises InvalidRequest when the ledger's address is unknown, or is none."""
         if not self.postgres_dsn:
             raise InvalidRequest(
-                "where is the ledger? start a local system with `hamictl up`, "
+                "the address of the ledger is unknown: start a local system with `hamictl up`, "
                 "or set HAMI_POSTGRES_DSN=postgresql://user:password@host:port/name"
             )
         try:

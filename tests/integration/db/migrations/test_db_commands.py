@@ -52,7 +52,7 @@ def test_a_new_database_is_brought_up_and_found_well(run: Run, empty_postgres_ds
     assert upgraded.exit_code == again.exit_code == after.exit_code == 0, upgraded.output
     assert "applied 0001_pre_create_nodes_devices" in printed(upgraded)
     assert "applied" not in again.output
-    assert "every promise holds" in printed(after)
+    assert "every rule of the ledger holds" in printed(after)
 
 
 def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str) -> None:
@@ -62,7 +62,7 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "after the roll-out: 0011_post_drop_event_index" in printed(first)
+    assert "left for after the rollout: 0011_post_drop_event_index" in printed(first)
     assert between.exit_code == 3
     assert "lacks 0011_post_drop_event_index" in printed(between)
     assert "applied 0011_post_drop_event_index" in printed(second)

@@ -51,7 +51,7 @@ def test_every_pod_is_shown_with_its_slices_or_why_not() -> None:
     assert "its kubelet's checkpoint does not have it" in text
     assert "team/c" not in text
     assert (
-        "1 would be adopted, 1 in the ledger already, 1 refused; nothing was written, --apply"
+        "1 would be adopted, 1 in the ledger already, 1 refused; nothing was written: use --apply"
         in text
     )
 
@@ -67,9 +67,9 @@ def test_cards_that_hold_too_much_or_more_than_is_known_are_shown_with_what_to_d
 
     text = shown(overfull=[full], unaccounted=[unknown], problems=["node n1: no checkpoint"])
 
-    assert "holds 8192 of 6000 MiB and 120 of 100 % of cores" in text
+    assert "has granted 8192 of 6000 MiB and 120 of 100 % of cores" in text
     assert f"kubectl annotate --overwrite node n1 hami.io/device-cordon={CARD}" in text
-    assert "not read: node n1: no checkpoint" in text
+    assert "skipped: node n1: no checkpoint" in text
 
 
 def test_an_empty_cluster_is_shown_as_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hamictl.commands.answers import did_you_mean
-from hamictl.commands.fits import enveloped
+from hamictl.commands.capacity import enveloped
 
 
 def test_the_closest_names_are_named_once_each() -> None:

@@ -93,7 +93,7 @@ def test_a_pod_that_kube_scheduler_does_not_ask_about_stays_and_is_pointed_out(
     result = ask("--at", f"2026-11-26T{at}Z", scheduler=AssertionError("it was asked"))
 
     assert "by-limits" in result.stdout
-    late = "kube-scheduler has not asked about 1 of them for 12 minutes or more: does it run?"
+    late = "kube-scheduler has not asked about 1 of them for 12 minutes or more; `hamictl doctor`"
     assert (late in result.stderr) is is_late
 
 
@@ -124,6 +124,6 @@ def test_a_scheduler_that_is_away_is_a_note_beside_the_others(ask: Ask) -> None:
 
     assert names(result) == ["by-limits"]
     assert (
-        "pods that wait for ResourceClaims are not listed: scheduler does not answer"
+        "pods that wait for ResourceClaims are missing from the list: scheduler does not answer"
         in result.stderr
     )

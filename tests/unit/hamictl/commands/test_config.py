@@ -55,7 +55,7 @@ def test_a_secret_that_others_may_read_is_reported(written: Path) -> None:
     written.chmod(0o600)
     quiet = CliRunner().invoke(app, ["config"])
 
-    assert "it has a secret, and others may read it: chmod 600" in warned.stderr
+    assert "has a secret that others may read: chmod 600" in warned.stderr
     assert str(written) in quiet.stderr
     assert "chmod" not in quiet.stderr
     assert "do-not-show" not in warned.output + quiet.output

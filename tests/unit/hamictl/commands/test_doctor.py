@@ -68,12 +68,12 @@ async def test_a_local_service_that_is_away_is_looked_for_in_its_log_and_not_in_
     found = {each.part: each for each in await examined(installation())}
 
     scheduler, agents = found["scheduler"], found["agents"]
-    assert "the local system's supervisor starts it again; it was restarted 2 times" in (
+    assert "the local system's supervisor restarts it; it was restarted 2 times" in (
         scheduler.detail
     )
     assert scheduler.next_step == "scheduler.log"
     assert "port-forward" not in scheduler.detail
-    assert (agents.state, agents.next_step) == (PartState.UNKNOWN, "first scheduler, above")
+    assert (agents.state, agents.next_step) == (PartState.UNKNOWN, "repair scheduler first")
 
 
 def test_what_was_set_without_effect_is_a_line_that_is_wrong_and_nothing_missing() -> None:
@@ -110,7 +110,7 @@ def test_a_part_that_only_lacks_an_earlier_one_is_unknown_and_names_that_one() -
 
     assert found[0] == no_store
     assert [each.state for each in found[1:]] == [PartState.UNKNOWN] * 2
-    assert {each.next_step for each in found[1:]} == {"first Postgres, above"}
+    assert {each.next_step for each in found[1:]} == {"repair Postgres first"}
     assert behind([(scheduler, asked[0])]) == [asked[0]]
 
 
@@ -136,7 +136,7 @@ async def test_of_several_servers_in_one_address_none_is_asked() -> None:
         ({"spec": {"replicas": 2}, "status": {"readyReplicas": 2}}, ""),
         ({"spec": {"replicas": 2}, "status": {}}, "0 of 2 pods are ready"),
         ({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, "1 of 3 pods are ready"),
-        ({"spec": {"replicas": 0}}, "it is scaled to 0"),
+        ({"spec": {"replicas": 0}}, "scaled to 0"),
     ],
 )
 def test_a_workload_is_ready_when_all_its_pods_are(workload: dict[str, object], text: str) -> None:
@@ -187,7 +187,7 @@ def test_nodes_that_bind_late_or_were_set_otherwise_are_well() -> None:
     found = binding_finding([LATE, LOCKED])
 
     assert found.state is PartState.WELL
-    assert found.detail == "1 nodes bind late, 1 take the node lock by their setting"
+    assert found.detail == "1 nodes bind late, 1 use the node lock, as configured"
 
 
 def test_without_an_agent_nobody_knows_how_nodes_bind() -> None:

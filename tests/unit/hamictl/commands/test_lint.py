@@ -73,7 +73,7 @@ def test_a_quota_that_limits_is_admitted_and_other_objects_are_named() -> None:
 
     assert result.exit_code == 0, result.output
     assert "ResourceQuota team-a/q would be admitted\n" in result.output
-    assert "Namespace/team-a left out" in result.output
+    assert "Namespace/team-a skipped" in result.output
 
 
 def test_the_example_is_admitted() -> None:
@@ -85,8 +85,8 @@ def test_the_example_is_admitted() -> None:
 def test_that_types_were_not_compared_with_cards_is_reported() -> None:
     annotated = GOOD.replace("{name: good}", "{name: p, annotations: {nvidia.com/use-gputype: A}}")
 
-    assert "were not compared with any" in lint("-f", "-", stdin=annotated).output
-    assert "were not compared with any" not in lint("-f", "-", stdin=GOOD).output
+    assert "were not checked" in lint("-f", "-", stdin=annotated).output
+    assert "were not checked" not in lint("-f", "-", stdin=GOOD).output
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), "-f is wanted, or --jsonl"),
-        (("-f", "/none"), "/none: not readable: no such file"),
-        (("-f", "/"), "/: not readable: it is a folder, and a file is wanted"),
+        ((), "-f is required, or --jsonl"),
+        (("-f", "/none"), "/none does not exist"),
+        (("-f", "/"), "/ is a folder: use a file"),
         (
             ("-f", "-", "--device-config", "/none"),
             "/none: no readable YAML file: No such file or directory",
         ),
-        (("-f", "-", "--node-policy", "x"), "binpack, spread or fragmentation is wanted"),
+        (("-f", "-", "--node-policy", "x"), "use binpack, spread or fragmentation"),
     ],
     ids=["nothing", "no file", "a folder", "no configuration", "no policy"],
 )

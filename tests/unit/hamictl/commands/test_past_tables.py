@@ -260,7 +260,7 @@ def test_a_moment_is_understood(text: str, wanted: datetime) -> None:
     ],
 )
 def test_what_is_no_moment_is_refused_with_the_forms_that_are(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"wanted|length of time|time is counted"):
+    with pytest.raises(InvalidRequest, match=r"not a|out of range|too long"):
         moment(text, now=NOW, utc=True)
 
 
@@ -283,7 +283,7 @@ def test_since_takes_a_length_of_time_alone() -> None:
 
 def test_parts_of_a_length_of_time_add_up() -> None:
     assert span("1w2d3h4m5s") == timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5)
-    with pytest.raises(InvalidRequest, match="no length of time"):
+    with pytest.raises(InvalidRequest, match="not a length of time"):
         span("5")
 
 
@@ -340,7 +340,7 @@ def test_a_price_list_leaves_the_cost_of_other_types_unknown(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["x", "-1", "NaN", "Infinity", "1e99"])
 def test_what_is_no_price_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is no price of a card-hour"):
+    with pytest.raises(typer.BadParameter, match="is not a price"):
         given_prices(text, "")
 
 

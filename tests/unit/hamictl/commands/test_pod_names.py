@@ -117,7 +117,7 @@ def test_a_whole_name_is_one_card_where_another_begins_so() -> None:
 
 
 def test_several_that_begin_alike_are_named() -> None:
-    with pytest.raises(InvalidRequest, match="2 cards begin with GPU-4698, such as GPU-4698e9ba-1"):
+    with pytest.raises(InvalidRequest, match="GPU-4698 matches 2 cards, such as GPU-4698e9ba-1"):
         chosen(CARDS, "GPU-4698", "")
 
 
@@ -129,12 +129,12 @@ def test_a_name_that_none_has_is_not_found(name: str, index: str) -> None:
 
 @pytest.mark.parametrize(
     ("cards", "named"),
-    [(CARDS, "cards 0 to 2"), (CARDS[:1], "card 0 alone"), (CARDS[::2], "cards 0, 2")],
+    [(CARDS, "cards 0 to 2"), (CARDS[:1], "card 0 only"), (CARDS[::2], "cards 0, 2")],
 )
 def test_of_an_index_that_a_node_lacks_those_it_has_are_named(
     cards: list[dict[str, object]], named: str
 ) -> None:
-    with pytest.raises(NotFound, match=f"there is no card n1/7: n1 has {named}$"):
+    with pytest.raises(NotFound, match=f"card n1/7 not found: n1 has {named}$"):
         chosen(cards, "n1/7", "7")
 
 
@@ -197,7 +197,7 @@ async def test_the_pods_that_its_selector_takes_are_listed(tmp_path: Path) -> No
             cluster.ok(cluster.client.post(cluster.path("pods"), json=pod))
 
         found = await pods_of_owner(target, "deploy", "train", "default")
-        with pytest.raises(NotFound, match="there is no Deployment default/nobody"):
+        with pytest.raises(NotFound, match="Deployment default/nobody does not exist"):
             await pods_of_owner(target, "deploy", "nobody", "default")
 
     assert [row["pod_name"] for row in found.rows] == ["train-1"]

@@ -50,7 +50,7 @@ def test_people_get_a_table_and_a_sentence_per_pod(dump: Path, manifest: Path) -
     result = simulate("--cluster", dump, "-f", manifest)
 
     assert result.exit_code == 0, result.output
-    assert "Service/web left out" in result.output
+    assert "Service/web skipped" in result.output
     assert "default/small would go to n1: n1 is the only one of 2 nodes that fits" in result.output
     assert "default/web-0 would go to n1:" in result.output
     assert "default/web-1 fits nowhere: no card of 1 on 1 node has 4000 MiB free" in result.output
@@ -97,7 +97,7 @@ def test_cordoned_nodes_are_left_out_and_named(tmp_path: Path, manifest: Path) -
     path = tmp_path / "dump.json"
     path.write_text(json.dumps([closed, node("n2", {})]))
     result = simulate("--cluster", path, "-f", manifest)
-    assert "left out: node n1 is cordoned: kube-scheduler offers it to no pod" in result.output
+    assert "skipped: node n1 is cordoned: kube-scheduler offers it to no pod" in result.output
     assert "default/small would go to n2: n2 is the only one of 1 node" in result.output
 
 
@@ -160,9 +160,9 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
     ("text", "expected"),
     [
         pytest.param("{", "is neither JSON nor YAML", id="cut off"),
-        pytest.param("3", "a List of nodes and pods is wanted", id="a number"),
-        pytest.param('{"items": [3]}', "a List of nodes and pods is wanted", id="no objects"),
-        pytest.param('{"items": []}', "holds no Node", id="nothing in it"),
+        pytest.param("3", "is not a List of nodes and pods", id="a number"),
+        pytest.param('{"items": [3]}', "is not a List of nodes and pods", id="no objects"),
+        pytest.param('{"items": []}', "has no Node", id="nothing in it"),
         pytest.param('[{"kind": "Node"}]', "without metadata.name", id="a nameless node"),
         pytest.param(
             '[{"kind": "Node", "metadata": {"name": "n"}}, {"kind": "Pod", "status": 3}]',
@@ -184,12 +184,12 @@ def test_a_dump_that_is_none_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        pytest.param((), "--cluster and -f are wanted, or --jsonl", id="nothing"),
-        pytest.param(("--cluster", "/none", "-f", "/none"), "/none: not readable", id="no file"),
+        pytest.param((), "--cluster and -f are required, or --jsonl", id="nothing"),
+        pytest.param(("--cluster", "/none", "-f", "/none"), "/none does not exist", id="no file"),
         pytest.param(("--jsonl", "--device-config", "/none"), "/none", id="no config"),
         pytest.param(
             ("--jsonl", "--node-policy", "x"),
-            "binpack, spread or fragmentation is wanted",
+            "use binpack, spread or fragmentation",
             id="node",
         ),
         pytest.param(("--jsonl", "--gpu-policy", "numa,x"), "--gpu-policy has 'x'", id="card"),

@@ -200,7 +200,7 @@ def test_what_is_not_measured_of_one_card_is_not_known_of_the_node() -> None:
         column.header: column.show(node) for column in node_records([node], "2026-11-20").columns
     }
     assert (cells["USED-MEMORY"], cells["USED-CORE"]) == ("?", "?")
-    assert (cells["TROUBLE"], cells["MEASURED"]) == ("1 sick", "1 of 2")
+    assert (cells["TROUBLE"], cells["MEASURED"]) == ("1 unhealthy", "1 of 2")
 
 
 @pytest.mark.parametrize("sort", TABLE_SORTS)

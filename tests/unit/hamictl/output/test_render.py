@@ -146,7 +146,7 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(
     capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     value = ("NOPE",) if option == "columns" else "NOPE"
-    with pytest.raises(typer.BadParameter, match="no column 'NOPE': NAME, MEMORY, WAIT"):
+    with pytest.raises(typer.BadParameter, match="no column 'NOPE'; use NAME, MEMORY, WAIT"):
         written(capsys, "table", **{option: value})
 
 

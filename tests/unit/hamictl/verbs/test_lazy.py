@@ -81,11 +81,29 @@ def test_a_verb_of_an_extra_names_what_to_install(verb: str) -> None:
 
 
 def test_every_other_verb_works_without_the_extra() -> None:
-    verbs = ("simulate", "lint", "fits", "explain")
+    verbs = ("simulate", "lint", "capacity", "explain")
 
     done = run(*((verb, "--help") for verb in verbs), before=WITHOUT_EXTRA)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_old_name_of_a_verb_still_works_and_names_the_new_one() -> None:
+    done = run(("fits", "--help"))
+
+    assert "--gpumem" in done.stdout
+    assert done.stderr.splitlines()[0] == (
+        "hamictl: fits is now capacity; the old name will stop working in 0.4.0"
+    )
+
+
+def test_the_list_of_verbs_has_their_groups_and_no_old_name() -> None:
+    done = run(("--help",))
+
+    groups = ("Look", "Explain", "Plan", "Operate", "Local")
+    places = [done.stdout.index(f"─ {group} ─") for group in groups]
+    assert places == sorted(places)
+    assert " fits " not in done.stdout
 
 
 def test_an_unknown_command_is_named() -> None:

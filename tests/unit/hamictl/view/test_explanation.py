@@ -135,7 +135,7 @@ def test_unknown_is_shown_as_unknown_and_amounts_in_the_units_of_people() -> Non
         "5.859 GiB",
     )
     assert (cores(0), cores(30)) == ("any cores", "30 % cores")
-    assert health({"healthy": False, "health_reason": "XID 79"}) == "sick: XID 79"
+    assert health({"healthy": False, "health_reason": "XID 79"}) == "unhealthy: XID 79"
 
 
 def test_a_pod_by_a_claim_shows_its_slice_with_the_claim_and_its_other_holders() -> None:

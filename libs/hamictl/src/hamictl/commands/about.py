@@ -32,7 +32,7 @@ COMPLETE_VARIABLE = "_HAMICTL_COMPLETE"
 def completion(
     shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish")],
 ) -> None:
-    """Print the script that completes verbs, options and names in a shell."""
+    """Print the completion script of a shell."""
     script = get_completion_script(
         prog_name="hamictl", complete_var=COMPLETE_VARIABLE, shell=shell.value
     )
@@ -71,11 +71,11 @@ TOPICS = {
 
 
 def topics(
-    topic: Annotated[str, typer.Argument(help=f"{', '.join(TOPICS)}")] = "",
+    topic: Annotated[str, typer.Argument(help=f"{', '.join(TOPICS)} (default: all)")] = "",
 ) -> None:
-    """Show what is true of all verbs: exit-codes, times, output."""
+    """Show help on topics common to all commands."""
     if topic and topic not in TOPICS:
-        raise typer.BadParameter(f"{topic!r}: {', '.join(TOPICS)} is wanted", param_hint="TOPIC")
+        raise typer.BadParameter(f"{topic!r}: use one of {', '.join(TOPICS)}", param_hint="TOPIC")
     asked = [topic] if topic else list(TOPICS)
     for name in asked:
         console.print(TOPICS[name](), highlight=False, markup=False, soft_wrap=True)

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from hamictl.commands.objects import Output
 from hamictl.commands.runner import console, run
+from hamictl.output.records import text_of
 from hamictl.target import find_target
-from hamictl.view.lists import cores, memory, of, table
+from hamictl.view.lists import cores, memory, table
 
 Row = Mapping[str, Any]
 
@@ -26,28 +27,29 @@ def adoption(answer: Mapping[str, Any]) -> Iterator[Table | str]:
     if shown:
         yield table(
             "Pods",
-            ("POD", "NODE", "OUTCOME", "SLICES / WHY NOT"),
+            ("POD", "NODE", "OUTCOME", "SLICES / REASON"),
             (
                 (
                     f"{row['namespace']}/{row['name']}",
-                    of(row["node"]),
+                    text_of(row["node"]),
                     _outcome(row),
                     "\n".join((*_slices(row), *filter(None, (row["sentence"],)))),
                 )
                 for row in shown
             ),
         )
-    yield from (f"not read: {problem}" for problem in answer["problems"])
+    yield from (f"skipped: {problem}" for problem in answer["problems"])
     for card in answer["overfull"]:
         yield (
-            f"over-full: card {card['uuid']} on {card['node']} holds {_beyond(card)}; it gets no "
-            "new slices until enough of its pods have ended"
+            f"overcommitted: card {card['uuid']} on {card['node']} has granted {_beyond(card)}; it "
+            "gets no new slices until enough of its pods have ended"
         )
     for card in answer["unaccounted"]:
         yield (
             f"not in the ledger: {', '.join(card['pods'])} on card {card['uuid']} of "
-            f"{card['node']}; close it until they are gone: kubectl annotate --overwrite node "
-            f"{card['node']} hami.io/device-cordon={card['uuid']} (a comma list, if more are)"
+            f"{card['node']}; cordon the card until they have ended: "
+            f"kubectl annotate --overwrite node {card['node']} "
+            f"hami.io/device-cordon={card['uuid']} (several cards: a comma list)"
         )
     yield _sum(answer)
 
@@ -83,8 +85,8 @@ def _sum(answer: Mapping[str, Any]) -> str:
         )
         if counts[outcome]
     )
-    dry = "" if answer["applied"] else "; nothing was written, --apply writes"
-    return f"{counted or 'no pods of HAMi'}{dry}"
+    dry = "" if answer["applied"] else "; nothing was written: use --apply to adopt"
+    return f"{counted or 'no pods of HAMi found'}{dry}"
 
 
 # A thousand nodes are asked sixteen at a time, each for at most 5 s; most answer in milliseconds.
@@ -93,23 +95,25 @@ TIMEOUT_S = 330.0
 
 def adopt(
     apply: Annotated[
-        bool, typer.Option("--apply", help="write it; else only print what would be adopted")
+        bool,
+        typer.Option("--apply", help="adopt the pods (default: only print what would be adopted)"),
     ] = False,
     node: Annotated[
-        list[str] | None, typer.Option("--node", help="only this node (may be repeated)")
+        list[str] | None,
+        typer.Option("--node", help="only this node, may be repeated (default: all)"),
     ] = None,
     believe_node: Annotated[
         bool,
         typer.Option(
             "--believe-node",
-            help="where a pod's annotation and its node differ, adopt what the node reports",
+            help="adopt what the node reports if a pod's annotation differs",
         ),
     ] = False,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Take over the pods that HAMi started; nothing is restarted, and it may be repeated.
+    """Take over the running pods of HAMi; no pod is restarted.
 
-    Ends with status 1 when a pod is refused.
+    Running it again is safe. Exits with 1 if a pod is refused.
     """
     answer = run(_adopt({"apply": apply, "nodes": node or [], "believe_node": believe_node}))
     if output is Output.JSON:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -21,7 +20,7 @@ from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, Row
-from hamictl.output.terminal import note
+from hamictl.output.terminal import note, now_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
@@ -70,7 +69,7 @@ async def pods_of_owner(target: Installation, kind: str, name: str, namespace: s
         rows = [row for state in states for row in cluster_state.pod_rows(state)]
         if not rows:
             raise NotFound(await _why_none(api, kind, name, namespace))
-    return lists.pods(rows, datetime.now(UTC).isoformat(timespec="seconds"))
+    return lists.pods(rows, now_text())
 
 
 async def _selectors(api: KubeApi, kind: str, name: str, namespace: str) -> list[str]:
@@ -81,7 +80,7 @@ async def _selectors(api: KubeApi, kind: str, name: str, namespace: str) -> list
         owner = await api.get(f"{folder}/{plural}/{name}")
     except NotFound:
         raise NotFound(
-            f"there is no {title} {namespace}/{name}; of a pod in a namespace {kind}: "
+            f"{title} {namespace}/{name} does not exist; if {kind} is a namespace: "
             f"hamictl explain {name} --namespace {kind}"
         ) from None
     if title != "CronJob":
@@ -125,15 +124,20 @@ def _expression(each: dict[str, Any]) -> str:
 async def _why_none(api: KubeApi, kind: str, name: str, namespace: str) -> str:
     """The reason that its controller gave; a Deployment's pods are made by its ReplicaSet."""
     title = KINDS[kind.lower()][0]
+    refusals = await _refusals(api, namespace, lambda maker: maker.startswith(name))
+    why = f": its controller failed to create one: {refusals[-1]}" if refusals else ""
+    return f"{title} {namespace}/{name} has no pod{why}"
+
+
+async def _refusals(api: KubeApi, namespace: str, made_by: Callable[[str], bool]) -> list[str]:
+    """Messages of controllers that failed to create a pod, by the name of the controller."""
     events = (await api.get(f"/api/v1/namespaces/{namespace}/events")).get("items") or ()
-    refusals = [
+    return [
         str(event.get("message", ""))
         for event in events
         if event.get("reason") == "FailedCreate"
-        and str(event["involvedObject"].get("name", "")).startswith(name)
+        and made_by(str(event["involvedObject"].get("name", "?")))
     ]
-    why = f": its controller could not create one: {refusals[-1]}" if refusals else ""
-    return f"{title} {namespace}/{name} has no pod{why}"
 
 
 CLOSE_NAMED = 3
@@ -178,28 +182,22 @@ async def existing_uid(target: Installation, namespace: str, name: str) -> str |
 
 async def why_unknown(target: Installation, namespace: str, name: str) -> str:
     """A pod that admission refused is an event of the controller that tried to create it."""
-    unknown = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
+    unknown = f"pod {namespace}/{name} not found in the cluster or the ledger"
     held = await target.scheduler_client().rows("/v1/allocations", namespace=namespace)
     known = [str(row["pod_name"]) for row in held]
     if target.kubeconfig is None:
         return unknown + did_you_mean(name, known)
     async with open_kube_api(target.kubeconfig) as api:
-        events = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
+        refusals = await _refusals(api, namespace, name.startswith)
         pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     known += [str(pod["metadata"]["name"]) for pod in pods]
     if meant := did_you_mean(name, known):
         return unknown + meant
-    refusals = [
-        str(event.get("message", ""))
-        for event in events
-        if event.get("reason") == "FailedCreate"
-        and name.startswith(str(event["involvedObject"].get("name", "?")))
-    ]
     if refusals:
-        return f"{unknown}; its controller could not create it: {refusals[-1]}"
+        return f"{unknown}; its controller failed to create it: {refusals[-1]}"
     return (
-        f"{unknown}; if admission refused it, `kubectl apply` or its controller's events "
-        f"have the reason"
+        f"{unknown}; if admission refused it, the output of `kubectl apply` or the events of its "
+        "controller have the reason"
     )
 
 
@@ -213,27 +211,32 @@ def explain(
     pod: Annotated[
         str,
         typer.Argument(
-            help="name of a pod; or deploy/NAME, job/NAME and the like, which lists its pods",
+            help="name of a pod; deploy/NAME, job/NAME and so on list the workload's pods",
             autocompletion=pod_names,
         ),
     ],
     namespace: Namespace = "default",
     output: Answered = TABLE,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="end with status 6 when the pod waits")
+        bool, typer.Option("--exit-code", help="exit with 6 if the pod waits")
     ] = False,
     near: Annotated[
-        bool, typer.Option("--near-misses", help="also the cards that lack the least, and what")
+        bool,
+        typer.Option(
+            "--near-misses", help="also show the cards that come closest, and what they lack"
+        ),
     ] = False,
 ) -> None:
-    """Explain why a pod is where it is, or why it waits."""
+    """Explain why a pod waits, or why it is where it is."""
     owner = owner_of(pod)
     if owner is not None:
         pods = run(pods_of_owner(find_target(), *owner, namespace))
         render.write(pods, output)
         waiting = [str(row["pod_name"]) for row in pods.rows if not row["node"]]
         if waiting:
-            note(f"why one waits, and what would help: hamictl explain {waiting[0]} -n {namespace}")
+            note(
+                f"why a pod waits, and what would help: hamictl explain {waiting[0]} -n {namespace}"
+            )
         if exit_code and waiting:
             raise typer.Exit(ExitCode.ANSWER_IS_NO)
         return

@@ -16,7 +16,7 @@ from hamictl.commands.options import Answered
 from hamictl.commands.runner import spoken_errors
 from hamictl.config_file import OPTIONS, ConfigFile
 from hamictl.output import render
-from hamictl.output.records import TABLE, Records, Row, TableColumn
+from hamictl.output.records import TABLE, Records, Row, TableColumn, plain_column
 from hamictl.output.terminal import note
 from hamictl.settings import NOT_IN_THE_FILE, Settings, config_file
 from hamictl.target import find_target
@@ -29,11 +29,11 @@ USUAL: Mapping[str, str | bool] = {
     "namespace": "default",
 }
 MEANINGS = {
-    "output": "the form of an answer: table, wide, json or yaml",
+    "output": "output form: table, wide, json or yaml",
     "color": "auto (on a terminal without NO_COLOR), always or never",
-    "ascii": "no other glyphs",
+    "ascii": "print ASCII characters only",
     "utc": "times in UTC, not in your zone",
-    "namespace": "of a pod that is named without one",
+    "namespace": "namespace of a pod that is named without one",
 }
 HEAD = """\
 # Settings of hamictl: an option wins over the environment, and that over this file.
@@ -67,11 +67,11 @@ class _EnvironmentAlone(Settings):
 
 def config(
     example: Annotated[
-        bool, typer.Option("--example", help="print a file with every setting, to begin with")
+        bool, typer.Option("--example", help="print a file with every setting, as a start")
     ] = False,
     output: Answered = TABLE,
 ) -> None:
-    """Show the settings in force and where each comes from: environment, hamictl.toml, default."""
+    """Show the settings in force and where each comes from."""
     if example:
         sys.stdout.write(example_file())
         return
@@ -80,10 +80,10 @@ def config(
         settings, local = Settings(), find_target().local
     rows = [*_options(file), *_addresses(file, settings)]
     columns = [
-        TableColumn("SETTING", lambda row: str(row["setting"]), "setting"),
+        plain_column("SETTING", "setting"),
         TableColumn("VALUE", _value, "value"),
-        TableColumn("FROM", lambda row: str(row["source"]), "source"),
-        TableColumn("VARIABLE", lambda row: str(row["variable"]), "variable", wide=True),
+        plain_column("FROM", "source"),
+        plain_column("VARIABLE", "variable", wide=True),
     ]
     found = Records(
         kind="Setting",
@@ -100,11 +100,11 @@ def config(
 def _about(file: ConfigFile, settings: Settings, *, local: bool) -> str:
     there = f"file: {file.path}"
     if not file.exists:
-        there += " (there is none: `hamictl config --example` prints one)"
+        there += " (does not exist; `hamictl config --example` prints one)"
     elif _shows_secrets(file):
-        there += "; ▲ it has a secret, and others may read it: chmod 600"
+        there += "; ▲ has a secret that others may read: chmod 600"
     if local:
-        there += f"\na local system runs in {settings.folder}: its own addresses are asked"
+        there += f"\na local system runs in {settings.folder}; its addresses are used"
     return there
 
 

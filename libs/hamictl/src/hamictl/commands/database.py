@@ -33,7 +33,7 @@ STATUS = {
 }
 """2 is a wrong option, as everywhere."""
 
-app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
+app = typer.Typer(help="Upgrade or check the ledger's schema.", no_args_is_help=True)
 
 
 @contextmanager
@@ -54,8 +54,8 @@ def upgrade(
     before_rollout: bool = typer.Option(
         False,
         "--before-rollout",
-        help="Only what the version that still serves can live with; run it again without this "
-        "after the new version runs everywhere.",
+        help="apply only what the running version can work with; run again without this option "
+        "once the new version runs everywhere",
     ),
 ) -> None:
     """Apply the migrations that are missing."""
@@ -73,14 +73,14 @@ def upgrade(
     for name in (name for name in missing if name not in left):
         console.print(f"applied {name}", highlight=False)
     if left:
-        console.print(f"after the roll-out: {', '.join(left)}", highlight=False)
+        console.print(f"left for after the rollout: {', '.join(left)}", highlight=False)
     else:
         console.print("the schema is current")
 
 
 @app.command()
 def check() -> None:
-    """Compare the database with this version, and ask it whether every promise holds."""
+    """Compare the database with this version, and check the ledger's rules."""
     with spoken_errors(), _open_target() as (settings, migrations):
         found = inspect(settings, migrations)
     for finding in found:
@@ -88,4 +88,4 @@ def check() -> None:
     if found:
         gravest = min(found, key=lambda finding: list(SchemaFault).index(finding.fault))
         raise typer.Exit(STATUS[gravest.fault])
-    console.print("the schema is current, and every promise holds")
+    console.print("the schema is current, and every rule of the ledger holds")

@@ -17,7 +17,7 @@ from hamicommon.errors import HamiError, InvalidRequest, NotFound
 from hamictl.commands import answers
 from hamictl.commands.named import HELD, ask, uuid_of, uuid_or_name
 from hamictl.commands.objects import Namespace
-from hamictl.commands.options import KINDS, Answered, At, moment_of
+from hamictl.commands.options import KINDS, Answered, At, kind_and_name, moment_of
 from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
@@ -33,12 +33,12 @@ STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_
 INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
 
 Kind = Annotated[
-    str, typer.Argument(help="pod, node or card; or KIND/NAME", autocompletion=kinds_and_pods)
+    str, typer.Argument(help="pod, node or card, or KIND/NAME", autocompletion=kinds_and_pods)
 ]
 Name = Annotated[
     str,
     typer.Argument(
-        help="its name; of a card the uuid, its beginning, or NODE/INDEX",
+        help="name; of a card the uuid, its first characters, or NODE/INDEX",
         autocompletion=names_after_kind,
     ),
 ]
@@ -51,11 +51,14 @@ def describe(
     at: At = "",
     output: Answered = TABLE,
 ) -> None:
-    """Show all that is known of a pod, a node or a card."""
-    wanted, name = _named(kind, name)
+    """Show everything about one pod, node or card."""
+    wanted, name = kind_and_name(kind, name)
     if wanted == "pod":
         if at:
-            raise typer.BadParameter("a pod is described as it is now", param_hint="--at")
+            raise typer.BadParameter(
+                "works with nodes and cards only; `hamictl history POD` shows the past",
+                param_hint="--at",
+            )
         _pod(name, namespace, output)
         return
     moment = moment_of(at, "--at")
@@ -67,8 +70,8 @@ def describe(
         then = "" if moment is None else f" at {shown_time(moment)}"
         with spoken_errors():
             raise NotFound(
-                f"{wanted} {name} was not there{then}: `hamictl who {name} --since 30d` has "
-                f"who was on it"
+                f"{wanted} {name} did not exist{then}; `hamictl who {name} --since 30d` shows "
+                f"its holders"
             )
     parts = {"": about}
     if wanted == "node":
@@ -78,14 +81,6 @@ def describe(
     span = {"since": until - timedelta(days=30), "until": until}
     parts["Incidents of 30 days"] = ask("card-incidents", {**where, **span})
     _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
-
-
-def _named(kind: str, name: str) -> tuple[str, str]:
-    if not name:
-        kind, _, name = kind.partition("/")
-    if kind not in KINDS or not name:
-        raise typer.BadParameter("pod NAME, node NAME or card UUID is wanted", param_hint="KIND")
-    return KINDS[kind], name
 
 
 def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
@@ -109,7 +104,7 @@ async def _troubled_cards(namespace: str, name: str) -> object:
         scheduler = target.scheduler_client()
         found = await scheduler.get(f"/v1/pods/{quote(uid, safe='')}/explain")
     except HamiError as exc:
-        note(f"whether its cards are as granted is unknown: {exc}")
+        note(f"the state of its cards is unknown: {exc}")
         return None
     return found.get("cards")
 
@@ -151,19 +146,19 @@ def open_page(
     kind: Annotated[
         str,
         typer.Argument(
-            help="pod, node or card, or a pod's name; without it the overview",
+            help="pod, node or card, or the name of a pod (default: the overview)",
             autocompletion=kinds_and_pods,
         ),
     ] = "",
     name: Name = "",
     namespace: Namespace = "default",
 ) -> None:
-    """Print the address of a page, and open it where there is a browser."""
+    """Print the address of a page and open it in a browser."""
     with spoken_errors():
         url = find_target().pages_url
         if not url:
             raise InvalidRequest(
-                "where are the pages? start a local system with `hamictl up`, "
+                "the address of the pages is unknown: start a local system with `hamictl up`, "
                 "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
             )
     if kind and not name and kind.partition("/")[0] not in KINDS:
@@ -171,12 +166,12 @@ def open_page(
         kind, name = "pod", kind
     path = ""
     if kind:
-        kind, name = _named(kind, name)
+        kind, name = kind_and_name(kind, name)
         path = _path(kind, run(uuid_of(name)) if kind == "card" else name, namespace)
     address = f"{url.rstrip('/')}/{path}"
     if run(_is_missing(address)):
         with spoken_errors():
-            raise NotFound(f"there is no page of {kind} {name}: {_known_by(kind)}")
+            raise NotFound(f"{kind} {name} has no page: {_known_by(kind)}")
     sys.stdout.write(f"{address}\n")
     if console.is_terminal:
         webbrowser.open(address)
@@ -188,14 +183,14 @@ async def _is_missing(address: str) -> bool:
         async with httpx.AsyncClient(timeout=PAGE_TIMEOUT_S) as client:
             return (await client.get(address)).status_code == HTTPStatus.NOT_FOUND
     except httpx.HTTPError as exc:
-        note(f"{address} does not answer: {exc or type(exc).__name__}")
+        note(f"the pages at {address} are unavailable: {exc or type(exc).__name__}")
         return False
 
 
 def _known_by(kind: str) -> str:
     if kind == "pod":
-        return "`hamictl get pods` has those known, and the ledger those that asked for a card"
-    return f"`hamictl get {kind}s` has those known"
+        return "`hamictl get pods` lists all; only pods that asked for a card have a page"
+    return f"`hamictl get {kind}s` lists all"
 
 
 def _path(kind: str, name: str, namespace: str) -> str:

@@ -10,11 +10,14 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--device-config", help="HAMi's device-config.yaml")
+    Path | None,
+    typer.Option("--device-config", help="HAMi's device-config.yaml (default: its own values)"),
 ]
-Ascend = Annotated[bool, typer.Option("--enable-ascend", help="also Ascend cards, as in HAMi")]
+Ascend = Annotated[
+    bool, typer.Option("--enable-ascend", help="also serve Ascend cards, as in HAMi")
+]
 Iluvatar = Annotated[
-    bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
+    bool, typer.Option("--enable-iluvatar", help="also serve Iluvatar cards, as in HAMi")
 ]
 
 

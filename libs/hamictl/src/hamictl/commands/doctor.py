@@ -33,8 +33,8 @@ from hamictl.commands.options import Answered
 from hamictl.commands.runner import run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
-from hamictl.output.records import TABLE, Records, TableColumn
-from hamictl.output.terminal import shown_time
+from hamictl.output.records import TABLE, Records, TableColumn, plain_column
+from hamictl.output.terminal import now_text, shown_time
 from hamictl.questions import QuestionClient
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.target import Installation, find_target
@@ -65,9 +65,9 @@ SET_TO_LOCK = "binding is set to lock"
 
 
 def doctor(output: Answered = TABLE) -> None:
-    """Show what is missing of the installation, part by part.
+    """Check each part of the installation and name the next step.
 
-    Ends with status 6 when a part is missing. A quota or a cordon without effect is shown, too.
+    Exits with 6 if a part is missing. Quotas and cordons without effect are shown too.
     """
     found = run(examined(find_target()))
     rows = [
@@ -75,10 +75,10 @@ def doctor(output: Answered = TABLE) -> None:
         for f in found
     ]
     columns = (
-        TableColumn("PART", lambda row: str(row["part"]), "part"),
-        TableColumn("STATE", lambda row: f"{_GLYPHS[PartState(row['state'])]} {row['state']}"),
-        TableColumn("WHAT", lambda row: str(row["detail"]), "detail"),
-        TableColumn("NEXT", lambda row: str(row["next"] or ""), "next"),
+        plain_column("PART", "part"),
+        TableColumn("STATUS", lambda row: f"{_GLYPHS[PartState(row['state'])]} {row['state']}"),
+        plain_column("DETAIL", "detail"),
+        plain_column("NEXT", "next", absent=""),
     )
     shown = Records(
         kind="Part",
@@ -86,7 +86,7 @@ def doctor(output: Answered = TABLE) -> None:
         columns=columns,
         rows=rows,
         name=lambda row: f"part/{row['part']}",
-        as_of=datetime.now(UTC).isoformat(timespec="seconds"),
+        as_of=now_text(),
     )
     render.write(shown, output)
     if any(each.state is PartState.MISSING for each in found):
@@ -124,7 +124,7 @@ def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding
             if each.part in _NEEDS.get(answered.part, ()) and each.state is PartState.MISSING
         ]
         if installed.state is PartState.WELL and answered.state is PartState.MISSING and lacking:
-            first = f"first {' and '.join(lacking)}, above"
+            first = f"repair {' and '.join(lacking)} first"
             detail = "; ".join(filter(None, (installed.detail, answered.detail)))
             answered = unknown(answered.part, detail, first)
         found.append(answered)
@@ -139,22 +139,22 @@ async def _ask_part(target: Installation, found: PartFinding) -> PartFinding:
         return found
     if not address:
         variable = "HAMI_METRICS_URL" if found.part == "metrics" else "HAMI_SCHEDULER_URL"
-        return well(found.part, f"{found.detail}; {variable} is not set, so it was not asked")
+        return well(found.part, f"{found.detail}; not asked, as {variable} is not set")
     return await _part(found.part, lambda: ask(target), PAGE)
 
 
 async def _local(target: Installation) -> list[PartFinding]:
     """Services on this machine, or in containers beside this one: all are asked at once."""
     backends = {"postgres": target.postgres_dsn, **target.backends}
-    step = "hamictl down, then hamictl up" if target.local else "its log"
+    step = "hamictl down, then hamictl up" if target.local else "see its log"
     asked = await asyncio.gather(
         *(
             _backend(part, backends.get(part.lower()), step)
             for part in ("Postgres", "Redis", "NATS")
         ),
-        _part("scheduler", lambda: _scheduler(target), target.scheduler.log or "its log"),
+        _part("scheduler", lambda: _scheduler(target), target.scheduler.log or "see its log"),
         _part("agents", lambda: _agents(target), ""),
-        _part("metrics", lambda: _metrics(target), target.metrics.log or "its log"),
+        _part("metrics", lambda: _metrics(target), target.metrics.log or "see its log"),
     )
     parts = behind([(well(each.part, ""), each) for each in asked])
     control_plane, binding = await _control_plane(target)
@@ -167,7 +167,7 @@ async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[
     binding: list[PartFinding] = []
     if target.kubeconfig is None:
         found.append(
-            missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
+            missing("API server", "no cluster is configured", "hamictl up, or set KUBECONFIG=FILE")
         )
     else:
         try:
@@ -208,24 +208,25 @@ async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[
 
 
 def ledger_finding(broken: Sequence[str]) -> PartFinding:
-    """The line about what the ledger promises, as `hamictl db check` asks it."""
+    """The line about the rules of the ledger, as `hamictl db check` checks them."""
     if not broken:
         return well("ledger", "its counters, grants and history agree with each other")
-    more = len(broken) - SETTINGS_SHOWN
-    rest = f"; and {more} more" if more > 0 else ""
-    return wrong("ledger", f"{'; '.join(broken[:SETTINGS_SHOWN])}{rest}", "hamictl db check")
+    return wrong("ledger", _first_of(broken), "hamictl db check")
+
+
+def _first_of(texts: Sequence[str]) -> str:
+    """The first of the texts, and how many more there are."""
+    more = len(texts) - SETTINGS_SHOWN
+    return "; ".join(texts[:SETTINGS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
-    """The line about what people set and nothing follows from."""
+    """The line about settings of people that have no effect."""
     if not rows:
         return well("settings", "every quota and every cordon of a card has an effect")
-    shown = "; ".join(vain_setting(row) for row in rows[:SETTINGS_SHOWN])
-    more = len(rows) - SETTINGS_SHOWN
-    rest = f"; and {more} more" if more > 0 else ""
     pages = {"ResourceQuota": "docs/tasks.md (Quotas)", "Node": "docs/operations.md (One card)"}
     next_step = ", ".join(dict.fromkeys(pages[str(row["kind"])] for row in rows))
-    return wrong("settings", f"{shown}{rest}", next_step)
+    return wrong("settings", _first_of([vain_setting(row) for row in rows]), next_step)
 
 
 async def _api_server(api: KubeApi) -> PartFinding:
@@ -237,7 +238,7 @@ async def _binding(api: KubeApi) -> PartFinding:
     try:
         nodes = (await api.get("/api/v1/nodes")).get("items", [])
     except Forbidden:
-        return unknown("binding", "nodes may not be listed")
+        return unknown("binding", "no permission to list nodes")
     return binding_finding(nodes)
 
 
@@ -249,7 +250,7 @@ def binding_finding(nodes: Sequence[Json]) -> PartFinding:
     shown = {str(node["metadata"]["name"]): binding_row(node) for node in nodes}
     known = {name: row for name, row in shown.items() if row["binding"]}
     if not known:
-        return unknown("binding", "no node-agent has written how its node binds")
+        return unknown("binding", "no node-agent has reported its node's way of binding")
     held_up = [
         f"{name}: {row['binding_reason']}"
         for name, row in known.items()
@@ -258,13 +259,11 @@ def binding_finding(nodes: Sequence[Json]) -> PartFinding:
     late = sum(row["binding"] == "late" for row in known.values())
     if not held_up:
         locked = len(known) - late
-        by_setting = f", {locked} take the node lock by their setting" if locked else ""
+        by_setting = f", {locked} use the node lock, as configured" if locked else ""
         return well("binding", f"{late} nodes bind late{by_setting}")
-    more = len(held_up) - SETTINGS_SHOWN
-    rest = f"; and {more} more" if more > 0 else ""
     detail = f"{len(held_up)} of {len(known)} nodes can't bind late and take one pod at a time: "
     step = "docs/node-agent.md (Late binding)"
-    return wrong("binding", f"{detail}{'; '.join(held_up[:SETTINGS_SHOWN])}{rest}", step)
+    return wrong("binding", f"{detail}{_first_of(held_up)}", step)
 
 
 async def _webhook(api: KubeApi) -> PartFinding:
@@ -276,12 +275,12 @@ async def _webhook(api: KubeApi) -> PartFinding:
     ]
     if not registered:
         return missing(
-            "webhook", "no MutatingWebhookConfiguration of ours", "kubectl apply -k k8s/base"
+            "webhook", "no MutatingWebhookConfiguration of HAMi", "kubectl apply -k k8s/base"
         )
     names = ", ".join(item["metadata"]["name"] for item in registered)
     for item in registered:
         if problem := ca_bundle_problem(item):
-            step = "the Job of its certificate, or cert-manager, writes it again"
+            step = "run the Job of its certificate again, or see cert-manager"
             return missing("webhook", f"the API server does not trust it: {problem}", step)
     return well("webhook", f"{names} is registered")
 
@@ -289,11 +288,13 @@ async def _webhook(api: KubeApi) -> PartFinding:
 async def _scheduler(target: Installation) -> PartFinding:
     address = target.need_scheduler()
     nodes = await SchedulerClient(address).rows("/v1/nodes")
-    return well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
+    return well("scheduler", f"{address.url} is reachable, {len(nodes)} nodes registered")
 
 
 async def _backend(part: str, url: str | None, step: str) -> PartFinding:
-    return await _connected(part, url, step) if url else unknown(part, "its address is not known")
+    return (
+        await _connected(part, url, step) if url else unknown(part, "its address is not configured")
+    )
 
 
 async def _connected(part: str, url: str, step: str) -> PartFinding:
@@ -302,15 +303,15 @@ async def _connected(part: str, url: str, step: str) -> PartFinding:
         host, port = parts.hostname or "", parts.port or 0
     except ValueError:
         # Such as a DSN of several servers.
-        return unknown(part, "its address is not that of one server")
+        return unknown(part, "its address names several servers")
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as exc:
-        why = str(exc) or "nothing answered in time"
+        why = str(exc) or f"no answer within {CONNECT_S:g} s"
         return missing(part, f"{host}:{port}: {why}", step)
     writer.close()
-    return well(part, f"{host}:{port} takes connections")
+    return well(part, f"{host}:{port} accepts connections")
 
 
 async def _agents(target: Installation) -> PartFinding:
@@ -326,10 +327,12 @@ async def _agents(target: Installation) -> PartFinding:
     silent = _silent(rows, datetime.now(UTC))
     if silent:
         named = ", ".join(f"{name} (since {shown_time(at)})" for name, at in silent[:5])
-        return missing("agents", f"{len(silent)} of {len(rows)} are silent: {named}", "its log")
+        return missing(
+            "agents", f"{len(silent)} of {len(rows)} do not report: {named}", "see its log"
+        )
     cards = sum(row["cards"] for row in rows)
     sick = sum(row["cards"] - row["healthy_cards"] for row in rows)
-    trouble = f", {sick} of them not healthy" if sick else ""
+    trouble = f", {sick} of them unhealthy" if sick else ""
     return well("agents", f"{len(rows)} nodes with {cards} cards report{trouble}")
 
 
@@ -350,7 +353,9 @@ async def _metrics(target: Installation) -> PartFinding:
     client = QuestionClient(target)
     questions = await client.questions()
     if not questions:
-        raise Unavailable("it answers, and knows no question")
+        raise Unavailable("reachable, but without named questions")
     name = await client.cluster_name()
     of = f" about {name}" if name else ""
-    return well("metrics", f"{target.metrics.url} answers {len(questions)} questions{of}")
+    return well(
+        "metrics", f"{target.metrics.url} is reachable, {len(questions)} named questions{of}"
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -21,15 +20,16 @@ from hamictl.commands.options import (
     Selector,
     Since,
     Until,
+    kind_of,
     moment_of,
 )
 from hamictl.commands.pod_names import names_after_kind
 from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
 from hamictl.output.records import TABLE, Records, Row
-from hamictl.output.terminal import console, note
+from hamictl.output.terminal import console, note, now_text
 from hamictl.scheduler_client import SchedulerClient
-from hamictl.target import Installation, find_target
+from hamictl.target import find_target
 from hamictl.view import cluster_state, lists
 from hamictl.view.named import records_of
 
@@ -67,7 +67,7 @@ def get(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="only these; of a pod also NAMESPACE/NAME, of a card the uuid",
+            help="only these: names, NAMESPACE/NAME of a pod, the uuid of a card",
             autocompletion=names_after_kind,
         ),
     ] = None,
@@ -79,15 +79,11 @@ def get(
     since: Since = "",
     until: Until = "",
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="again every 2 s, until Ctrl-C")
+        bool, typer.Option("--watch", "-w", help="print again every 2 s until Ctrl-C")
     ] = False,
 ) -> None:
-    """Show nodes, cards, pods, who holds which slice, decisions, or quotas."""
-    if kind not in KINDS:
-        raise typer.BadParameter(
-            f"{kind!r}: {', '.join(dict.fromkeys(KINDS.values()))} is wanted", param_hint="KIND"
-        )
-    wanted = KINDS[kind]
+    """List nodes, cards, pods, allocations, decisions or quotas."""
+    wanted = kind_of(kind, KINDS)
     space = "" if all_namespaces else namespace
     _check(wanted, selector=selector, at=at, since=since, until=until, watch=watch)
     while True:
@@ -109,7 +105,7 @@ def of_names(found: Records, kind: str, names: Sequence[str]) -> Records:
     for name in names:
         rows = [row for row in found.rows if name in _names(found.name(row))]
         if not rows:
-            raise NotFound(f"no {name} among the {kind}: `hamictl get {kind}` has those known")
+            raise NotFound(f"{kind}: {name} not found; `hamictl get {kind}` lists all")
         chosen += rows
     return replace(found, rows=chosen)
 
@@ -125,12 +121,14 @@ def _check(kind: str, *, selector: str, at: str, since: str, until: str, watch: 
     if selector and kind not in ("pods", "nodes"):
         raise typer.BadParameter(f"{kind} have no labels", param_hint="--selector")
     if at and kind not in THEN:
-        raise typer.BadParameter(f"{kind} are not kept: {', '.join(THEN)} are", param_hint="--at")
+        raise typer.BadParameter(f"works with {', '.join(THEN)} only", param_hint="--at")
     if (since or until) and kind != "decisions":
         option = "--since" if since else "--until"
-        raise typer.BadParameter("only decisions are of a time; --at is", param_hint=option)
+        raise typer.BadParameter("works with decisions only; use --at TIME", param_hint=option)
     if at and watch:
-        raise typer.BadParameter("what was does not change", param_hint="--watch")
+        raise typer.BadParameter(
+            "does not work with --at: the past does not change", param_hint="--watch"
+        )
 
 
 def _found(kind: str, namespace: str, selector: str, at: str, since: str, until: str) -> Records:
@@ -153,50 +151,46 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
 async def listed(kind: str, *, namespace: str, selector: str) -> Records:
     """The rows of a kind, as they are now. Raises: HamiError."""
     target = find_target()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = now_text()
     if kind == "devices":
-        return lists.devices(await _scheduler(target).rows("/v1/devices"), now)
+        return lists.devices(await target.scheduler_client().rows("/v1/devices"), now)
     if kind == "allocations":
         where = {"namespace": namespace} if namespace else {}
-        found = await _scheduler(target).rows("/v1/allocations", live="true", **where)
+        found = await target.scheduler_client().rows("/v1/allocations", live="true", **where)
         return lists.allocations(found, now)
     async with open_kube_api(target.need_kubeconfig()) as api:
         state = await cluster_state.look(
-            api, _scheduler(target), namespace=namespace, selector=selector
+            api, target.scheduler_client(), namespace=namespace, selector=selector
         )
         if namespace and kind == "pods" and not state.pods:
             await _need_namespace(api, namespace)
     for missing in state.missing:
-        note(f"not asked: {missing}")
+        note(f"unavailable: {missing}")
     if kind == "pods":
         return lists.pods(cluster_state.pod_rows(state), now)
     return lists.nodes(cluster_state.node_rows(state), now, cluster_state.cards_by_node(state))
 
 
 async def _need_namespace(api: KubeApi, namespace: str) -> None:
-    """Raises: NotFound; who may not ask about namespaces is shown the empty list."""
+    """Raises NotFound; a user who may not read namespaces is shown the empty list."""
     try:
         await api.get(f"/api/v1/namespaces/{namespace}")
     except NotFound:
-        raise NotFound(f"there is no namespace {namespace}") from None
+        raise NotFound(f"namespace {namespace} does not exist") from None
     except (Forbidden, Unavailable):
         return
 
 
 async def _note_vain_quotas(namespace: str) -> None:
-    """Names, on standard error, the ResourceQuotas that limit nothing."""
+    """Name, on standard error, the ResourceQuotas that limit nothing."""
     scheduler = find_target().scheduler
     if not scheduler.url:
         return
     try:
         rows = await SchedulerClient(scheduler).rows_if_known("/v1/vain-settings")
     except (Forbidden, Unavailable) as exc:
-        note(f"not asked for quotas that limit nothing: {exc}")
+        note(f"quotas without effect are unknown: {exc}")
         return
     for row in rows or ():
         if row["kind"] == "ResourceQuota" and namespace in ("", row["namespace"]):
             note(lists.vain_setting(row))
-
-
-def _scheduler(target: Installation) -> SchedulerClient:
-    return target.scheduler_client()

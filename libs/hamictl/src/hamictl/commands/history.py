@@ -19,7 +19,7 @@ from hamictl.commands.answers import (
 )
 from hamictl.commands.named import ask, card_or_node, uuid_or_name
 from hamictl.commands.objects import Namespace
-from hamictl.commands.options import Answered, Since, Until, moment_of, since_of
+from hamictl.commands.options import KINDS, Answered, Since, Until, moment_of, since_of
 from hamictl.commands.pod_names import pod_names
 from hamictl.commands.runner import run
 from hamictl.output import render
@@ -32,10 +32,7 @@ from hamictl.view.history import changes, earlier_line, place_changes, uids_newe
 PODS_SHOWN = 20
 """Pods of one name; a controller that makes the same pod over and over has many."""
 NODES_ASKED = 20
-PLACES = {
-    **dict.fromkeys(("node", "nodes", "no"), "node"),
-    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
-}
+PLACES = {name: kind for name, kind in KINDS.items() if kind != "pod"}
 SPAN = timedelta(days=1)
 """Span of a node's or a card's history without --since."""
 _ONE_EARLIER = "1 earlier pod had this name:"
@@ -46,22 +43,22 @@ def history(
         str,
         typer.Argument(
             metavar="POD|NODE|CARD",
-            help="name of a pod, also of one that is gone, or its uid; or node/NAME, card/UUID, "
+            help="name or uid of a pod, also of a deleted one; node/NAME; card/UUID; "
             "card/NODE/INDEX",
             autocompletion=pod_names,
         ),
     ],
-    name: Annotated[str, typer.Argument(help="its name, where the first is a kind")] = "",
+    name: Annotated[str, typer.Argument(help="name, if the first argument is a kind")] = "",
     namespace: Namespace = "default",
     since: Since = "",
     until: Until = "",
     output: Answered = TABLE,
 ) -> None:
-    """Show every state that the slices of a pod, a node or a card went through."""
+    """List the state changes of a pod, a node or a card."""
     thing = _thing(thing, name)
     begin, end = since_of(since), moment_of(until, "--until")
     if begin is not None and begin >= (end or datetime.now(UTC)):
-        raise typer.BadParameter("it is not before --until", param_hint="--since")
+        raise typer.BadParameter("is not before --until", param_hint="--since")
     place = run(_pod_or_place(thing, namespace, (begin, end), output))
     if place is not None:
         _of_place(place, begin, end, output)
@@ -71,8 +68,8 @@ def _thing(thing: str, name: str) -> str:
     """`node node-1` is `node/node-1`. Raises: typer.BadParameter."""
     if not name:
         return thing
-    if thing not in PLACES and thing not in ("pod", "pods", "po"):
-        raise typer.BadParameter(f"{thing!r}: pod, node or card is wanted", param_hint="KIND")
+    if thing not in KINDS:
+        raise typer.BadParameter(f"{thing!r}: use pod, node or card", param_hint="KIND")
     return f"{'pod' if thing == 'po' else thing}/{name}"
 
 
@@ -135,13 +132,13 @@ async def _of_pod(
         rows += with_cards(_within(found, *span), granted, index_of)
     render.write(changes(rows, "/".join(pod)), output)
     if output.for_people and not granted:
-        note(f"it was never placed: `hamictl explain {'/'.join(pod)}` has the reason")
+        note(f"the pod was never placed: `hamictl explain {'/'.join(pod)}` has the reason")
     if output.for_people and earlier:
         note(f"{len(earlier)} earlier pods had this name:" if len(earlier) > 1 else _ONE_EARLIER)
         for uid in earlier[:PODS_SHOWN]:
             note(f"  {earlier_line(uid, granted)}")
     if len(earlier) >= PODS_SHOWN:
-        note(f"only the newest {PODS_SHOWN} are shown (`hamictl history UID` has any other)")
+        note(f"only the newest {PODS_SHOWN} are shown (`hamictl history UID` shows any other)")
 
 
 def _within(rows: Sequence[Row], begin: datetime | None, end: datetime | None) -> list[Row]:
@@ -166,7 +163,7 @@ async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) 
 def _of_place(
     place: dict[str, object], begin: datetime | None, end: datetime | None, output: OutputFormat
 ) -> None:
-    """The steps of all grants of a node or a card, and when its cards were sick."""
+    """The steps of all grants of a node or a card, and when its cards were unhealthy."""
     until = end or datetime.now(UTC)
     since = begin or until - SPAN
     span = {"since": since, "until": until}
@@ -176,4 +173,4 @@ def _of_place(
     incidents = ask("card-incidents", {**place, **span}).rows
     render.write(place_changes(steps, slices, incidents, since, until), output)
     if output.for_people and begin is None:
-        note("of the last 24 hours: --since has longer ones")
+        note("showing the last 24 hours; use --since for more")

@@ -36,7 +36,7 @@ class PartFinding:
 
 
 def missing(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """Return the finding that the part is not there, or does not work."""
+    """Return the finding that the part is absent, or does not work."""
     return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
 
 
@@ -116,7 +116,7 @@ async def read(api: KubeApi) -> Installed:
 def findings(seen: Installed) -> list[PartFinding]:
     """A line for each part, in the order in which one needs the other."""
     if not seen.present:
-        return [missing("installation", f"there is no namespace {seen.namespace}", APPLY)]
+        return [missing("installation", f"namespace {seen.namespace} does not exist", APPLY)]
     return [
         _credentials(seen),
         _store(seen, "Postgres", "hami-postgres"),
@@ -132,15 +132,17 @@ def findings(seen: Installed) -> list[PartFinding]:
 
 def _credentials(seen: Installed) -> PartFinding:
     if seen.trusted is None:
-        return unknown("credentials", "the ConfigMap hami-ca may not be read")
+        return unknown("credentials", "no permission to read ConfigMap hami-ca")
     if seen.trusted:
-        return well("credentials", f"hami-bootstrap has made them in {seen.namespace}")
+        return well("credentials", f"created by hami-bootstrap in {seen.namespace}")
     job = next(iter(_unfinished(seen, "hami-bootstrap")), None)
     if job is None:
-        return missing("credentials", "no ConfigMap hami-ca, and no Job hami-bootstrap", APPLY)
+        return missing(
+            "credentials", "neither ConfigMap hami-ca nor Job hami-bootstrap found", APPLY
+        )
     return missing(
         "credentials",
-        f"Job {job} has not made them{_reason(seen, 'hami-bootstrap')}",
+        f"Job {job} has not created them{_reason(seen, 'hami-bootstrap')}",
         _way_out(seen, "hami-bootstrap") or f"kubectl --namespace {seen.namespace} logs job/{job}",
     )
 
@@ -148,7 +150,7 @@ def _credentials(seen: Installed) -> PartFinding:
 def _store(seen: Installed, part: str, name: str) -> PartFinding:
     own = seen.services is not None and name not in seen.services
     if own and seen.workloads is not None and name not in seen.workloads:
-        return unknown(part, f"neither Service nor StatefulSet {name}: one of your own?")
+        return unknown(part, f"neither Service nor StatefulSet {name} found; a store of your own?")
     return workload(seen, part, name)
 
 
@@ -168,10 +170,10 @@ def _migrations(seen: Installed) -> list[PartFinding]:
 def workload(seen: Installed, part: str, name: str) -> PartFinding:
     """Whether all its pods are ready, and if not, why."""
     if seen.workloads is None:
-        return unknown(part, f"the workloads of {seen.namespace} may not be read")
+        return unknown(part, f"no permission to read the workloads of {seen.namespace}")
     found = seen.workloads.get(name)
     if found is None:
-        return missing(part, f"no {name} in {seen.namespace}", APPLY)
+        return missing(part, f"{name} not found in {seen.namespace}", APPLY)
     lacking = not_ready(found)
     if lacking:
         return missing(part, f"{name}: {lacking}{_reason(seen, name)}", _step(seen, name))
@@ -184,15 +186,15 @@ def not_ready(found: Json) -> str:
     wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
     ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
     if "desiredNumberScheduled" not in status and wanted == 0:
-        return "it is scaled to 0"
+        return "scaled to 0"
     return "" if ready >= wanted else f"{ready} of {wanted} pods are ready"
 
 
 def _webhook(seen: Installed) -> PartFinding:
     if seen.registration is None:
-        return missing("webhook", "no MutatingWebhookConfiguration hami-webhook", APPLY)
+        return missing("webhook", "MutatingWebhookConfiguration hami-webhook not found", APPLY)
     if not seen.registration:
-        return unknown("webhook", "the MutatingWebhookConfiguration may not be read")
+        return unknown("webhook", "no permission to read the MutatingWebhookConfiguration")
     if problem := ca_bundle_problem(seen.registration):
         return missing(
             "webhook",
@@ -288,7 +290,7 @@ def _reason(seen: Installed, name: str) -> str:
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 return f" (not scheduled: {condition.get('message')})"
     refusal = _refusal(seen, name)
-    return f" (no pod may be created: {refusal})" if refusal else ""
+    return f" (creating a pod is refused: {refusal})" if refusal else ""
 
 
 def _refusal(seen: Installed, name: str) -> str:

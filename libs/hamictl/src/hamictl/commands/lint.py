@@ -47,11 +47,11 @@ SCHEDULER_NAME = "hami-scheduler"
 def lint(
     file: simulate.Manifests = [],  # noqa: B006 (typer reads it, nobody writes it)
     live: Annotated[
-        bool, typer.Option("--live", help="ask the running system (a dry run), not this command")
+        bool, typer.Option("--live", help="ask the running system by a dry run")
     ] = False,
     jsonl: Annotated[
         bool,
-        typer.Option("--jsonl", help='lines {"name", "pod"} on stdin, one answer each on stdout'),
+        typer.Option("--jsonl", help='read lines {"name", "pod"}, write one answer each'),
     ] = False,
     cluster: simulate.ClusterFile = "",
     device_config: ConfigFile = None,
@@ -60,22 +60,24 @@ def lint(
     node_policy: simulate.NodePolicy = "binpack",
     gpu_policy: simulate.GpuPolicy = "spread",
     scheduler_name: Annotated[
-        str, typer.Option("--scheduler-name", help="as the webhook is configured")
+        str, typer.Option("--scheduler-name", help="scheduler name of the webhook's configuration")
     ] = SCHEDULER_NAME,
     force: Annotated[
         bool,
         typer.Option(
             "--force-overwrite-default-scheduler/--no-force-overwrite-default-scheduler",
-            help="take pods that name default-scheduler as if they named none, as in HAMi",
+            help="take over pods that name default-scheduler, as in HAMi",
         ),
     ] = True,
     never_fits: Annotated[
         NeverFits,
-        typer.Option("--never-fits", help="with --cluster: pods that no node could ever take"),
+        typer.Option(
+            "--never-fits", help="with --cluster: verdict for pods that no node could ever take"
+        ),
     ] = "warn",
     tampering: Annotated[
         TamperingMode,
-        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING, as the webhook has it"),
+        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING of the webhook"),
     ] = "refuse",
     trusted_namespaces: Annotated[
         str, typer.Option("--trusted-namespaces", help="HAMI_ADMISSION_TRUSTED_NAMESPACES")
@@ -84,15 +86,15 @@ def lint(
         str | None,
         typer.Option(
             "--priority-namespaces",
-            help="HAMI_ADMISSION_PRIORITY_NAMESPACES; without it such pods are warned of",
+            help="HAMI_ADMISSION_PRIORITY_NAMESPACES (default: warn of such pods)",
         ),
     ] = None,
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Show what admission would answer: refusals, warnings, what would be filled in.
+    """Check pods and quotas against admission before creating them.
 
-    Ends with status 6 when a pod would be refused.
+    Exits with 6 if a pod would be refused.
     """
     with spoken_errors():
         vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)
@@ -119,7 +121,7 @@ def lint(
             _batch(linter, live)
             return
         if not file:
-            raise InvalidRequest("-f is wanted, or --jsonl")
+            raise InvalidRequest("-f is required, or --jsonl")
         objects = [item for each in file for item in _judged_of(each, namespace)]
         verdicts = (
             run_interruptible(_live(linter, objects))
@@ -128,7 +130,7 @@ def lint(
         )
     _show([_name(each) for each in objects], verdicts, output)
     if not live and not cluster and any(map(_chooses_cards, objects)):
-        note("annotations that choose cards were not compared with any: use --live or --cluster")
+        note("annotations that choose cards were not checked: use --live or --cluster")
     if not all(verdict.allowed for verdict in verdicts):
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
@@ -138,7 +140,7 @@ def _judged_of(source: str, namespace: str) -> list[Json]:
     manifest = simulate.manifest_of(source, namespace)
     for name in manifest.left_out:
         if not name.startswith(f"{QUOTA}/"):
-            console.print(f"{name} left out: it means no pod", style="yellow")
+            console.print(f"{name} skipped: not a pod or a workload", style="yellow")
     return [*manifest.pods, *manifest.quotas]
 
 
@@ -159,7 +161,7 @@ def _knowledge(source: str, vendors: Vendors) -> Knowledge:
     ]
     found = read_cluster(nodes, (), vendors)
     for problem in found.problems:
-        console.print(f"left out: {problem}", style="yellow", highlight=False)
+        console.print(f"skipped: {problem}", style="yellow", highlight=False)
     cards = IdleCards(vendors)
     for node in found.nodes:
         devices = [state.usage.device for state in found.view.cards(node)]
@@ -188,8 +190,8 @@ async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
         with suppress(NotFound, Forbidden):
             if problem := ca_bundle_problem(await api.get(CONFIGURATION_PATH)):
                 raise Unavailable(
-                    f"the API server can't ask the webhook: {problem}; `hamictl doctor` shows what "
-                    "to do"
+                    f"the API server can't call the webhook: {problem}; `hamictl doctor` names the "
+                    "next step"
                 )
         return [await _ask_server(api, pod, linter.verdict(pod)) for pod in pods]
 

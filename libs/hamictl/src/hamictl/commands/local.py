@@ -85,39 +85,41 @@ _REFRESH_S = 1.0
 
 
 def up(
-    nodes: Annotated[int, typer.Option(help="simulated nodes")] = 3,
+    nodes: Annotated[int, typer.Option(help="number of simulated nodes")] = 3,
     gpus: Annotated[int, typer.Option(help="cards per node")] = 4,
     model: Annotated[str, typer.Option(help="product name of the cards")] = "NVIDIA A100-SXM4-80GB",
-    memory_mib: Annotated[int, typer.Option(help="memory per card")] = 81920,
+    memory_mib: Annotated[int, typer.Option(help="memory per card, in MiB")] = 81920,
     own_cards: Annotated[
         bool,
-        typer.Option("--own-cards", help="one node with the NVIDIA cards of this machine instead"),
+        typer.Option(
+            "--own-cards", help="start one node with the NVIDIA cards of this machine instead"
+        ),
     ] = False,
     driver_folder: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             file_okay=False,
-            help="their driver's libraries, where the loader does not find them",
+            help="folder of the driver's libraries (default: the loader's)",
         ),
     ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="use this API server instead of the emulated one")
     ] = None,
     external_node: Annotated[
-        list[str] | None, typer.Option(help="admit this node's own agent (may be repeated)")
+        list[str] | None, typer.Option(help="admit the agent of this node (may be repeated)")
     ] = None,
     kubelet_flag: Annotated[
-        list[str] | None, typer.Option(help="for the simulated kubelets", hidden=True)
+        list[str] | None, typer.Option(help="flag of the simulated kubelets", hidden=True)
     ] = None,
     node_policy: Annotated[
-        Literal["binpack", "spread", "fragmentation"], typer.Option(help="of pods that name none")
+        Literal["binpack", "spread", "fragmentation"], typer.Option(help="default node policy")
     ] = "binpack",
-    gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "",
+    gpu_policy: Annotated[str, typer.Option(help="default card policy: binpack, spread, ...")] = "",
     score_pods_without_cards: Annotated[
         bool,
         typer.Option(
-            "--score-pods-without-cards", help="they leave the CPU beside idle cards alone"
+            "--score-pods-without-cards", help="keep pods without cards off nodes with idle cards"
         ),
     ] = False,
     device_config: Annotated[
@@ -132,20 +134,24 @@ def up(
     binding: Annotated[
         Literal["mixed", "lock", "late"],
         typer.Option(
-            help="how containers get their slices: late, by CDI at their start; lock, one pod at a "
-            "time at Allocate; mixed, late but for each third node"
+            help="when containers get their slices: late, at their start by CDI; lock, at "
+            "Allocate, one pod at a time; mixed, late except on every third node"
         ),
     ] = "mixed",
     most_ends: Annotated[
-        int, typer.Option(help="give a process up that ended so often within ten minutes")
+        int, typer.Option(help="maximum restarts of a process within ten minutes")
     ] = 20,
-    fresh: Annotated[bool, typer.Option("--fresh", help="drop the data of earlier runs")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="return when it is ready")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    no_demo: Annotated[bool, typer.Option("--no-demo", help="start no workload")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="delete the data of earlier runs")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="return when the system is ready")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object instead of the board")
+    ] = False,
+    no_demo: Annotated[bool, typer.Option("--no-demo", help="start without the demo pods")] = False,
 ) -> None:
-    """Start everything on this machine and show it; Ctrl-C stops it again."""
-    # Who is asked to end by whatever started it leaves nothing behind either.
+    """Start everything on this machine and show it; Ctrl-C stops it."""
+    # SIGTERM stops the system as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     layout = Layout(folder=Settings().folder.absolute())
     try:
@@ -181,7 +187,7 @@ def up(
     quiet = as_json
     with spoken_errors():
         if kubeconfig is not None and not kubeconfig.exists():
-            raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
+            raise InvalidRequest(f"--kubeconfig {kubeconfig} does not exist")
         # A mistake in it is reported here, not in the logs of three services.
         options.vendors()
         if own_cards:
@@ -212,7 +218,7 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
         _echo(quiet, _pages(state))
-        _echo(quiet, f"already running in {layout.folder}, with the options of its own start")
+        _echo(quiet, f"already running in {layout.folder}; the options of this call have no effect")
         if state["phase"] == "ready":
             return state
         pid = state["supervisor"]["pid"]
@@ -237,7 +243,7 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
 
 
 def _pages(state: dict[str, Any]) -> str:
-    return f"pages: {state['pages_url']} (for this machine alone)"
+    return f"pages: {state['pages_url']} (on this machine only)"
 
 
 async def _until_useful(
@@ -272,7 +278,7 @@ async def _until_useful(
             _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
             await apply_demo(api, pods)
             if not await wait_until_settled(api, pods):
-                _echo(quiet, f"not all pods settled within {SETTLE_TIMEOUT_S:g} s")
+                _echo(quiet, f"some pods are not running after {SETTLE_TIMEOUT_S:g} s")
 
 
 async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
@@ -313,7 +319,7 @@ def down() -> None:
     layout = Layout(folder=Settings().folder.absolute())
     with spoken_errors():
         stopped = stop_running(layout.state)
-    console.print("stopped" if stopped else f"nothing runs in {layout.folder}")
+    console.print("stopped" if stopped else f"no system runs in {layout.folder}")
 
 
 def _echo(quiet: bool, text: str) -> None:

@@ -18,7 +18,14 @@ from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
 from hamictl.commands.runner import run
 from hamictl.output import render
-from hamictl.output.records import TABLE, OutputFormat, Records, Row, TableColumn
+from hamictl.output.records import (
+    TABLE,
+    OutputFormat,
+    Records,
+    Row,
+    TableColumn,
+    plain_column,
+)
 from hamictl.output.terminal import note
 from hamictl.questions import Answered, QuestionClient
 from hamictl.scheduler_client import SchedulerClient
@@ -43,7 +50,7 @@ async def uuid_of(name: str) -> str:
 
 
 async def uuid_or_name(name: str) -> str:
-    """The same; a card that is gone is known by its whole uuid alone, which this then is.
+    """The same; a card that is gone is known by its whole uuid only, which this then is.
 
     Raises: InvalidRequest, Forbidden, Unavailable.
     """
@@ -68,14 +75,14 @@ def chosen(cards: Sequence[Row], name: str, index: str) -> str:
         found = [str(row["device_uuid"]) for row in cards if _begins(row, name)]
     if not found and index and cards:
         node = name.rpartition("/")[0]
-        raise NotFound(f"there is no card {name}: {node} has {_indices(cards)}")
+        raise NotFound(f"card {name} not found: {node} has {_indices(cards)}")
     if not found:
-        raise NotFound(
-            f"there is no card {name}: `hamictl get devices` has the cards that are known"
-        )
+        raise NotFound(f"card {name} not found; `hamictl get devices` lists all")
     if len(found) > 1:
         some = ", ".join(sorted(found)[:NAMED])
-        raise InvalidRequest(f"{len(found)} cards begin with {name}, such as {some}")
+        raise InvalidRequest(
+            f"{name} matches {len(found)} cards, such as {some}: give more of the uuid"
+        )
     return found[0]
 
 
@@ -83,7 +90,7 @@ def _indices(cards: Sequence[Row]) -> str:
     """`cards 0 to 3`, or each index where one is missing between them."""
     known = sorted(int(row["card_index"]) for row in cards)
     if len(known) == 1:
-        return f"card {known[0]} alone"
+        return f"card {known[0]} only"
     if known == list(range(known[0], known[-1] + 1)):
         return f"cards {known[0]} to {known[-1]}"
     return f"cards {', '.join(map(str, known))}"
@@ -112,7 +119,7 @@ async def waiting_by_claims(
     try:
         rows = await SchedulerClient(scheduler).rows_if_known("/v1/pods-by-claims", **query)
     except HamiError as exc:
-        note(f"pods that wait for ResourceClaims are not listed: {exc}")
+        note(f"pods that wait for ResourceClaims are missing from the list: {exc}")
         return []
     return [dict.fromkeys(UNKNOWN) | row for row in rows or () if row["pod_uid"] not in known]
 
@@ -133,7 +140,7 @@ def ask(name: str, parameters: Mapping[str, object]) -> Answered:
     """The whole answer. Ends the verb with a sentence where it can't be had."""
     answer = run(_ask(name, parameters))
     if not answer.complete:
-        note(f"more than {len(answer.rows)} rows: narrow the question")
+        note(f"only the first {len(answer.rows)} rows are shown: narrow the question")
     return answer
 
 
@@ -150,7 +157,7 @@ def who(
     thing: Annotated[
         str,
         typer.Argument(
-            help="a card (uuid, its beginning, or NODE/INDEX), or a node; without it all of them"
+            help="card (uuid, its first characters, or NODE/INDEX) or node (default: all)"
         ),
     ] = "",
     at: At = "",
@@ -158,12 +165,14 @@ def who(
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
-    """Show who holds which card, or who held it then: of all cards, a node, or one card."""
+    """Show who holds cards, now or in the past."""
     moment = moment_of(at, "--at")
     if moment is not None and (since or until):
-        raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
+        raise typer.BadParameter("use --at, or --since and --until, not both", param_hint="--at")
     if (since or until) and not thing:
-        raise typer.BadParameter("of which card or node?", param_hint="THING")
+        raise typer.BadParameter(
+            "a card or node is required with --since and --until", param_hint="THING"
+        )
     times = time_of(since, until)
     where = run(card_or_node(thing)) if thing else {}
     if since or until:
@@ -196,18 +205,19 @@ async def card_or_node(thing: str) -> dict[str, object]:
         if " has card" in str(exc):
             raise
         raise NotFound(
-            f"there is no card and no node {thing}: "
-            "`hamictl get devices` has the cards that are known"
+            f"no card or node {thing} found; `hamictl get devices` and `hamictl get nodes` list all"
         ) from None
 
 
 def pending(
     namespace: InNamespace = "",
-    reason: Annotated[str, typer.Option(help="only pods with this reason code")] = "",
+    reason: Annotated[
+        str, typer.Option(help="only pods with this reason code (default: all)")
+    ] = "",
     at: At = "",
     output: Form = TABLE,
 ) -> None:
-    """Show which pods wait, for what, since when, and who is before them."""
+    """List pods that wait, with the reason and their place."""
     moment = moment_of(at, "--at")
     where = {"namespace": namespace, "reason": reason, "at": moment}
     answer = ask("waiting-pods", where)
@@ -236,8 +246,8 @@ def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) ->
         return ""
     minutes = (now - max(late)) // timedelta(minutes=1)
     return (
-        f"kube-scheduler has not asked about {len(late)} of them for {minutes} minutes or more: "
-        "does it run? (`hamictl doctor`)"
+        f"kube-scheduler has not asked about {len(late)} of them for {minutes} minutes or more; "
+        "`hamictl doctor` shows whether it runs"
     )
 
 
@@ -247,17 +257,17 @@ def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
     for each in given:
         key, equals, value = each.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{each!r}: NAME=VALUE is wanted", param_hint="PARAMETERS")
+            raise typer.BadParameter(f"{each!r}: use NAME=VALUE", param_hint="PARAMETERS")
         parameters[key] = value
     show(ask(name, parameters), output)
 
 
 def listed(output: OutputFormat) -> None:
-    """The questions that there are."""
+    """List the named questions."""
     rows = run(_questions())
     columns = [
-        TableColumn("QUESTION", lambda row: str(row["name"]), "name"),
-        TableColumn("ASKS", lambda row: str(row["title"]), "title"),
+        plain_column("QUESTION", "name"),
+        plain_column("ASKS", "title"),
         TableColumn(
             "PARAMETERS", lambda row: " ".join(f"{each['name']}=" for each in row["parameters"])
         ),

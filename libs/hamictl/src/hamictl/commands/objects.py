@@ -12,20 +12,20 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 
 from hamictl.commands.runner import console, fail, run
-from hamictl.manifests import Manifest, apply_pod, read_manifest, read_text
+from hamictl.manifests import apply_pod, read_manifest, read_text
 from hamictl.output.terminal import complain
 from hamictl.target import find_target
 
 Namespace = Annotated[
     str,
     typer.Option(
-        "--namespace", "-n", help="for objects that name none", envvar="HAMICTL_NAMESPACE"
+        "--namespace", "-n", help="namespace of objects that name none", envvar="HAMICTL_NAMESPACE"
     ),
 ]
 
 
 class Output(StrEnum):
-    """How a verb that knows no more forms shows it."""
+    """Forms of a verb with two of them."""
 
     TABLE = "table"
     JSON = "json"
@@ -33,24 +33,30 @@ class Output(StrEnum):
 
 def apply(
     file: Annotated[
-        list[str], typer.Option("--file", "-f", help="manifest, folder of them, or - for stdin")
+        list[str],
+        typer.Option("--file", "-f", help="manifest, folder of manifests, or - for stdin"),
     ],
     namespace: Namespace = "default",
 ) -> None:
-    """Create pods (of workload kinds: the pods of their template), or update existing ones."""
+    """Create or update the pods of a manifest.
+
+    A workload such as a Deployment stands for the pods of its template.
+    """
     run(_apply(file, namespace))
 
 
 async def _apply(files: list[str], namespace: str) -> None:
-    manifests = [_read(text, source, namespace) for source, text in _sources(files)]
+    manifests = [
+        read_manifest(text, source=source, namespace=namespace) for source, text in _sources(files)
+    ]
     refused = 0
     async with open_kube_api(find_target().need_kubeconfig()) as api:
-        api.on_warning = _warn
+        api.on_warning = lambda text: complain(f"Warning: {text}")
         for manifest in manifests:
             for pod in manifest.pods:
                 refused += not await _applied(api, pod)
             for name in manifest.left_out:
-                console.print(f"{name} left out: hamictl applies pods and pod templates only")
+                console.print(f"{name} skipped: hamictl applies pods and pod templates only")
     if refused:
         raise typer.Exit(1)
 
@@ -58,7 +64,7 @@ async def _apply(files: list[str], namespace: str) -> None:
 async def _applied(api: KubeApi, pod: Json) -> bool:
     """Applies one pod and reports it; False when it was refused: the others go on, as in kubectl.
 
-    Raises: Unavailable, when there is nobody to ask about the others either.
+    Raises: Unavailable, if the API server can't be asked about the others either.
     """
     name = pod["metadata"].get("name") or f"{pod['metadata'].get('generateName', '?')}*"
     try:
@@ -70,14 +76,6 @@ async def _applied(api: KubeApi, pod: Json) -> bool:
     return True
 
 
-def _warn(text: str) -> None:
-    complain(f"Warning: {text}")
-
-
-def _read(text: str, source: str, namespace: str) -> Manifest:
-    return read_manifest(text, source=source, namespace=namespace)
-
-
 def _sources(files: list[str]) -> list[tuple[str, str]]:
     found = []
     for file in files:
@@ -86,7 +84,7 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
             continue
         path = Path(file)
         if not path.exists():
-            raise InvalidRequest(f"{file}: no such file or folder")
+            raise InvalidRequest(f"{file} does not exist")
         paths = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
         found += [(str(each), read_text(str(each))) for each in paths]
     return found
@@ -95,7 +93,7 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
 def delete(
     names: Annotated[list[str], typer.Argument(help="pod names, or pod/NAME")],
     namespace: Namespace = "default",
-    now: Annotated[bool, typer.Option("--now", help="do not wait for a clean end")] = False,
+    now: Annotated[bool, typer.Option("--now", help="force (grace period 1 s)")] = False,
 ) -> None:
     """Delete pods."""
     run(_delete(names, namespace, now))

@@ -8,6 +8,7 @@ all the same: a question about the future is answered as such.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated
 
@@ -22,7 +23,7 @@ _PART = re.compile(r"(\d{1,9})([smhdw])")
 _SPAN = re.compile(r"(?:\d{1,9}[smhdw])+")
 _TIME_OF_DAY = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _DAYS_BACK = {None: 0, "today": 0, "yesterday": 1}
-WANTED = "2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now, 15m (ago) or -15m is wanted"
+WANTED = "use 2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now, 15m (ago) or -15m"
 
 
 def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
@@ -41,7 +42,7 @@ def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
     try:
         found = datetime.fromisoformat(given)
     except ValueError:
-        raise InvalidRequest(f"{text!r} is no time: {WANTED}") from None
+        raise InvalidRequest(f"{text!r} is not a time: {WANTED}") from None
     return _in_utc(found, zone, text)
 
 
@@ -51,18 +52,20 @@ def span(text: str, shown: str | None = None) -> timedelta:
     Raises: InvalidRequest when it is none.
     """
     if not _SPAN.fullmatch(text):
-        raise InvalidRequest(f"{shown or text!r} is no length of time: 90s, 15m, 2h30m or 7d is")
+        raise InvalidRequest(
+            f"{shown or text!r} is not a length of time: use 90s, 15m, 2h30m or 7d"
+        )
     parts = {_UNITS[unit]: 0 for unit in _UNITS}
     for count, unit in _PART.findall(text):
         parts[_UNITS[unit]] += int(count)
     try:
         return timedelta(**parts)
     except OverflowError:
-        raise InvalidRequest(f"{shown or text!r} is longer than time is counted") from None
+        raise InvalidRequest(f"{shown or text!r} is too long") from None
 
 
 def since(text: str, *, now: datetime, utc: bool = False) -> datetime:
-    """Read a moment as `moment` does; a length of time alone (`2h`) is so long ago."""
+    """Read a moment as `moment` does; a plain length of time (`2h`) counts back from now."""
     if _SPAN.fullmatch(text.strip()):
         return _moved_back(now, span(text.strip())).astimezone(UTC)
     return moment(text, now=now, utc=utc)
@@ -72,7 +75,7 @@ def _moved_back(now: datetime, length: timedelta) -> datetime:
     try:
         return now - length
     except OverflowError:
-        raise InvalidRequest("that is before time is counted") from None
+        raise InvalidRequest("the time is too long ago") from None
 
 
 def _of_day(now: datetime, match: re.Match[str], text: str) -> datetime:
@@ -82,7 +85,7 @@ def _of_day(now: datetime, match: re.Match[str], text: str) -> datetime:
             hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0
         )
     except ValueError:
-        raise InvalidRequest(f"{text!r} is no time of day: 00:00 to 23:59 is wanted") from None
+        raise InvalidRequest(f"{text!r} is not a time of day: use 00:00 to 23:59") from None
     naive = found.replace(tzinfo=None) - timedelta(days=_DAYS_BACK[day])
     return _in_utc(naive, now.tzinfo if now.tzinfo is UTC else None, text)
 
@@ -104,6 +107,24 @@ KINDS = {
 }
 """Names of what a verb may be about -> its kind."""
 
+
+def kind_of(given: str, kinds: Mapping[str, str]) -> str:
+    """The kind with this name. Raises: BadParameter."""
+    if given not in kinds:
+        known = ", ".join(dict.fromkeys(kinds.values()))
+        raise typer.BadParameter(f"{given!r}: use one of {known}", param_hint="KIND")
+    return kinds[given]
+
+
+def kind_and_name(kind: str, name: str, hint: str = "") -> tuple[str, str]:
+    """Kind and name of `pod NAME` or `pod/NAME`. Raises: BadParameter."""
+    if not name:
+        kind, _, name = kind.partition("/")
+    if kind not in KINDS or not name:
+        raise typer.BadParameter(f"use pod NAME, node NAME or card UUID{hint}", param_hint="KIND")
+    return KINDS[kind], name
+
+
 Answered = Annotated[
     OutputFormat,
     typer.Option(
@@ -112,22 +133,38 @@ Answered = Annotated[
         parser=output_format,
         metavar="FORM",
         envvar="HAMICTL_OUTPUT",
-        help="table, wide, json, yaml, csv, name or jsonpath=TEMPLATE",
+        help="output form: table, wide, json, yaml, csv, name or jsonpath=TEMPLATE",
     ),
 ]
 At = Annotated[
-    str, typer.Option("--at", metavar="TIME", help="as it was then (`hamictl help times`)")
+    str,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="show the state at this time (default: now; see `hamictl help times`)",
+    ),
 ]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="not before, as in 2h")]
-Until = Annotated[str, typer.Option("--until", metavar="TIME", help="not after")]
+Since = Annotated[
+    str,
+    typer.Option("--since", metavar="TIME", help="start of the period, such as 2h (two hours ago)"),
+]
+Until = Annotated[
+    str, typer.Option("--until", metavar="TIME", help="end of the period (default: now)")
+]
 InNamespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="of this namespace; without it of all")
+    str, typer.Option("--namespace", "-n", help="only this namespace (default: all)")
 ]
 AllNamespaces = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="of all namespaces, as without -n")
+    bool, typer.Option("--all-namespaces", "-A", help="all namespaces, the default")
 ]
 Selector = Annotated[
-    str, typer.Option("--selector", "-l", metavar="LABELS", help="as in app=a,tier!=b")
+    str,
+    typer.Option(
+        "--selector",
+        "-l",
+        metavar="LABELS",
+        help="only objects with these labels, such as app=a,tier!=b",
+    ),
 ]
 
 
@@ -140,25 +177,20 @@ def moment_of(text: str, option: str) -> datetime | None:
 
     Raises: BadParameter.
     """
-    if not text:
-        return None
-    now = datetime.now(UTC)
-    try:
-        found = since(text, now=now, utc=presentation().utc)
-    except InvalidRequest as exc:
-        raise typer.BadParameter(str(exc), param_hint=option) from None
-    if option == "--at" and found > now + _AHEAD:
+    found = since_of(text, option)
+    if found is not None and option == "--at" and found > datetime.now(UTC) + _AHEAD:
         raise typer.BadParameter(
-            f"{text!r} is in the future: {found:%F %T}Z; leave it out for now", param_hint=option
+            f"{text!r} is in the future ({found:%F %T}Z); leave the option out for the state now",
+            param_hint=option,
         )
     return found
 
 
-def since_of(text: str) -> datetime | None:
-    """The value of `--since`; None where it was not given. Raises: BadParameter."""
+def since_of(text: str, option: str = "--since") -> datetime | None:
+    """The value of `--since`; None if it was not given. Raises: BadParameter."""
     if not text:
         return None
     try:
         return since(text, now=datetime.now(UTC), utc=presentation().utc)
     except InvalidRequest as exc:
-        raise typer.BadParameter(str(exc), param_hint="--since") from None
+        raise typer.BadParameter(str(exc), param_hint=option) from None

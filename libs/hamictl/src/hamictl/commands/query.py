@@ -18,11 +18,11 @@ from hamictl.commands import named as past
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
 from hamictl.output import render
-from hamictl.output.records import TABLE
+from hamictl.output.records import TABLE, text_of
 from hamictl.output.terminal import emit
 from hamictl.scheduler_client import closed_forward
 from hamictl.target import find_target
-from hamictl.view.lists import of, table
+from hamictl.view.lists import table
 
 SQL_TIMEOUT_S = 60.0
 NAMED = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
@@ -41,16 +41,16 @@ def sql(
     query: Annotated[
         str,
         typer.Argument(
-            help="name of a question, or one SQL query, which is run as hami_reader; "
-            "without it: the questions that there are"
+            help="name of a question, or one SQL query, which runs as hami_reader "
+            "(default: list the questions)"
         ),
     ] = "",
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="of a question, as in memory=8Gi")
+        list[str] | None, typer.Argument(help="parameters of a question, such as memory=8Gi")
     ] = None,
     answered: Answered = TABLE,
 ) -> None:
-    """Ask a named question (without a name: which there are), or the ledger itself in SQL."""
+    """Run a named question, list them, or query the ledger in SQL."""
     if not query:
         past.listed(answered)
         return
@@ -58,10 +58,10 @@ def sql(
         past.named(query, parameters or [], answered)
         return
     if parameters:
-        raise typer.BadParameter("a query has none: they are for named questions")
+        raise typer.BadParameter("a SQL query has no parameters: they are for named questions")
     output = answered.form.value
     if output not in ("table", "wide", "json", "csv"):
-        raise typer.BadParameter("of a query: table, json or csv", param_hint="--output")
+        raise typer.BadParameter("a SQL query has table, json and csv", param_hint="--output")
     columns, rows = run(_query(query))
     plain = [[_plain(value) for value in row] for row in rows]
     if output == "json":
@@ -73,7 +73,9 @@ def sql(
         writer.writerows(plain)
         emit(text.getvalue())
     else:
-        console.print_whole(table("", columns, ([of(value) for value in row] for row in plain)))
+        console.print_whole(
+            table("", columns, ([text_of(value) for value in row] for row in plain))
+        )
 
 
 async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -105,10 +107,10 @@ def first_term(query: str) -> str:
 def refusal(query: str, begins: str) -> str:
     """Return the refusal of a statement that is no query, with what is right in its place."""
     known = ", ".join(term.upper() for term in (*_QUERIES, *_ASKS_ONLY))
-    what = f"{begins.upper()[:40]} is refused" if begins else "that is no query"
+    what = f"{begins.upper()[:40]} is refused" if begins else "this is not a query"
     return (
-        f"SQL: questions only read: {what}. A query begins with {known}; "
-        f"`hamictl sql` lists the questions that have a name"
+        f"SQL: {what}, as only queries run here. A query begins with {known}; "
+        "`hamictl sql` lists the named questions"
     )
 
 
@@ -152,8 +154,8 @@ async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
         login = await connection.fetchval("SELECT session_user")
         if exc.sqlstate == _NO_ROLE:
             raise InvalidRequest(
-                f"SQL: this database has no role {READER}, as which queries run: an administrator "
-                f"creates it (docs/sql.md)"
+                f"SQL: this database lacks the role {READER}, as which queries run: an "
+                "administrator creates it (docs/sql.md)"
             ) from exc
         if exc.sqlstate == _NO_MEMBER:
             raise InvalidRequest(

@@ -202,7 +202,7 @@ def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
         amount = Decimal("NaN")
     if not amount.is_finite() or not 0 <= amount <= _MAX_PRICE:
         raise typer.BadParameter(
-            f"{price!r} is no price of a card-hour, as in 2.50", param_hint="--price"
+            f"{price!r} is not a price: use a number such as 2.50", param_hint="--price"
         )
     return amount
 
@@ -242,22 +242,21 @@ class Basis(StrEnum):
 
 def showback(
     month: Annotated[
-        str, typer.Option(metavar="YYYY-MM", help="of this month (UTC); without it this one")
+        str, typer.Option(metavar="YYYY-MM", help="month, in UTC (default: this month up to now)")
     ] = "",
-    basis: Annotated[
-        Basis, typer.Option(help="what a share of a card is counted by")
-    ] = Basis.MEMORY,
+    basis: Annotated[Basis, typer.Option(help="measure of a share of a card")] = Basis.MEMORY,
     weight: Annotated[
-        float, typer.Option(min=0, max=1, help="of memory, with --basis mixed; cores have the rest")
+        float,
+        typer.Option(min=0, max=1, help="weight of memory with --basis mixed; cores have the rest"),
     ] = 0.5,
     by_type: Annotated[
-        bool, typer.Option("--by-type", help="a line for each type of card")
+        bool, typer.Option("--by-type", help="show a line for each type of card")
     ] = False,
     focus: Annotated[
-        bool, typer.Option("--focus", help="as a FOCUS 1.0 file, for cost tools")
+        bool, typer.Option("--focus", help="write a FOCUS 1.0 file, for cost tools")
     ] = False,
     price: Annotated[
-        str, typer.Option(metavar="AMOUNT", help="of a card-hour, one for all types, as in 2.50")
+        str, typer.Option(metavar="AMOUNT", help="price of a card-hour of every type, such as 2.50")
     ] = "",
     price_list: Annotated[
         str, typer.Option("--price-list", metavar="FILE", help=f"in JSON, as in {FORM}")
@@ -267,7 +266,7 @@ def showback(
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
-    """Show what each namespace held of the cards' time, what became of the rest, and the cost."""
+    """Show card-hours and their cost by namespace, and the time that nobody held."""
     prices = given_prices(price, price_list)
     begin, end = _span(month, at, since, until)
     asked: dict[str, object] = {"since": begin, "until": end, "basis": basis.value}
@@ -301,21 +300,22 @@ def _span(month: str, at: str, since: str, until: str) -> tuple[datetime, dateti
     """From when to when. Raises: typer.BadParameter."""
     if sum(map(bool, (month, at, since or until))) > 1:
         raise typer.BadParameter(
-            "one of --month, --at (the month up to then), and --since with --until",
+            "use one of --month, --at (the month up to then), and --since with --until",
             param_hint="--month",
         )
     now = moment_of(at, "--at") or datetime.now(UTC)
     found = month_of(month, now)
     if found is None:
         raise typer.BadParameter(
-            f"{month!r} is no month that has begun: 2026-11 is wanted", param_hint="--month"
+            f"{month!r} is not a month that has begun: use YYYY-MM, such as 2026-11",
+            param_hint="--month",
         )
     end = moment_of(until, "--until") or found[1]
     # What ends in a month that is over begins with that month.
     months_beginning = end.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     begin = since_of(since) or min(found[0], months_beginning)
     if begin >= end:
-        raise typer.BadParameter("it is not before --until", param_hint="--since")
+        raise typer.BadParameter("is not before --until", param_hint="--since")
     return begin, end
 
 

@@ -79,24 +79,25 @@ def as_text(answer: Planned) -> Iterator[str]:
 
 
 ClusterFile = Annotated[
-    str, typer.Option("--cluster", help="what kubectl get nodes,pods -A -o json prints; - is stdin")
+    str, typer.Option("--cluster", help="output of kubectl get nodes,pods -A -o json; - is stdin")
 ]
 Manifests = Annotated[
-    list[str], typer.Option("--file", "-f", help="pods, Deployments and so on; - is stdin")
+    list[str],
+    typer.Option("--file", "-f", help="manifest of pods, Deployments and so on; - is stdin"),
 ]
 Batch = Annotated[
-    bool, typer.Option("--jsonl", help="one case per line on stdin, one answer per line on stdout")
+    bool, typer.Option("--jsonl", help="read one case per line on stdin, write one answer per line")
 ]
 NodePolicy = Annotated[
     str,
-    typer.Option("--node-policy", help="of pods that name none: binpack, spread, fragmentation"),
+    typer.Option("--node-policy", help="default node policy: binpack, spread, fragmentation"),
 ]
 GpuPolicy = Annotated[
     str,
     typer.Option(
         "--gpu-policy",
-        help="of pods that name none: binpack, spread, topology-aware, mutex, numa, or a list; "
-        "fragmentation alone",
+        help="default card policy: binpack, spread, topology-aware, mutex, numa, or a list of "
+        "them; or fragmentation",
     ),
 ]
 
@@ -113,7 +114,7 @@ def simulate(
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
-    """Show where pods would go and why, on a dump of a cluster; nothing is changed anywhere.
+    """Show where pods would be placed, and why, in a dump of a cluster.
 
     Pods are taken one after the other: each finds what the pods before it took. Cards are all that
     is looked at: CPU, memory, selectors and taints are kube-scheduler's own matter. Cordoned nodes
@@ -126,7 +127,7 @@ def simulate(
             _batch(Simulator(vendors=vendors, defaults=policy))
             return
         if not cluster or not file:
-            raise InvalidRequest("--cluster and -f are wanted, or --jsonl")
+            raise InvalidRequest("--cluster and -f are required, or --jsonl")
         pods = [pod for each in file for pod in pods_of(each, namespace)]
         _answer(pods, _cluster(cluster, pods, vendors), vendors, policy, output)
 
@@ -145,12 +146,12 @@ def policy_of(node: str, gpu: str) -> Policy:
 
     Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
     if node not in NODE_POLICIES:
-        raise InvalidRequest(f"--node-policy is {node!r}: {one_of(NODE_POLICIES)} is wanted")
+        raise InvalidRequest(f"--node-policy is {node!r}: use {one_of(NODE_POLICIES)}")
     policy = pod_policy({NODE_POLICY.name: node, GPU_POLICY.name: gpu})
     for entry in policy.gpu:
         if entry and entry not in CARD_POLICIES:
             raise InvalidRequest(
-                f"--gpu-policy has {entry!r}: a comma list of {', '.join(CARD_POLICIES)} is wanted"
+                f"--gpu-policy has {entry!r}: use a comma list of {', '.join(CARD_POLICIES)}"
             )
     return policy
 
@@ -166,7 +167,9 @@ def _cluster(source: str, asking: list[Json], vendors: Vendors) -> Cluster:
         asking=asking,
     )
     if not nodes:
-        raise InvalidRequest(f"{source} holds no Node: is it what kubectl get nodes,pods printed?")
+        raise InvalidRequest(
+            f"{source} has no Node: use the output of kubectl get nodes,pods -A -o json"
+        )
     closed = tuple(
         f"node {node['metadata']['name']} is cordoned: kube-scheduler offers it to no pod"
         for node in nodes
@@ -196,8 +199,8 @@ def items_of(text: str, source: str) -> list[Json]:
     items = document.get("items") if isinstance(document, dict) else document
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InvalidRequest(
-            f"{source}: a List of nodes and pods is wanted, as kubectl get nodes,pods -A -o json "
-            "prints it"
+            f"{source} is not a List of nodes and pods: use the output of "
+            "kubectl get nodes,pods -A -o json"
         )
     return items
 
@@ -209,7 +212,7 @@ def pods_of(source: str, namespace: str) -> list[Json]:
     """
     manifest = manifest_of(source, namespace)
     for name in manifest.left_out:
-        console.print(f"{name} left out: it means no pod", style="yellow")
+        console.print(f"{name} skipped: not a pod or a workload", style="yellow")
     return list(manifest.pods)
 
 
@@ -217,7 +220,7 @@ def manifest_of(source: str, namespace: str) -> Manifest:
     """The objects of a file. Raises: InvalidRequest when it is no manifest, or holds none."""
     manifest = read_manifest(read_text(source), source=source, namespace=namespace)
     if not manifest.pods and not manifest.left_out:
-        raise InvalidRequest(f"{source} holds no object")
+        raise InvalidRequest(f"{source} has no Kubernetes object")
     return manifest
 
 
@@ -230,7 +233,7 @@ def _answer(
         console.print_json(data={"items": items, "problems": list(cluster.problems)})
         return
     for problem in cluster.problems:
-        console.print(f"left out: {problem}", style="yellow", highlight=False)
+        console.print(f"skipped: {problem}", style="yellow", highlight=False)
     for answer in answers:
         if not answer.verdict.error and not answer.verdict.unfiltered:
             console.print(verdict_table(answer, cluster))

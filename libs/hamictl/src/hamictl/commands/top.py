@@ -13,17 +13,24 @@ from typing import Annotated, Any
 import typer
 
 from hamictl.commands.named import ask
-from hamictl.commands.options import AllNamespaces, Answered, InNamespace
+from hamictl.commands.options import AllNamespaces, Answered, InNamespace, kind_of
 from hamictl.commands.runner import run
-from hamictl.commands.top_rows import SORTS, TopLook, chosen, heading, top_look, top_records
+from hamictl.commands.top_rows import (
+    SORTS,
+    TopLook,
+    chosen,
+    heading,
+    passes,
+    top_look,
+    top_records,
+)
 from hamictl.output import render
-from hamictl.output.records import TABLE, OutputFormat, Records, Row, TableColumn
+from hamictl.output.records import TABLE, UNKNOWN, OutputFormat, Records, Row, TableColumn
 from hamictl.output.terminal import console, note
 from hamictl.questions import QuestionClient
 from hamictl.target import find_target
 from hamictl.view.named import ANY, cell
 
-UNKNOWN = "?"
 TABLE_SORTS: Mapping[str, tuple[str, ...]] = {
     "node": (),
     "memory": ("held_memory_bytes", "memory_bytes"),
@@ -75,14 +82,12 @@ def rows_shown(
 ) -> list[Row]:
     """Return the rows with the text (`!text`: without it) in their order; unknown is last.
 
-    `problems`: nodes with a sick or cordoned card alone.
+    `problems`: only nodes with an unhealthy or cordoned card.
     """
-    without = filter_text.startswith("!")
-    text = filter_text.removeprefix("!").lower()
     found = [
         row
         for row in rows
-        if (not text or (text in _text(row)) is not without)
+        if passes(filter_text, _text(row))
         and (not problems or row["sick_card_count"] or row["cordoned_card_count"])
     ]
     return sorted(found, key=lambda row: _rank(row, TABLE_SORTS[sort]))
@@ -107,23 +112,14 @@ def node_records(rows: Sequence[Row], as_of: str) -> Records:
         plural="nodes with cards",
         columns=(
             _column("NODE", "node"),
-            TableColumn(
-                "HELD",
-                lambda row: f"{row['held_card_count']} of {row['card_count']}",
-                "held_card_count",
-            ),
+            _of_cards("HELD", "held_card_count"),
             _column("MEMORY", "memory_bytes"),
             _column("GRANTED-MEMORY", "held_memory_bytes"),
             _column("USED-MEMORY", "used_memory_bytes"),
             TableColumn("GRANTED-CORE", _granted_cores, "held_core_ratio"),
             _column("USED-CORE", "used_core_ratio"),
             TableColumn("TROUBLE", _trouble),
-            TableColumn(
-                "MEASURED",
-                lambda row: f"{row['measured_card_count']} of {row['card_count']}",
-                "measured_card_count",
-                wide=True,
-            ),
+            _of_cards("MEASURED", "measured_card_count", wide=True),
             _column("MODEL", "type", wide=True),
         ),
         rows=rows,
@@ -163,8 +159,12 @@ def _granted_cores(row: Row) -> str:
 
 
 def _trouble(row: Row) -> str:
-    named = (("sick_card_count", "sick"), ("cordoned_card_count", "cordoned"))
+    named = (("sick_card_count", "unhealthy"), ("cordoned_card_count", "cordoned"))
     return ", ".join(f"{row[key]} {state}" for key, state in named if row[key]) or "-"
+
+
+def _of_cards(header: str, key: str, *, wide: bool = False) -> TableColumn:
+    return TableColumn(header, lambda row: f"{row[key]} of {row['card_count']}", key, wide)
 
 
 def _column(header: str, key: str, *, wide: bool = False) -> TableColumn:
@@ -183,52 +183,55 @@ def top(
     kind: Annotated[
         str,
         typer.Argument(
-            help="cards, live; nodes or pods, once",
+            help="cards (live on a terminal), nodes or pods",
             autocompletion=lambda: list(dict.fromkeys(KINDS.values())),
         ),
     ] = "cards",
-    once: Annotated[bool, typer.Option("--once", "-1", help="once, not live")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", "-1", help="print once (default: live on a terminal)")
+    ] = False,
     text: Annotated[
-        str, typer.Option("--filter", help="rows with this text; !TEXT: without it")
+        str, typer.Option("--filter", help="show rows with this text; !TEXT: without it")
     ] = "",
-    problems: Annotated[bool, typer.Option("--problems", "-z", help="sick cards alone")] = False,
-    sort: Annotated[str, typer.Option("--sort", help=", ".join(SORTS.values()))] = "node",
+    problems: Annotated[
+        bool, typer.Option("--problems", "-z", help="show only unhealthy or cordoned cards")
+    ] = False,
+    sort: Annotated[
+        str, typer.Option("--sort", help=f"order: {', '.join(SORTS.values())}")
+    ] = "node",
     namespace: InNamespace = "",
     all_namespaces: AllNamespaces = False,
     output: Answered = TABLE,
 ) -> None:
-    """Show what is granted and used of each card, live; or of each node or pod, once."""
-    if kind not in KINDS:
-        raise typer.BadParameter(
-            f"{kind!r}: {', '.join(dict.fromkeys(KINDS.values()))} is wanted", param_hint="KIND"
-        )
-    wanted = KINDS[kind]
+    """Show granted and used memory and cores of cards, nodes or pods."""
+    wanted = kind_of(kind, KINDS)
     orders = list(SORTS.values() if wanted == "cards" else TABLE_SORTS)
     if sort not in orders:
-        raise typer.BadParameter(f"{sort!r}: {', '.join(orders)} is wanted", param_hint="--sort")
+        raise typer.BadParameter(f"{sort!r}: use one of {', '.join(orders)}", param_hint="--sort")
     if namespace and wanted != "pods":
         raise typer.BadParameter(
-            f"{wanted} are of no namespace: `hamictl top pods -n {namespace}` has its pods",
+            f"{wanted} have no namespace; use `hamictl top pods -n {namespace}`",
             param_hint="--namespace",
         )
     if problems and wanted == "pods":
-        raise typer.BadParameter("cards and nodes have it, pods do not", param_hint="--problems")
+        raise typer.BadParameter(
+            "works with cards and nodes only, not with pods", param_hint="--problems"
+        )
     if wanted != "cards":
         space = "" if all_namespaces else namespace
         _table(wanted, space, text=text, problems=problems, sort=sort, output=output)
         return
-    if once or not console.is_terminal or not output.for_people:
-        found = run(look_at(QuestionClient(find_target())))
-        if output.for_people:
-            note(heading(found))
-        cards = chosen(found, filter_text=text, problems=problems, sort=sort)
-        render.write(top_records(found, cards), output)
-        return
-    first = run(look_at(QuestionClient(find_target())))
-    # Here: all other verbs, and rows, are shown without it.
-    from hamictl.commands.top_screen import TopScreen
+    found = run(look_at(QuestionClient(find_target())))
+    if console.is_terminal and output.for_people and not once:
+        # Here: all other verbs, and rows, are shown without it.
+        from hamictl.commands.top_screen import TopScreen
 
-    TopScreen(first, filter_text=text, problems=problems, sort=sort).run()
+        TopScreen(found, filter_text=text, problems=problems, sort=sort).run()
+        return
+    if output.for_people:
+        note(heading(found))
+    cards = chosen(found, filter_text=text, problems=problems, sort=sort)
+    render.write(top_records(found, cards), output)
 
 
 def _table(

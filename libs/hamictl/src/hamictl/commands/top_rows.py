@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hamictl.output.records import Records, Row, TableColumn
+from hamictl.output.records import Records, Row, TableColumn, plain_column
 from hamictl.view.named import GIB, amount
 
 BAR = 14
@@ -126,15 +126,18 @@ def chosen(
     look: TopLook, *, filter_text: str = "", problems: bool = False, sort: str = "node"
 ) -> list[TopCard]:
     """The cards that are shown, in their order; `!text` leaves out what has the text."""
-    wanted = filter_text.lower()
-    without = wanted.startswith("!")
-    text = wanted.removeprefix("!")
     found = [
         card
         for card in look.cards
-        if (not problems or card.trouble) and (not text or (text in _text(card)) is not without)
+        if (not problems or card.trouble) and passes(filter_text, _text(card))
     ]
     return sorted(found, key=lambda card: _rank(card, sort))
+
+
+def passes(filter_text: str, text: str) -> bool:
+    """Whether a row with this lower-case text is shown; `!text` leaves out rows with the text."""
+    wanted = filter_text.lower().removeprefix("!")
+    return not wanted or (wanted in text) is not filter_text.startswith("!")
 
 
 def _text(card: TopCard) -> str:
@@ -164,9 +167,9 @@ def top_records(look: TopLook, cards: Sequence[TopCard]) -> Records:
         kind="TopCard",
         plural="cards",
         columns=(
-            TableColumn("NODE", lambda row: str(row["node"]), "node"),
-            TableColumn("CARD", lambda row: str(row["card_index"]), "card_index"),
-            TableColumn("MODEL", lambda row: str(row["type"]), "type"),
+            plain_column("NODE", "node"),
+            plain_column("CARD", "card_index"),
+            plain_column("MODEL", "type"),
             TableColumn("MEM GRANTED|USED", lambda row: bar(of_card(row)), "held_memory_bytes"),
             TableColumn("", lambda row: memory(of_card(row)), "used_memory_bytes"),
             TableColumn("SM GRANTED|USED", lambda row: cores(of_card(row)), "held_core_ratio"),

@@ -27,7 +27,7 @@ from hamictl.commands.top_rows import (
     memory,
 )
 from hamictl.output.records import Form, OutputFormat
-from hamictl.output.terminal import in_ascii, presentation, printable
+from hamictl.output.terminal import plain
 from hamictl.questions import QuestionClient
 from hamictl.target import find_target
 
@@ -35,7 +35,7 @@ REFRESH_S = 2.0
 JSON = OutputFormat(Form.JSON)
 HELP = (
     "/ filter (!text: without)   o, then n m u c h: order by node, memory, used, cores, holders\n"
-    "z sick cards   w wide   space mark   Enter the card, y in JSON   e explain   t trace"
+    "z unhealthy cards only   w wide   space mark   Enter the card, y in JSON   e explain   t trace"
     "   p waiting   q quit"
 )
 
@@ -102,7 +102,7 @@ class TopScreen(App[None]):
         trouble = f"   ✖ as of {self._look.as_of}: {self._trouble}" if self._trouble else ""
         order = "   order by n m u c h?" if self._ordering else f"   by {self._sort}"
         text = f"{heading(self._look)}{order}{trouble}"
-        self.query_one("#heading", Static).update(_plain(text))
+        self.query_one("#heading", Static).update(plain(text))
         table = self.query_one("#cards", DataTable)
         at = table.cursor_row
         room = self.size.width >= NARROW
@@ -117,7 +117,7 @@ class TopScreen(App[None]):
             cells += (
                 [card.uuid, holders(card, len(card.holders))] if self._wide else [holders(card)]
             )
-            table.add_row(*map(_plain, cells), key=card.uuid)
+            table.add_row(*map(plain, cells), key=card.uuid)
         if table.row_count:
             table.move_cursor(row=min(at, table.row_count - 1))
 
@@ -144,7 +144,7 @@ class TopScreen(App[None]):
         self._draw()
 
     def action_problems(self) -> None:
-        """Sick cards alone, or all again."""
+        """Show only unhealthy cards, or all again."""
         self._problems = not self._problems
         self._draw()
 
@@ -245,8 +245,3 @@ def _until_enter(verb: Callable[[], None]) -> None:
     with suppress(typer.Exit, typer.BadParameter):
         verb()
     input("\nEnter returns to the cards")
-
-
-def _plain(text: str) -> str:
-    shown = printable(text)
-    return in_ascii(shown) if presentation().ascii_only else shown

@@ -29,7 +29,7 @@ from hamictl.commands.options import Answered
 from hamictl.commands.pod_names import pod_names
 from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
-from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn
+from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn, plain_column
 from hamictl.output.terminal import console, note
 from hamictl.target import Installation, find_target
 from hamictl.view.waterfall import closing, heading, length, waterfall_table
@@ -40,12 +40,16 @@ MAX_BYTES = 256 * 1024 * 1024
 
 def trace(
     pod: Annotated[
-        str, typer.Argument(help="name of a pod, also NAMESPACE/NAME", autocompletion=pod_names)
+        str, typer.Argument(help="name of a pod, or NAMESPACE/NAME", autocompletion=pod_names)
     ],
     namespace: Namespace = "default",
     spans: Annotated[
         list[Path] | None,
-        typer.Option("--spans", help="files of spans, one JSON object a line; or their folder"),
+        typer.Option(
+            "--spans",
+            help="files of spans, one JSON object per line, or their folder (default: the local "
+            "system's)",
+        ),
     ] = None,
     output: Answered = TABLE,
 ) -> None:
@@ -58,7 +62,7 @@ def trace(
         found, every = _spans(f"{space}/{name}", spans)
     if not found:
         found = run(_steps(space, name))
-        note("no spans of it here: these are the ledger's steps (docs/hamictl.md, trace)")
+        note("no spans of this pod found: these are the ledger's steps (docs/hamictl.md, trace)")
     _show(waterfall(found, every), f"{space}/{name}", output)
 
 
@@ -89,7 +93,7 @@ async def _steps(namespace: str, name: str) -> list[TraceSpan]:
     uid = await pod_uid(target, namespace, name)
     rows = await target.scheduler_client().rows(f"/v1/pods/{uid}/history")
     if not rows:
-        raise NotFound(f"pod {namespace}/{name}: no spans of it, and no steps in the ledger")
+        raise NotFound(f"pod {namespace}/{name} has no spans and no steps in the ledger")
     created = await _created(target, namespace, name)
     moments = [_microseconds(row["at"]) for row in rows]
     states = [str(row["state"]) for row in rows]
@@ -132,8 +136,8 @@ def _show(drawn: Waterfall, pod: str, output: OutputFormat) -> None:
         return
     rows = [_row(row) for row in (*drawn.rows, *drawn.releases) if isinstance(row, WaterfallSpan)]
     columns = [
-        TableColumn("SPAN", lambda row: str(row["name"]), "name"),
-        TableColumn("LASTED", lambda row: length(round(row["lasted_ms"] * 1000)), "lasted_ms"),
+        plain_column("SPAN", "name"),
+        TableColumn("DURATION", lambda row: length(round(row["lasted_ms"] * 1000)), "lasted_ms"),
     ]
     shown = Records(
         kind="Span",

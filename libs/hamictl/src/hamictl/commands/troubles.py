@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,24 +10,32 @@ from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
-from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn
-from hamictl.output.terminal import shown_time
-from hamictl.scheduler_client import Row, SchedulerClient
+from hamictl.output.records import (
+    TABLE,
+    OutputFormat,
+    Records,
+    plain_column,
+    text_of,
+    time_column,
+)
+from hamictl.output.terminal import note_renamed
+from hamictl.scheduler_client import Row
 from hamictl.target import find_target
-from hamictl.view.lists import of
 
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="the latest so many")]
+Limit = Annotated[
+    int, typer.Option("--limit", min=1, max=1000, help="show at most this many, the latest first")
+]
 
 
 def drift(
-    kind: Annotated[str, typer.Option("--class", help="of this class only")] = "",
+    kind: Annotated[str, typer.Option("--class", help="only this class (default: all)")] = "",
     limit: Limit = 30,
     output: Answered = TABLE,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="end with status 6 when one is not repaired")
+        bool, typer.Option("--exit-code", help="exit with 6 if one is not repaired")
     ] = False,
 ) -> None:
-    """Show where ledger, pods and nodes differed, and whether it was repaired."""
+    """List differences between ledger, pods and nodes, and whether they are repaired."""
     query = {"limit": str(limit), **({"class": kind} if kind else {})}
     rows = run(_rows("/v1/drift", **query))
     _show("Drift", "differences", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
@@ -37,16 +44,23 @@ def drift(
 
 
 def dead_letters(
-    send_again: Annotated[
-        int | None, typer.Option("--send-again", help="number of a letter whose cause is repaired")
+    retry: Annotated[
+        int | None,
+        typer.Option(
+            "--retry", metavar="SEQUENCE", help="redeliver this letter after repairing its cause"
+        ),
     ] = None,
+    send_again: Annotated[int | None, typer.Option("--send-again", hidden=True)] = None,
     limit: Limit = 30,
     output: Answered = TABLE,
 ) -> None:
-    """Show messages that no service could handle, with the reason; or send one again."""
+    """List messages that no service could handle, or redeliver one."""
     if send_again is not None:
-        letter = run(_send_again(send_again))
-        console.print(f"letter {send_again} sent again on {letter['subject']}", markup=False)
+        note_renamed("--send-again", "--retry")
+        retry = send_again
+    if retry is not None:
+        letter = run(_redeliver(retry))
+        console.print(f"letter {retry} redelivered on {letter['subject']}", markup=False)
         return
     rows = run(_rows("/v1/dead-letters", limit=str(limit)))
     columns = ("SEQUENCE", "AT", "SUBJECT", "USER", "REASON")
@@ -54,30 +68,22 @@ def dead_letters(
 
 
 async def _rows(path: str, **query: str) -> list[Row]:
-    return await _client().rows(path, **query)
+    return await find_target().scheduler_client().rows(path, **query)
 
 
-async def _send_again(number: int) -> Any:
-    return await _client().post(f"/v1/dead-letters/{number}/send")
-
-
-def _client() -> SchedulerClient:
-    """Raises InvalidRequest where no scheduler is known; `run` makes a sentence of it."""
-    return find_target().scheduler_client()
+async def _redeliver(number: int) -> Any:
+    return await find_target().scheduler_client().post(f"/v1/dead-letters/{number}/send")
 
 
 def _show(
     kind: str, plural: str, headers: tuple[str, ...], rows: list[Row], output: OutputFormat
 ) -> None:
-    columns = [TableColumn(header, _cell(header.lower()), header.lower()) for header in headers]
+    columns = [
+        time_column(header, "at") if header == "AT" else plain_column(header, header.lower())
+        for header in headers
+    ]
     name = headers[0].lower()
     shown = Records(
-        kind=kind, plural=plural, columns=columns, rows=rows, name=lambda row: of(row[name])
+        kind=kind, plural=plural, columns=columns, rows=rows, name=lambda row: text_of(row[name])
     )
     render.write(shown, output)
-
-
-def _cell(key: str) -> Callable[[Mapping[str, Any]], str]:
-    if key == "at":
-        return lambda row: shown_time(row[key])
-    return lambda row: of(row[key])

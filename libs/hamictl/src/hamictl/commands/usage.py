@@ -10,8 +10,8 @@ from hamicommon.errors import NotFound
 
 from hamictl.commands.answers import pod_name
 from hamictl.commands.named import ask, show
-from hamictl.commands.options import KINDS, At, Since, Until, moment_of, since_of
 from hamictl.commands.options import Answered as Form
+from hamictl.commands.options import At, Since, Until, kind_and_name, moment_of, since_of
 from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.runner import spoken_errors
 from hamictl.output.records import TABLE
@@ -52,8 +52,8 @@ COLUMNS = {
 
 
 NOTHING_YET = (
-    "It is asked of the sums of whole hours: each is summed up within 15 minutes after its "
-    "end; `hamictl showback` has the grants of the hour that runs."
+    "`usage` covers finished hours only, each ready 15 minutes after its end; for the current "
+    "hour: `hamictl showback --since 1h`."
 )
 
 
@@ -61,26 +61,30 @@ def usage(
     kind: Annotated[
         str,
         typer.Argument(
-            help="pod, node or card, or KIND/NAME; without it all namespaces",
+            help="pod, node or card, or KIND/NAME (default: all namespaces)",
             autocompletion=kinds_and_pods,
         ),
     ] = "",
     name: Annotated[
-        str, typer.Argument(help="its name; of a card the uuid", autocompletion=names_after_kind)
+        str, typer.Argument(help="name; of a card the uuid", autocompletion=names_after_kind)
     ] = "",
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="of this namespace")] = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="only this namespace")] = "",
     idle: Annotated[
-        bool, typer.Option("--idle", help="who holds a share and does nothing with it")
+        bool,
+        typer.Option("--idle", help="show holders whose slices do nothing (default period: 24 h)"),
     ] = False,
     overasked: Annotated[
-        bool, typer.Option("--overasked", help="who asks for far more than they use")
+        bool,
+        typer.Option(
+            "--overasked", help="show owners that ask for far more than they use (7 days)"
+        ),
     ] = False,
     at: At = "",
     since: Since = "",
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
-    """Show what was used of what was granted: of namespaces, a pod, a node or a card."""
+    """Show used against granted, by namespace or for one pod, node or card."""
     wanted, name = _subject_of(kind, name, idle=idle, overasked=overasked)
     span = _span(wanted, at, since, until)
     if wanted == "pod":
@@ -90,7 +94,7 @@ def usage(
         return
     if wanted in ("node", "card"):
         if namespace:
-            raise typer.BadParameter(f"a {wanted} has none", param_hint="--namespace")
+            raise typer.BadParameter(f"a {wanted} has no namespace", param_hint="--namespace")
         node = name if wanted == "node" else _node_of(name, span["until"])
         about = {"node": node, "card": name if wanted == "card" else ""}
         show(ask("usage-series", {**about, **span}), output, columns=COLUMNS["series"])
@@ -105,25 +109,19 @@ def usage(
 def _subject_of(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
     """Return the subject that is asked about, and its name. Raises: typer.BadParameter."""
     if idle and overasked:
-        raise typer.BadParameter("one of --idle and --overasked", param_hint="--idle")
+        raise typer.BadParameter("use --idle or --overasked, not both", param_hint="--idle")
     if not kind:
         return ("idle" if idle else "overasked" if overasked else "namespace"), ""
     if idle or overasked:
         option = "--idle" if idle else "--overasked"
-        raise typer.BadParameter("is about owners: leave KIND out, or take -n", param_hint=option)
-    if not name:
-        kind, _, name = kind.partition("/")
-    if kind not in KINDS or not name:
-        raise typer.BadParameter(
-            "pod NAME, node NAME or card UUID is wanted, or nothing", param_hint="KIND"
-        )
-    return KINDS[kind], name
+        raise typer.BadParameter("is about owners: leave KIND out, or use -n", param_hint=option)
+    return kind_and_name(kind, name, ", or no argument")
 
 
 def _span(wanted: str, at: str, since: str, until: str) -> dict[str, datetime | None]:
     """From when to when; with --at the usual span up to then. Raises: typer.BadParameter."""
     if at and (since or until):
-        raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
+        raise typer.BadParameter("use --at, or --since and --until, not both", param_hint="--at")
     end = moment_of(at, "--at") if at else moment_of(until, "--until")
     begin = since_of(since)
     if begin is None and end is not None:
@@ -136,5 +134,5 @@ def _node_of(card: str, at: datetime | None) -> str:
     rows = ask("cards", {"card": card, "at": at}).rows
     if not rows:
         with spoken_errors():
-            raise NotFound(f"there is no card {card}: `hamictl get devices` has those known")
+            raise NotFound(f"card {card} not found; `hamictl get devices` lists all")
     return str(rows[0]["node"])

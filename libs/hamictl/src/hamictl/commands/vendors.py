@@ -45,15 +45,16 @@ def vendors(
         typer.Option(
             "--output",
             "-o",
-            help="kube-scheduler: the extender's managedResources; webhook: its matchConditions",
+            help="table; kube-scheduler: the extender's managedResources; webhook: its "
+            "matchConditions",
         ),
     ] = OutputForm.TABLE,
     tampering: Annotated[
         TamperingMode,
-        typer.Option("--tampering", help="with -o webhook: HAMI_ADMISSION_TAMPERING"),
+        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING, with -o webhook"),
     ] = "refuse",
 ) -> None:
-    """Show which resources of which vendors are served."""
+    """List the resources that each vendor's pods may ask for."""
     with spoken_errors():
         served = served_vendors(device_config, enable_ascend, enable_iluvatar)
     match output:

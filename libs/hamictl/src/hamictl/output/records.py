@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+from hamictl.output.terminal import shown_time
+
 JSONPATH = "jsonpath="
 
 
@@ -45,7 +47,7 @@ class OutputFormat:
 
 
 TABLE = OutputFormat(Form.TABLE)
-WANTED = "table, wide, json, yaml, csv, name or jsonpath=TEMPLATE is wanted"
+WANTED = "use table, wide, json, yaml, csv, name or jsonpath=TEMPLATE"
 
 
 def output_format(given: object) -> OutputFormat:
@@ -58,7 +60,7 @@ def output_format(given: object) -> OutputFormat:
     except ValueError:
         raise typer.BadParameter(f"{text!r}: {WANTED}") from None
     if form is Form.JSONPATH:
-        raise typer.BadParameter(f"-o {JSONPATH}'{{.items[*].name}}' is wanted")
+        raise typer.BadParameter(f"use a template, such as -o {JSONPATH}'{{.items[*].name}}'")
     return OutputFormat(form)
 
 
@@ -80,6 +82,28 @@ class TableColumn:
     """Only with `-o wide`, or where `--columns` names it."""
 
 
+UNKNOWN = "?"
+
+
+def text_of(value: object) -> str:
+    """The value as text; an unknown one is `?`, never 0."""
+    return UNKNOWN if value is None else str(value)
+
+
+def plain_column(
+    header: str, key: str, *, wide: bool = False, absent: str = UNKNOWN
+) -> TableColumn:
+    """A column that shows a field as it is, and `absent` for null."""
+    return TableColumn(
+        header, lambda row: absent if row.get(key) is None else str(row[key]), key, wide
+    )
+
+
+def time_column(header: str, key: str) -> TableColumn:
+    """A column of a moment."""
+    return TableColumn(header, lambda row: shown_time(row[key]), key)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """Records to write."""
@@ -96,6 +120,14 @@ class Records:
     """RFC 3339, the moment that the rows are true of; None: unknown."""
     began_at: str | None = None
     """RFC 3339, where there are no rows because the record began later."""
+
+
+_BASE_UNITS: Mapping[str, tuple[str, float, int]] = {
+    "_mib": ("_bytes", MIB, 0),
+    "_percent": ("_ratio", 0.01, 6),
+    "_ms": ("_seconds", 0.001, 9),
+}
+"""Suffix of a key -> its suffix in base units, the factor, and the digits kept (0: all)."""
 
 
 def document(records: Records) -> dict[str, Any]:
@@ -118,16 +150,10 @@ def base_units(value: Any) -> Any:
 
 
 def _field(key: str, value: Any) -> tuple[str, Any]:
-    for suffix, name, factor in (("_mib", "_bytes", MIB), ("_percent", "_ratio", 0.01)):
+    for suffix, (name, factor, digits) in _BASE_UNITS.items():
         if key.endswith(suffix) and isinstance(value, int | float | None):
-            return key.removesuffix(suffix) + name, None if value is None else _times(value, factor)
-    if key.endswith("_ms") and isinstance(value, int | float | None):
-        return key.removesuffix("_ms") + "_seconds", None if value is None else round(
-            value / 1000, 9
-        )
+            if value is not None:
+                # Rounded: 30 percent is 0.3, without binary dust.
+                value = round(value * factor, digits) if digits else value * factor
+            return key.removesuffix(suffix) + name, value
     return key, base_units(value)
-
-
-def _times(value: float, factor: float) -> float:
-    """Percent become ratios without binary dust: 30 is 0.3."""
-    return value * factor if factor == MIB else round(value * factor, 6)

@@ -29,12 +29,26 @@ from hamictl.output.terminal import (
     Presentation,
     console,
     emit,
-    in_ascii,
     note,
+    note_renamed,
+    plain,
     presentation,
     printable,
     shown_time,
 )
+
+_RENAMED = {
+    "LASTED": "DURATION",
+    "STATE": "STATUS",
+    "PHASE": "STATUS",
+    "READY": "STATUS",
+    "HEALTH": "STATUS",
+    "SINCE": "AGE",
+    "POD": "NAME",
+    "NODE": "NAME",
+    "WHAT": "DETAIL",
+}
+"""Old header of a column -> its header, for lists that do not have the old one."""
 
 
 def write(records: Records, output: OutputFormat) -> None:
@@ -55,7 +69,7 @@ def _nothing(records: Records) -> str:
     if records.began_at is None:
         return f"No {records.plural} found."
     began = shown_time(records.began_at)
-    return f"No {records.plural} found: the record begins at {began}, what was before is unknown."
+    return f"No {records.plural} found: the record begins at {began}, earlier times are unknown."
 
 
 def write_document(value: Any, output: OutputFormat) -> None:
@@ -86,7 +100,7 @@ def _as_text(value: Any, output: OutputFormat) -> str:
         return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=False))
     if output.form is Form.JSONPATH:
         return jsonpath.render(output.template, plain)
-    raise typer.BadParameter(f"-o {output}: this verb has table, json, yaml and jsonpath=")
+    raise typer.BadParameter(f"-o {output}: use table, json, yaml or jsonpath= with this verb")
 
 
 def escaped_json(value: Any) -> str:
@@ -110,13 +124,8 @@ def grid(columns: Sequence[TableColumn], rows: Sequence[Row], chosen: Presentati
         style = "reverse" if _is(column, chosen.sort_by) else "bold"
         made.add_column(Text(column.header, style=style), overflow="fold")
     for row in rows:
-        made.add_row(*(Text(_cell(column, row, chosen)) for column in columns))
+        made.add_row(*(Text(plain(column.show(row), chosen)) for column in columns))
     return made
-
-
-def _cell(column: TableColumn, row: Row, chosen: Presentation) -> str:
-    text = printable(column.show(row))
-    return in_ascii(text) if chosen.ascii_only else text
 
 
 def _columns(records: Records, asked: Sequence[str], *, wide: bool) -> list[TableColumn]:
@@ -140,11 +149,23 @@ def _sorted(records: Records, name: str) -> Records:
 
 
 def _named(records: Records, name: str, option: str) -> TableColumn:
-    for column in records.columns:
-        if _is(column, name):
-            return column
+    if (column := _column_named(records, name)) is not None:
+        return column
     known = ", ".join(column.header for column in records.columns)
-    raise typer.BadParameter(f"no column {name!r}: {known}", param_hint=option)
+    raise typer.BadParameter(f"no column {name!r}; use {known}", param_hint=option)
+
+
+def _column_named(records: Records, name: str) -> TableColumn | None:
+    """The column with this header or key, otherwise the one that had this header before."""
+    new_name = _RENAMED.get(name.upper(), "")
+    for tried in (name, new_name):
+        for column in records.columns:
+            if _is(column, tried):
+                # In capitals it is the header; in small letters it may be a field's name.
+                if column.header == new_name and (tried == new_name or name.isupper()):
+                    note_renamed(f"column {name}", new_name)
+                return column
+    return None
 
 
 def _is(column: TableColumn, name: str) -> bool:
@@ -168,10 +189,10 @@ def _csv(records: Records, chosen: Presentation) -> str:
 def _field(name: str, fields: Sequence[str], records: Records) -> str:
     if not fields or name in fields:
         return name
-    key = next((column.key for column in records.columns if _is(column, name)), "")
-    if key in fields:
-        return key
-    raise typer.BadParameter(f"no column {name!r}: {', '.join(fields)}", param_hint="--columns")
+    column = _column_named(records, name)
+    if column is not None and column.key in fields:
+        return column.key
+    raise typer.BadParameter(f"no column {name!r}; use {', '.join(fields)}", param_hint="--columns")
 
 
 def _csv_cell(value: Any) -> Any:

@@ -56,37 +56,26 @@ def presentation() -> Presentation:
 
 
 _GLYPHS = str.maketrans(
-    {
-        "●": "*",
-        "○": "o",
-        "◐": "%",
-        "▲": "!",
-        "✖": "x",
-        "▒": "#",
-        "▓": "=",
-        "▬": "=",
-        "▪": "=",
-        "⋯": "...",
-        "…": "...",
-        "│": "|",
-        "├": "|",
-        "└": "`",
-        "─": "-",
-        "·": ".",
-        "░": "-",
-        "→": "->",
-        "µ": "u",
-        "°": "",
-    }
+    dict(zip("●○◐▲✖▒▓▬▪│├└─·░µ", "*o%!x#===||`-.-u", strict=True))
+    | {"⋯": "...", "…": "...", "→": "->", "°": ""}
 )
-
-
 GLYPHS = "".join(map(chr, _GLYPHS))
 
 
 def in_ascii(text: str) -> str:
     """The text for a terminal that knows ASCII alone: glyphs by their likes, the rest escaped."""
     return text.translate(_GLYPHS).encode("ascii", "backslashreplace").decode()
+
+
+def age(value: object) -> str:
+    """Time since an RFC 3339 moment in kubectl's form, `45s` or `5h`; `?` if it is unknown."""
+    if value is None:
+        return "?"
+    seconds = int((datetime.now(UTC) - datetime.fromisoformat(str(value))).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{max(seconds, 0)}s"
 
 
 def shown_time(value: object, *, seconds: bool = True) -> str:
@@ -134,7 +123,7 @@ class TerminalConsole(Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print as Rich does; texts come from the cluster, and nothing in them is obeyed."""
-        objects = tuple(_shown(each) if isinstance(each, str) else each for each in objects)
+        objects = tuple(plain(each) if isinstance(each, str) else each for each in objects)
         super().print(*objects, **how)
 
     def print_whole(self, table: RenderableType) -> None:
@@ -181,9 +170,19 @@ def note(text: str) -> None:
         complain(text)
 
 
+def note_renamed(old: str, new: str) -> None:
+    """Name what replaces an old name of a verb, option or column."""
+    complain(f"hamictl: {old} is now {new}; the old name will stop working in 0.4.0")
+
+
+def now_text() -> str:
+    """Now, in RFC 3339."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def complain(text: str) -> None:
     """A line on standard error."""
-    print(_shown(text), file=sys.stderr)  # noqa: T201 (this is the user's terminal)
+    print(plain(text), file=sys.stderr)  # noqa: T201 (this is the user's terminal)
 
 
 def emit(text: str) -> None:
@@ -191,6 +190,7 @@ def emit(text: str) -> None:
     sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
-def _shown(text: str) -> str:
+def plain(text: str, chosen: Presentation | None = None) -> str:
+    """The text without control characters, and in ASCII if the terminal needs that."""
     shown = printable(text)
-    return in_ascii(shown) if presentation().ascii_only else shown
+    return in_ascii(shown) if (chosen or presentation()).ascii_only else shown

@@ -44,10 +44,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl pending -n team-a --sort-by SINCE",
         "hamictl pending --at 'yesterday 14:05'",
     ),
-    "fits": (
-        "hamictl fits --gpumem 8Gi --cores 30",
-        "hamictl fits --gpumem 40Gi --gpus 8 --replicas 4",
-        "hamictl fits -f pod.yaml -o json",
+    "capacity": (
+        "hamictl capacity --gpumem 8Gi --cores 30",
+        "hamictl capacity --gpumem 40Gi --gpus 8 --replicas 4",
+        "hamictl capacity -f pod.yaml -o json",
     ),
     "preempt": (
         "hamictl preempt -f pod.yaml",
@@ -90,7 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl sql \"select * from allocations_at(now() - interval '1 hour')\" -o csv",
     ),
     "drift": ("hamictl drift", "hamictl drift --class ungranted_pod", "hamictl drift -o json"),
-    "dead-letters": ("hamictl dead-letters", "hamictl dead-letters --send-again 7"),
+    "dead-letters": ("hamictl dead-letters", "hamictl dead-letters --retry 7"),
     "simulate": (
         "kubectl get nodes,pods -A -o json | hamictl simulate --cluster - -f pod.yaml",
         "hamictl simulate --cluster dump.json -f deployment.yaml --gpu-policy binpack",

@@ -39,7 +39,7 @@ PARAMETERS = {
 }
 """Keys of the file -> the parameters of verbs that take them."""
 OF_ONE_NAMESPACE = frozenset(
-    {"apply", "delete", "describe", "explain", "fits", "history", "lint", "open", "preempt"}
+    {"apply", "capacity", "delete", "describe", "explain", "history", "lint", "open", "preempt"}
     | {"simulate", "trace"}
 )
 """Verbs for which a pod without a namespace is of `default`; elsewhere no -n means all."""
@@ -100,7 +100,7 @@ def sentence(error: Any) -> str:
 
 def _text(error: Any) -> str:
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
-        return f"there is no option {error.option_name}{_close(error)}"
+        return f"no such option {error.option_name}{_close(error)}"
     # A parameter that is missing has no text of its own.
     if not error.message or hasattr(error, "param_type"):
         return f"{_where(error) or 'an argument'} is missing"
@@ -138,62 +138,37 @@ HELP_SHOWN = "NoArgsIsHelpError"
 """Typer goes by this name, too: the class is none of its interface."""
 _EXTRA_PACKAGES = {"hamireplay": "replay"}
 """Packages of our own that a verb may need, and the extras that bring them."""
+
+
+def _option(kind: type, name: str, help_text: str, *more: str, **how: Any) -> Any:
+    return Annotated[kind, typer.Option(name, *more, help=help_text, rich_help_panel=PANEL, **how)]
+
+
 _EXTRA: dict[str, tuple[Any, Any]] = {
-    "no_headers": (
-        Annotated[
-            bool,
-            typer.Option("--no-headers", help="rows alone", rich_help_panel=PANEL),
-        ],
-        False,
-    ),
+    "no_headers": (_option(bool, "--no-headers", "print rows without column headers"), False),
     "columns": (
-        Annotated[
-            str, typer.Option(help="these columns, as in a,b", rich_help_panel=PANEL, metavar="A,B")
-        ],
+        _option(str, "--columns", "columns to print, in this order (default: all)", metavar="A,B"),
         "",
     ),
     "sort_by": (
-        Annotated[
-            str, typer.Option(help="order by this column", rich_help_panel=PANEL, metavar="COLUMN")
-        ],
+        _option(str, "--sort-by", "column to sort by (default: each verb's own)", metavar="COLUMN"),
         "",
     ),
     "color": (
-        Annotated[
+        _option(
             Colour,
-            typer.Option(
-                help="auto: on a terminal without NO_COLOR",
-                envvar="HAMICTL_COLOR",
-                rich_help_panel=PANEL,
-            ),
-        ],
+            "--color",
+            "colours; auto: on a terminal, unless NO_COLOR is set",
+            envvar="HAMICTL_COLOR",
+        ),
         Colour.AUTO,
     ),
     "ascii_only": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--ascii", help="no other glyphs", envvar="HAMICTL_ASCII", rich_help_panel=PANEL
-            ),
-        ],
+        _option(bool, "--ascii", "print ASCII characters only", envvar="HAMICTL_ASCII"),
         False,
     ),
-    "utc": (
-        Annotated[
-            bool,
-            typer.Option("--utc", help="times in UTC", envvar="HAMICTL_UTC", rich_help_panel=PANEL),
-        ],
-        False,
-    ),
-    "quiet": (
-        Annotated[
-            bool,
-            typer.Option(
-                "--quiet", "-q", help="no messages beside the answer", rich_help_panel=PANEL
-            ),
-        ],
-        False,
-    ),
+    "utc": (_option(bool, "--utc", "times in UTC, not in your zone", envvar="HAMICTL_UTC"), False),
+    "quiet": (_option(bool, "--quiet", "print the answer only, no messages", "-q"), False),
 }
 """Name -> (annotation, default) of the options that every verb has."""
 
@@ -205,6 +180,8 @@ class LazyCommand:
     target: str
     """`module:name` of a function, or of a `typer.Typer`."""
     summary: str
+    group: str | None = None
+    """Heading in the list of verbs."""
 
 
 class VerbCommand(TyperCommand):
@@ -221,7 +198,8 @@ class LazyGroup(TyperGroup):
     """The group of `commands`, by name, in the order of the help page."""
 
     commands_by_name: dict[str, LazyCommand]
-    """Set by the subclass that `lazy_app` makes."""
+    renamed: dict[str, str]
+    """Old name -> new name; both set by the subclass that `lazy_app` makes."""
     _listing = False
 
     def main(
@@ -257,12 +235,19 @@ class LazyGroup(TyperGroup):
         if found is None:
             return None
         if self._listing:
-            return TyperCommand(cmd_name, help=found.summary)
+            return TyperCommand(cmd_name, help=found.summary, rich_help_panel=found.group)
         return load(cmd_name, found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve the verb as Typer does; the error for an unknown verb names the nearest ones."""
         verb = args[0] if args else ""
+        if new_name := self.renamed.get(verb):
+            if not ctx.resilient_parsing:
+                # Here: the list of verbs is written without Rich.
+                from hamictl.output.terminal import note_renamed
+
+                note_renamed(verb, new_name)
+            verb, args = new_name, [new_name, *args[1:]]
         unknown = verb and not verb.startswith("-") and verb not in self.commands_by_name
         if unknown and not ctx.resilient_parsing:
             near = get_close_matches(verb, self.commands_by_name)
@@ -373,10 +358,14 @@ def _presentation(chosen: dict[str, Any]) -> Presentation:
 
 
 def lazy_app(
-    commands: dict[str, LazyCommand], summary: str, *, epilog: str | None = None
+    commands: dict[str, LazyCommand],
+    summary: str,
+    *,
+    renamed: dict[str, str],
+    epilog: str | None = None,
 ) -> typer.Typer:
     """An application of these verbs; `epilog` ends its help."""
-    group = type("Commands", (LazyGroup,), {"commands_by_name": commands})
+    group = type("Commands", (LazyGroup,), {"commands_by_name": commands, "renamed": renamed})
     app = typer.Typer(
         cls=group,
         help=summary,

@@ -76,6 +76,7 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
         {
             "name": node["metadata"]["name"],
             "ready": _ready(node),
+            "created_at": node["metadata"].get("creationTimestamp"),
             "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
             "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),
             **binding_row(node),
@@ -135,6 +136,7 @@ def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
         {
             "name": f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}",
             "phase": phase(pod),
+            "created_at": pod["metadata"]["creationTimestamp"],
             "node": (pod["spec"].get("nodeName") or ""),
             "detail": _detail(pod, held.get(pod["metadata"]["uid"]), cards),
             "namespace": pod["metadata"].get("namespace", ""),
@@ -191,7 +193,7 @@ def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
         records_table("Cards", devices(state.devices or (), None)),
         records_table("Pods", pods(pod_rows(state), None)),
     ]
-    parts += [Text(f"not asked: {missing}", style="yellow") for missing in state.missing]
+    parts += [Text(f"unavailable: {missing}", style="yellow") for missing in state.missing]
     parts.append(Text(look_next(described), style="dim"))
     return Group(*parts)
 
@@ -200,7 +202,7 @@ def look_next(described: Mapping[str, Any]) -> str:
     """Return the commands to type next."""
     return "\n".join(
         (
-            f"pages   {described['pages_url']}   (this machine alone)",
+            f"pages   {described['pages_url']}   (on this machine only)",
             f"kubectl --kubeconfig {described['kubeconfig']} get pods -w",
             "hamictl explain too-much        why a pod waits",
             "hamictl history one-slice       what happened to its slices",

@@ -12,7 +12,8 @@ from typing import Any
 from hamicommon.k8s.types import JsonMapping
 from rich.table import Table
 
-from hamictl.view.lists import memory, of, slice_lines, table
+from hamictl.output.records import text_of
+from hamictl.view.lists import memory, slice_lines, table
 
 # One screen: more nodes than this are counted instead of named.
 _NODES_NAMED = 10
@@ -105,10 +106,10 @@ def _nodes(answer: JsonMapping) -> Table:
             # A scheduler of before this field has none.
             if parts := parts_text(node.get("parts")):
                 score = f"{score}: {parts}"
-            rows.append((of(node["node"]), verdict, score, ""))
+            rows.append((text_of(node["node"]), verdict, score, ""))
         else:
-            reason = "" if node["reason"] == node["text"] else of(node["reason"])
-            rows.append((of(node["node"]), "no", of(node["text"]), reason))
+            reason = "" if node["reason"] == node["text"] else text_of(node["reason"])
+            rows.append((text_of(node["node"]), "no", text_of(node["text"]), reason))
     return table("", ("NODE", "FITS", "WHY", "HAMI'S REASON"), rows)
 
 
@@ -165,7 +166,7 @@ def _traces(answer: JsonMapping) -> Iterator[str]:
 
 
 def _time(text: Any) -> str:
-    return of(text)[:19].replace("T", " ")
+    return text_of(text)[:19].replace("T", " ")
 
 
 NEAREST_SHOWN = 10
@@ -204,7 +205,7 @@ def _near_miss(node: str, card: Mapping[str, Any]) -> NearMiss:
     short = memory(round(lacks)) if unit == "MiB" else f"{lacks:g} {unit}"
     return NearMiss(
         node=node,
-        card=of(card.get("index")),
+        card=text_of(card.get("index")),
         uuid=str(card["uuid"]),
         short=short if lacks > 0 else "",
         share=lacks / asked if lacks > 0 else 1.0,

@@ -10,10 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from hamictl.output.records import Records, Row, TableColumn
+from hamictl.output.records import (
+    Records,
+    Row,
+    TableColumn,
+    plain_column,
+    text_of,
+    time_column,
+)
 from hamictl.output.terminal import shown_time
 from hamictl.view.explanation import score_text
-from hamictl.view.lists import claims_of, of, plain_column
+from hamictl.view.lists import claims_of
 
 SHORT_UUID = 12
 """Characters of a card's uuid in a table; `-o wide` has all of it."""
@@ -54,7 +61,7 @@ def earlier_line(uid: str, allocations: Sequence[Row]) -> str:
     begin = min(str(row["reserved_at"]) for row in own)
     ends = [row["ended_at"] for row in own]
     until = "now" if None in ends else shown_time(max(map(str, ends)))
-    nodes = ", ".join(dict.fromkeys(of(row["node"]) for row in reversed(own)))
+    nodes = ", ".join(dict.fromkeys(text_of(row["node"]) for row in reversed(own)))
     return f"{uid}: {shown_time(begin)} to {until} on {nodes}: `hamictl history {uid}`"
 
 
@@ -65,14 +72,14 @@ def gone_sentence(allocations: Sequence[Row]) -> str:
         return "It is gone: the cluster has no pod of this name and uid."
     last = max(ended, key=lambda row: str(row["ended_at"]))
     why = f": {last['reason']}" if last.get("reason") else ""
-    return f"It is gone since {shown_time(last['ended_at'])} ({of(last['state'])}{why})."
+    return f"It is gone since {shown_time(last['ended_at'])} ({text_of(last['state'])}{why})."
 
 
 def changes(rows: Sequence[Row], name: str) -> Records:
     """The changes as records; `name` is NAMESPACE/NAME."""
     columns = (
-        TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
-        plain_column("STATE", "state"),
+        time_column("WHEN", "at"),
+        plain_column("STATUS", "state"),
         plain_column("ATTEMPT", "attempt"),
         plain_column("NODE", "node"),
         TableColumn("CARD", _cards),
@@ -123,7 +130,7 @@ def place_changes(
     """The steps of those grants whose `slices` are on it, and what its cards' health did, by time.
 
     `steps`, `slices` and `incidents` are the answers to `changes`, `who-held-card` and
-    `card-incidents`. An incident that began before `since` is shown by its end alone.
+    `card-incidents`. An incident that began before `since` is shown by its end only.
     """
     cards: defaultdict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in slices:
@@ -156,43 +163,30 @@ def _card(row: Row) -> dict[str, Any]:
     return {"node": row["node"], "index": row["card_index"], "uuid": row["device_uuid"]}
 
 
+_STEP = ("change", "state", "previous_state", "reason", "actor", "namespace", "pod_name", "pod_uid")
+
+
 def _step(row: Row, cards: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "at": str(row["changed_at"]),
-        "change": row["change"],
-        "state": row["state"],
-        "previous_state": row["previous_state"],
-        "reason": row["reason"],
-        "actor": row["actor"],
-        "namespace": row["namespace"],
-        "pod_name": row["pod_name"],
-        "pod_uid": row["pod_uid"],
-        "node": row["node"],
-        "cards": cards,
-    }
+    fields = {key: row.get(key) for key in _STEP}
+    return {"at": str(row["changed_at"]), **fields, "node": row["node"], "cards": cards}
 
 
 def _of_incident(row: Row) -> list[dict[str, Any]]:
-    """That the card fell sick, and that it is well again."""
-    plain: dict[str, Any] = {
-        "change": None,
-        "actor": None,
-        "namespace": None,
-        "pod_name": None,
-        "pod_uid": None,
-        "node": row["node"],
-        "cards": [_card(row)],
-    }
-    sick, well = (
-        {"state": "unhealthy", "previous_state": "healthy"},
-        {
-            "state": "healthy",
-            "previous_state": "unhealthy",
-        },
-    )
-    found = [{"at": str(row["sick_at"]), "reason": row["health_reason"], **sick, **plain}]
-    if row["well_at"] is not None:
-        found.append({"at": str(row["well_at"]), "reason": None, **well, **plain})
+    """The changes to unhealthy and back to healthy."""
+    states = ("healthy", "unhealthy", "healthy")
+    found = []
+    for number, (at, reason) in enumerate(
+        ((row["sick_at"], row["health_reason"]), (row["well_at"], None))
+    ):
+        if at is not None:
+            step = {
+                "changed_at": at,
+                "node": row["node"],
+                "state": states[number + 1],
+                "previous_state": states[number],
+                "reason": reason,
+            }
+            found.append(_step(step, [_card(row)]))
     return found
 
 
@@ -219,20 +213,13 @@ def _place_uuids(row: Row) -> str:
     return ", ".join(str(card["uuid"]) for card in row["cards"])
 
 
-def _text_or_dash(key: str) -> Any:
-    def shown(row: Mapping[str, Any]) -> str:
-        return of(row[key]) or "-"
-
-    return shown
-
-
 _PLACE_COLUMNS = (
-    TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
-    TableColumn("STATE", _place_state, "state"),
+    time_column("WHEN", "at"),
+    TableColumn("STATUS", _place_state, "state"),
     TableColumn("POD", _place_pod, "pod_name"),
     TableColumn("CARD", _place_cards),
-    TableColumn("REASON", _text_or_dash("reason"), "reason"),
-    TableColumn("BY", lambda row: of(row["actor"]) if row["actor"] else "-", "actor"),
+    TableColumn("REASON", lambda row: row["reason"] or "-", "reason"),
+    plain_column("BY", "actor", absent="-"),
     TableColumn("CARD-UUID", _place_uuids, wide=True),
-    TableColumn("UID", lambda row: of(row["pod_uid"]) if row["pod_uid"] else "-", "pod_uid", True),
+    plain_column("UID", "pod_uid", wide=True, absent="-"),
 )

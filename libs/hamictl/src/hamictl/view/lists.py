@@ -10,12 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hamictl.output.records import Records, Row, TableColumn
-from hamictl.output.terminal import printable, shown_time
+from hamictl.output.records import UNKNOWN, Records, Row, TableColumn, plain_column, text_of
+from hamictl.output.terminal import age, printable
 from hamictl.questions import Answered
 from hamictl.view.named import records_of
 
-UNKNOWN = "?"
 WHOLE_PERCENT = 100
 
 
@@ -40,14 +39,9 @@ def records_table(title: str, records: Records) -> Table:
     return table(title, [column.header for column in columns], rows)
 
 
-def of(value: object) -> str:
-    """A cell; what is not known is shown as such, never as 0."""
-    return UNKNOWN if value is None else str(value)
-
-
-def plain_column(header: str, key: str, *, wide: bool = False) -> TableColumn:
-    """A column that shows a field as it is; `?` where it is not known."""
-    return TableColumn(header, lambda row: of(row.get(key)), key, wide)
+def age_column(key: str) -> TableColumn:
+    """The column AGE, since a moment."""
+    return TableColumn("AGE", lambda row: age(row.get(key)), key)
 
 
 def memory(mib: int | None) -> str:
@@ -59,7 +53,7 @@ def memory(mib: int | None) -> str:
 
 def model(row: Row) -> str:
     """The product, with its vendor where the name does not contain it."""
-    kind, vendor = of(row["type"]), of(row.get("vendor") or "")
+    kind, vendor = text_of(row["type"]), text_of(row.get("vendor") or "")
     if vendor == "NVIDIA":
         return kind.removeprefix("NVIDIA ")
     return kind if not vendor or vendor.lower() in kind.lower() else f"{vendor} {kind}"
@@ -77,7 +71,7 @@ CORE_UNITS = {"AMD": "CUs", "AWSNeuron": "NeuronCores", "Mthreads": "16ths"}
 def card_cores(row: Row) -> str:
     """Granted cores in the unit that the vendor counts in."""
     used, capacity = row["used_core_percent"], row["core_percent"]
-    vendor = of(row.get("vendor") or "")
+    vendor = text_of(row.get("vendor") or "")
     if vendor == "AWSNeuron":
         # A bitmask: which of the card's cores are taken.
         return f"{int(used).bit_count()} of {int(capacity).bit_count()} {CORE_UNITS[vendor]}"
@@ -96,12 +90,7 @@ def health(row: Row) -> str:
         return "gone"
     if row.get("cordoned"):
         return "cordoned"
-    return "healthy" if row["healthy"] else f"sick: {row.get('health_reason') or UNKNOWN}"
-
-
-def slices(row: Row) -> str:
-    """The slices of an allocation, one per line."""
-    return "\n".join(slice_lines(row))
+    return "healthy" if row["healthy"] else f"unhealthy: {row.get('health_reason') or UNKNOWN}"
 
 
 def slice_lines(row: Row) -> list[str]:
@@ -165,7 +154,7 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
             ),
             TableColumn("CORES", card_cores, "used_core_percent"),
             TableColumn("SLOTS", lambda r: f"{r['used_slots']} of {r['slots']}", "used_slots"),
-            TableColumn("HEALTH", health),
+            TableColumn("STATUS", health),
             plain_column("UUID", "uuid"),
             plain_column("NUMA", "numa", wide=True),
         ),
@@ -181,14 +170,13 @@ def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
         as_of=as_of,
         name=lambda row: f"pod/{row['namespace']}/{row['pod_name']}",
         columns=(
-            TableColumn("POD", _pod),
+            plain_column("NAMESPACE", "namespace"),
+            plain_column("NAME", "pod_name"),
+            TableColumn("STATUS", _state, "state"),
+            age_column("reserved_at"),
             plain_column("NODE", "node"),
-            TableColumn("STATE", _state, "state"),
-            TableColumn("SLICES", _slices),
-            TableColumn(
-                "LIMITS", lambda r: "-" if r.get("limit_state") is None else of(r["limit_state"])
-            ),
-            TableColumn("SINCE", lambda r: shown_time(r["reserved_at"]), "reserved_at"),
+            TableColumn("SLICES", lambda row: ", ".join(slice_lines(row))),
+            plain_column("LIMITS", "limit_state", absent="-"),
             plain_column("UID", "pod_uid", wide=True),
             plain_column("ATTEMPT", "attempt", wide=True),
         ),
@@ -202,7 +190,7 @@ def nodes(
 
     def each_card(row: Row) -> str:
         if cards is None:
-            return of(None)
+            return UNKNOWN
         return ", ".join(map(_card, cards.get(str(row["name"]), ()))) or "-"
 
     return Records(
@@ -212,10 +200,11 @@ def nodes(
         as_of=as_of,
         name=lambda row: f"node/{row['name']}",
         columns=(
-            plain_column("NODE", "name"),
-            # Where no node has a rack or zone the column would be empty.
-            *([_grouped()] if any(row.get("node_group") for row in rows) else []),
-            plain_column("READY", "ready"),
+            plain_column("NAME", "name"),
+            TableColumn("STATUS", _ready, "ready"),
+            age_column("created_at"),
+            # Without a rack or zone on any node the column would be empty.
+            *([_GROUP] if any(row.get("node_group") for row in rows) else []),
             TableColumn("HELD", _cards_held, "held_card_count"),
             TableColumn(
                 "MEMORY",
@@ -227,7 +216,7 @@ def nodes(
             plain_column("BINDING", "binding"),
             TableColumn("GIB GRANTED/SIZE BY CARD", each_card, wide=True),
             plain_column("MOUNTS", "mounts", wide=True),
-            plain_column("WHY SO BOUND", "binding_reason", wide=True),
+            plain_column("BINDING REASON", "binding_reason", wide=True),
         ),
     )
 
@@ -241,47 +230,44 @@ def pods(rows: Sequence[Row], as_of: str | None) -> Records:
         as_of=as_of,
         name=lambda row: f"pod/{row['name']}",
         columns=(
-            plain_column("POD", "name"),
-            plain_column("PHASE", "phase"),
-            TableColumn("NODE", lambda r: of(r["node"]) or "-", "node"),
-            plain_column("SLICES / WHY IT WAITS", "detail"),
+            plain_column("NAMESPACE", "namespace"),
+            plain_column("NAME", "pod_name"),
+            plain_column("STATUS", "phase"),
+            age_column("created_at"),
+            TableColumn("NODE", lambda row: row["node"] or "-", "node"),
+            plain_column("SLICES / REASON", "detail"),
             plain_column("UID", "pod_uid", wide=True),
         ),
     )
 
 
-def _grouped() -> TableColumn:
-    return TableColumn("GROUP", lambda row: row.get("node_group") or "-", "node_group")
+_GROUP = plain_column("GROUP", "node_group", absent="-")
+
+
+def _ready(row: Row) -> str:
+    return {"True": "Ready", "False": "NotReady"}.get(str(row["ready"]), "Unknown")
 
 
 def _card(card: Row) -> str:
-    """`0 31/80`; a sick card is `1 ✖ 0/80`."""
+    """`0 31/80`; an unhealthy card is `1 ✖ 0/80`."""
     sick = "" if card["healthy"] else "✖ "
     granted, size = (f"{card[key] / 1024:.3g}" for key in ("used_memory_mib", "memory_mib"))
     return f"{card['index']} {sick}{granted}/{size}"
 
 
 def _cards_held(row: Row) -> str:
-    return f"{of(row['held_card_count'])} of {of(row['card_count'])}"
+    return f"{text_of(row['held_card_count'])} of {text_of(row['card_count'])}"
 
 
 def _node_health(row: Row) -> str:
     if not row["card_count"]:
-        return of(None if row["card_count"] is None else "no card")
+        return text_of(None if row["card_count"] is None else "no card")
     sick = row["sick_card_count"]
-    return f"{sick} sick" if sick else "healthy"
-
-
-def _pod(row: Row) -> str:
-    return f"{row['namespace']}/{row['pod_name']}"
+    return f"{sick} unhealthy" if sick else "healthy"
 
 
 def _state(row: Row) -> str:
-    return of(row["state"]) + (f": {row['reason']}" if row.get("reason") else "")
-
-
-def _slices(row: Row) -> str:
-    return ", ".join(slice_lines(row))
+    return text_of(row["state"]) + (f": {row['reason']}" if row.get("reason") else "")
 
 
 def quota_records(answer: Answered) -> Records:

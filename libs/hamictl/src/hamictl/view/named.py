@@ -25,7 +25,14 @@ _THINGS = {"nodes": ("node", "node"), "cards": ("device", "device_uuid")}
 ANY = "any"
 _SHARES = ("core_ratio", "asked_core_ratio")
 """Shares of cores of slices; 0 is no share of its own, which may use all that is idle."""
-_HEADERS = {"sick_s": "SICK-FOR", "node_group": "GROUP"}
+_HEADERS = {
+    "sick_s": "UNHEALTHY-FOR",
+    "node_group": "GROUP",
+    "lasted_s": "DURATION",
+    "state": "STATUS",
+    "sick_at": "UNHEALTHY",
+    "well_at": "HEALTHY",
+}
 """Headers of columns whose usual one is another column's too, or different in other lists."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 

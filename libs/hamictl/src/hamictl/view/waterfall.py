@@ -8,7 +8,7 @@ from hamicommon.telemetry.waterfall import FoldedWait, Waterfall, WaterfallSpan
 from rich.table import Table
 from rich.text import Text
 
-from hamictl.output.terminal import in_ascii, presentation, printable
+from hamictl.output.terminal import plain
 
 MIN_BAR, MAX_BAR = 12, 80
 _GAP = 2
@@ -33,7 +33,7 @@ def closing(drawn: Waterfall) -> list[str]:
     lines = [*_longest(drawn), *_behind(drawn), *_later(drawn)]
     if any(isinstance(row, WaterfallSpan) and row.percentile is not None for row in drawn.rows):
         lines.append(RANK)
-    return [_plain(line) for line in lines]
+    return [plain(line) for line in lines]
 
 
 def _longest(drawn: Waterfall) -> Iterator[str]:
@@ -71,16 +71,16 @@ def _later(drawn: Waterfall) -> Iterator[str]:
 def waterfall_table(drawn: Waterfall, width: int) -> Table:
     """One line a span: its name, where it lies, how long it took, and how usual that is."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for header in ("SPAN", "", "LASTED", "RANK", "SERVICE"):
+    for header in ("SPAN", "", "DURATION", "RANK", "SERVICE"):
         made.add_column(
             Text(header, style="bold"),
             overflow="fold",
-            justify="right" if header in ("LASTED", "RANK") else "left",
+            justify="right" if header in ("DURATION", "RANK") else "left",
             no_wrap=header != "SERVICE",
         )
     bar = min(MAX_BAR, max(MIN_BAR, width - _fixed_columns(drawn)))
     for row in drawn.rows:
-        made.add_row(*(Text(_plain(cell)) for cell in _cells(row, drawn, bar)))
+        made.add_row(*(Text(plain(cell)) for cell in _cells(row, drawn, bar)))
     return made
 
 
@@ -88,13 +88,8 @@ def _fixed_columns(drawn: Waterfall) -> int:
     """Columns of the terminal that all but the bars take."""
     cells = [tuple(_cells(row, drawn, MIN_BAR)) for row in drawn.rows]
     widest = (max((len(each[at]) for each in cells), default=0) for at in (0, 2, 3, 4))
-    headers = (len("SPAN"), len("LASTED"), len("RANK"), len("SERVICE"))
+    headers = (len("SPAN"), len("DURATION"), len("RANK"), len("SERVICE"))
     return sum(max(pair) + _GAP for pair in zip(widest, headers, strict=True)) + _GAP
-
-
-def _plain(text: str) -> str:
-    shown = printable(text)
-    return in_ascii(shown) if presentation().ascii_only else shown
 
 
 def _cells(row: WaterfallSpan | FoldedWait, drawn: Waterfall, bar: int) -> Iterator[str]:

@@ -43,7 +43,7 @@ def seeds_of(text: str) -> list[int]:
         last = int(match[2] or first) if match else 0
         if not 0 <= last - first < _MAX_SEEDS:
             raise InvalidRequest(
-                f"--seeds is {clip(text)!r}: numbers or ranges are wanted, such as 42-51 or 7,9"
+                f"--seeds is {clip(text)!r}: use numbers or ranges, such as 42-51 or 7,9"
             )
         found.update(dict.fromkeys(range(first, last + 1)))
     return list(found)
@@ -56,9 +56,7 @@ def percent_of(text: str, option: str, *, least: int, most: int) -> float:
     """
     number = text.strip().removesuffix("%")
     if not number.isascii() or not number.isdigit() or not least <= int(number) <= most:
-        raise InvalidRequest(
-            f"{option} is {clip(text)!r}: a percentage from {least} to {most} is wanted"
-        )
+        raise InvalidRequest(f"{option} is {clip(text)!r}: use a percentage from {least} to {most}")
     return int(number) / 100
 
 
@@ -79,16 +77,17 @@ def replay(
     nodes: Annotated[
         str,
         typer.Option(
-            "--nodes", help="CSV of nodes, openb's form; - is stdin; with --from also: live"
+            "--nodes", help="CSV of nodes in openb's form; - is stdin; with --from also: live"
         ),
     ] = "",
-    pods: Annotated[str, typer.Option("--pods", help="CSV of pods, openb's form; - is stdin")] = "",
+    pods: Annotated[
+        str, typer.Option("--pods", help="CSV of pods in openb's form; - is stdin")
+    ] = "",
     source: Annotated[
         str,
         typer.Option(
             "--from",
-            help="pods and cards of a cluster's own history: ledger, or a file that hamictl dump "
-            "wrote; - is stdin",
+            help="history of a cluster: ledger, or a file of hamictl dump; - is stdin",
         ),
     ] = "",
     since: Annotated[
@@ -99,19 +98,21 @@ def replay(
         str,
         typer.Option(
             "--policy",
-            help="a comma list; docs/replay.md has them all [default: binpack,fragmentation; "
-            "also fgd for files where no pod asks for card memory]",
+            help="comma list of policies, see docs/replay.md [default: binpack,fragmentation; "
+            "also fgd for files whose pods ask for no card memory]",
         ),
     ] = "",
     seeds: Annotated[
         str,
-        typer.Option("--seeds", help=f"orders of arrival, such as 42-51 [default: {_SEED}]"),
+        typer.Option(
+            "--seeds", help=f"seeds of the order of arrival, such as 42-51 [default: {_SEED}]"
+        ),
     ] = "",
     load: Annotated[
         str,
         typer.Option(
             "--load",
-            help="percent of the cards that all arrivals together ask for "
+            help="percent of the cards that all pods together ask for "
             f"[default: {_ARRIVING}, with --mean-load {_CHURNING}]",
         ),
     ] = "",
@@ -119,28 +120,28 @@ def replay(
         str,
         typer.Option(
             "--mean-load",
-            help="pods also end: percent of the cards that they ask for in the mean, such as "
-            "70,85,95",
+            help="percent of the cards that pods ask for on average, such as 70,85,95; pods "
+            "also end",
         ),
     ] = "",
     patience: Annotated[
         str,
-        typer.Option("--patience", help="how long a pod waits before it gives up, such as 6h"),
+        typer.Option("--patience", help="time after which a waiting pod gives up, such as 6h"),
     ] = "",
     hosts: Annotated[
         HostChoice,
         typer.Option(
             "--pods-without-cards",
-            help="who places them: the policy, or kube-scheduler, which spreads or packs them, or "
-            "asks our scheduler for scores (extender)",
+            help="what places them: the policy; kube-scheduler, which spreads or packs them; or "
+            "kube-scheduler with our scheduler's scores (extender)",
         ),
     ] = HostChoice.POLICY,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
     svg: Annotated[
-        Path | None, typer.Option("--picture", help="an SVG: cards in use over what has arrived")
+        Path | None, typer.Option("--picture", help="SVG file to write: cards in use over arrivals")
     ] = None,
 ) -> None:
-    """Show how much of the cards a trace would get under each policy; nothing is changed.
+    """Compare policies on a trace of pods: how much of the cards would be in use.
 
     Every policy meets the same arrivals in the same order, and places them by the engine that
     places real pods. With --from these are the pods of your own cluster at their own times.
@@ -151,25 +152,25 @@ def replay(
         if source:
             if pods or mean_load or load or seeds:
                 raise InvalidRequest(
-                    "--from has the pods at their own times: --pods, --load, --mean-load and "
-                    "--seeds are of no use with it"
+                    "--from has its own pods and times: leave out --pods, --load, --mean-load and "
+                    "--seeds"
                 )
             if hosts is not HostChoice.POLICY:
                 raise InvalidRequest(
-                    "--pods-without-cards is of no use with --from: a cluster's history only has "
-                    "the pods with cards"
+                    "leave out --pods-without-cards with --from: a cluster's history only has the "
+                    "pods with cards"
                 )
             answer = _look_back(source, since, nodes, checked(policy or _OWN), patience)
         else:
             if patience and not mean_load:
                 raise InvalidRequest(
-                    "--patience is of use only with --mean-load or --from: else no pod waits"
+                    "use --patience only with --mean-load or --from: otherwise no pod waits"
                 )
             if since:
-                raise InvalidRequest("--since is of use only with --from ledger")
+                raise InvalidRequest("use --since only with --from ledger")
             if not nodes or not pods:
                 raise InvalidRequest(
-                    "--nodes and --pods, or --from, are wanted: docs/replay.md has their form"
+                    "--nodes and --pods, or --from, are required: docs/replay.md has their form"
                 )
             if nodes == pods == STDIN:
                 raise InvalidRequest("--nodes and --pods are both -: standard input is one file")

@@ -108,7 +108,7 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
         cards = await connection.fetch(_CARDS, timeout=SQL_TIMEOUT_S)
     if len(pods) > MAX_PODS:
         raise InvalidRequest(
-            f"more than {MAX_PODS} pods came in this time: a shorter --since is wanted"
+            f"more than {MAX_PODS} pods arrived in this time: use a shorter --since"
         )
     lines = [line for row in pods if (line := _pod(row, since, until)) is not None]
     period = Period(since=since, until=until, cluster=await _cluster_name())
@@ -238,7 +238,9 @@ def _seconds(at: datetime, since: datetime) -> float:
 LEDGER, LIVE = "ledger", "live"
 """In place of a file: the ledger itself, and the cards that it has now."""
 
-Since = Annotated[str, typer.Option("--since", help="how far back, such as 30d")]
+Since = Annotated[
+    str, typer.Option("--since", help="start of the history, such as 30d (30 days ago)")
+]
 
 
 def dump(since: Since = "30d") -> None:
@@ -257,7 +259,7 @@ def seconds_of(text: str, option: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise InvalidRequest(
-            f"{option} is {clip(text)!r}: a number above 0 with s, m, h or d is wanted, such as 6h"
+            f"{option} is {clip(text)!r}: use a number above 0 with s, m, h or d, such as 6h"
         )
     return float(int(match[1]) * _SECONDS[match[2]])
 
@@ -272,7 +274,7 @@ def history_of(source: str, since: str) -> PodHistory:
         lines = run(history_lines(seconds_of(since or "30d", "--since")))
         return read_history("\n".join(written(lines)), LEDGER, vendors.rules)
     if since:
-        raise InvalidRequest("--since is of use only with --from ledger: a dump has its own period")
+        raise InvalidRequest("use --since only with --from ledger: a dump has its own period")
     return read_history(read_text(source), source, vendors.rules)
 
 

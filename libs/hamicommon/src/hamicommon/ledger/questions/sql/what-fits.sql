@@ -1,5 +1,5 @@
 -- How many more slices of a size fit now, one card each, by the sums on the cards. The scheduler also
--- asks for topology, MIG placements, quota and what the pod selects: `hamictl fits` asks it.
+-- asks for topology, MIG placements, quota and what the pod selects: `hamictl capacity` asks it.
 WITH free AS (
     SELECT c.type, c.node, c.memory_mib - c.held_mib AS free_mib,
            c.core_percent - c.held_percent AS free_percent, c.slots - c.held_slots AS free_slots,

@@ -1,9 +1,8 @@
-"""`hamictl fits`: how many more pods of a size fit now, by the scheduler's own engine."""
+"""`hamictl capacity`: how many more pods of a size fit now, by the scheduler's own engine."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -16,8 +15,9 @@ from hamictl.commands.simulate import pods_of
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.records import API_VERSION, TABLE
+from hamictl.output.terminal import now_text
 from hamictl.target import find_target
-from hamictl.view.lists import WHOLE_PERCENT
+from hamictl.view.lists import WHOLE_PERCENT, memory
 
 MAX_PODS = 10_000
 TIMEOUT_S = 60.0
@@ -26,36 +26,42 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)(Mi|Gi|Ti|)")
 _MIB = {"": 1, "Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 
 
-def fits(
+def capacity(
     gpumem: Annotated[
-        str, typer.Option(help="memory of a card, as in 8Gi; MiB without a unit")
+        str, typer.Option(help="memory per card, such as 8Gi; MiB without a unit (default: all)")
     ] = "",
-    cores: Annotated[int, typer.Option(help="percent of a card's cores, 0 to 100")] = 0,
-    gpus: Annotated[int, typer.Option(min=1, max=64, help="cards")] = 1,
-    file: Annotated[str, typer.Option("--file", "-f", help="a pod in place of the sizes")] = "",
+    cores: Annotated[
+        int, typer.Option(help="percent of a card's cores, 0 to 100; 0: no share")
+    ] = 0,
+    gpus: Annotated[int, typer.Option(min=1, max=64, help="cards per pod")] = 1,
+    file: Annotated[
+        str, typer.Option("--file", "-f", help="manifest of the pod, instead of the sizes")
+    ] = "",
     replicas: Annotated[
-        int, typer.Option(min=1, max=100_000, help="so many are wanted: status 6 if fewer fit")
+        int, typer.Option(min=1, max=100_000, help="required count; exit with 6 if fewer fit")
     ] = 1,
     namespace: Namespace = "default",
     output: Answered = TABLE,
 ) -> None:
-    """Count how many more pods of a size fit now.
+    """Show how many more pods of a given size would fit.
 
-    Ends with status 6 when fewer than --replicas fit. Quotas, CPU, selectors and taints are not
-    looked at: `explain` and `lint --live` do.
+    Exits with 6 if fewer than --replicas fit. Quotas, CPU, selectors and taints are not checked:
+    `explain` and `lint --live` check them.
     """
     if not 0 <= cores <= WHOLE_PERCENT:
         raise typer.BadParameter(
-            f"{cores}: a card has {WHOLE_PERCENT} % of cores; 0 to {WHOLE_PERCENT} is wanted",
+            f"{cores} is not a percentage of a card's cores: use 0 to {WHOLE_PERCENT}",
             param_hint="--cores",
         )
     if file and (gpumem or cores or gpus != 1):
-        raise typer.BadParameter("a file, or sizes", param_hint="--file")
+        raise typer.BadParameter("use a file or sizes, not both", param_hint="--file")
     with spoken_errors():
         if file:
             pods = pods_of(file, namespace)
             if len({repr(each.get("spec")) for each in pods}) != 1:
-                raise typer.BadParameter(f"{file}: one kind of pod is wanted", param_hint="--file")
+                raise typer.BadParameter(
+                    f"{file} has different pods: use a file with one pod", param_hint="--file"
+                )
             pod, asks = pods[0], _name(pods[0])
         else:
             pod, asks = _pod(gpumem, cores, gpus)
@@ -77,8 +83,7 @@ async def _ask(pod: Json, most: int) -> Any:
 def enveloped(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer with the keys that every list has: a row for each node."""
     rows = [{"node": node, "count": count} for node, count in sorted(answer["nodes"].items())]
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now, "items": rows}
+    head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now_text(), "items": rows}
     return {**head, **answer}
 
 
@@ -104,11 +109,12 @@ def _pod(gpumem: str, cores: int, gpus: int) -> tuple[Json, str]:
         found = _AMOUNT.fullmatch(gpumem)
         if found is None:
             raise typer.BadParameter(
-                f"{gpumem!r}: 8Gi, 500Mi, or MiB is wanted", param_hint="--gpumem"
+                f"{gpumem!r} is not an amount of memory: use 8Gi, 500Mi or a number of MiB",
+                param_hint="--gpumem",
             )
         memory_mib = int(float(found[1]) * _MIB[found[2]])
         limits["nvidia.com/gpumem"] = memory_mib
-        asks += f"{memory_mib / 1024:.4g} GiB" if memory_mib >= 1024 else f"{memory_mib} MiB"
+        asks += memory(memory_mib)
     else:
         asks += "a whole card's memory"
     if cores:
@@ -118,7 +124,7 @@ def _pod(gpumem: str, cores: int, gpus: int) -> tuple[Json, str]:
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "fits", "namespace": "default"},
+        "metadata": {"name": "capacity", "namespace": "default"},
         "spec": {"containers": [container]},
     }
     return pod, asks
