@@ -5,6 +5,9 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
 TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8s scripts bench
+# Folders whose docstrings name their subject first (CONTRIBUTING.md, point 4).
+DOCSTRINGS := services libs native migrations scripts bench
+NO_SUBJECT := What|Who|Whom|Whose|Of|So|As|Where|Those|It|Its|Nobody|Somebody|Else
 C_SOURCES = $(shell find native -name build -prune -o -name '*.[ch]' -print)
 
 help: ## this list
@@ -27,8 +30,9 @@ bench-%: setup ## one of filter, pods, libvgpu, node-agent, pages, packing; ARGS
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
 lint: setup checks ## checks and mypy
 	@$(BIN)/mypy
-checks: ## ruff, clang-format, import contracts, declared imports, generated files, house terms
+checks: ## ruff, clang-format, import contracts, declared imports, generated files, house terms, docstrings
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
+	@! grep -rnIE --exclude-dir=build '"""($(NO_SUBJECT))\b' $(DOCSTRINGS)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)

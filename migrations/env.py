@@ -49,8 +49,10 @@ def run(connection: Connection) -> None:
 
 
 def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> None:
-    """Within the migration's transaction: what it made is never there without its rights, nor
-    without a row of who ran it."""
+    """Within the migration's transaction.
+
+    What it made is never there without its rights, nor without a row of who ran it.
+    """
     assert ctx.connection is not None
     ctx.connection.execute(text(rights.grants()))
     if ctx.connection.scalar(text("SELECT to_regclass('public.operator_calls') IS NOT NULL")):

@@ -27,6 +27,8 @@ Uses = dict[str, dict[str, set[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
+    """Folders that may use each other, and what lies below them."""
+
     folders: frozenset[str]
     circle: int
     """Units in the largest circle that its folders form; 0: they do not use each other."""
@@ -103,6 +105,7 @@ def circles(uses: Uses) -> list[list[str]]:
 
 
 def folder_of(unit: str) -> str:
+    """Folder of a unit."""
     return unit.split("/")[0]
 
 

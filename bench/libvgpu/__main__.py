@@ -61,6 +61,7 @@ class Program:
         )
 
     def round(self) -> float:
+        """Run one round and return its figure."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write("\n")
@@ -68,6 +69,7 @@ class Program:
         return float(self.process.stdout.readline())
 
     def end(self) -> None:
+        """Wait for the end of the program."""
         self.process.communicate(timeout=60)
 
 
@@ -211,6 +213,7 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
 
 
 def main() -> int:
+    """Measure the library against none, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.libvgpu", description=__doc__)
     parser.add_argument("--couples", type=int, default=7, help="programs started of each kind")
     parser.add_argument("--peer", type=Path, help="another library to preload, measured beside")

@@ -47,6 +47,7 @@ def scenario(
 
 
 def off(wanted: Scenario, shares: Sequence[float]) -> float:
+    """Largest distance of a share from its limit, in points."""
     return max(
         abs(share - tenant.limit_percent)
         for tenant, share in zip(wanted.tenants, shares, strict=True)

@@ -50,7 +50,7 @@ async def stub_of(socket: Path) -> AsyncIterator[Any]:
 
 
 async def timed(call: Any, request: Any) -> tuple[float, Any]:
-    """(milliseconds, answer)"""
+    """Return the milliseconds and the answer."""
     started = time.perf_counter()
     answer = await call(request, timeout=30)
     return (time.perf_counter() - started) * 1000, answer

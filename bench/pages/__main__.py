@@ -103,8 +103,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wait_for_a_reading(http: httpx.Client) -> None:
-    """Beside other work the first readings of so many cards may meet their time-out; the overview
-    is then shown as unknown. What is imported at the first request is not in its figures then.
+    """Beside other work the first readings of so many cards may meet their time-out.
+
+    The overview is then shown as unknown. What is imported at the first request is not in its
+    figures then.
     """
     deadline = time.monotonic() + FIRST_READING_S
     while (answer := http.get("/")).status_code == 503 and time.monotonic() < deadline:

@@ -1,5 +1,8 @@
-"""Data that auditors ask about, in a made-up ledger at the newest schema: owners of grants,
-refusals, calls, and the periods of cards and quotas that triggers would have kept."""
+"""Data that auditors ask about, in a made-up ledger at the newest schema.
+
+Owners of grants, refusals, calls, and the periods of cards and quotas that triggers would have
+kept.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Fills an empty ledger with a made-up history by COPY, as a restore would: triggers and foreign
-keys are off until then (`session_replication_role`), the promises are asked afterwards."""
+"""Fills an empty ledger with a made-up history by COPY, as a restore would.
+
+Triggers and foreign keys are off until then (`session_replication_role`), the promises are asked
+afterwards.
+"""
 
 from __future__ import annotations
 

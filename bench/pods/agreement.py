@@ -26,8 +26,10 @@ Slice = tuple[str, str, str, int, int]
 
 
 async def differences(api: KubeApi, postgres_dsn: str) -> list[str]:
-    """One sentence for each pod whose slices differ, and for each promise of the ledger that is
-    broken; empty: none."""
+    """One sentence for each pod whose slices differ, and each broken rule of the ledger.
+
+    Empty if there is none.
+    """
     connection = await asyncpg.connect(postgres_dsn)
     try:
         found = [

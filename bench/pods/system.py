@@ -87,8 +87,11 @@ class Bench:
         return uid in self._ran
 
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
-        """Run that many pods at once. Return the seconds until a kubelet reported each of them to
-        run, in order, and the CPU time by program until the last one did."""
+        """Run that many pods at once.
+
+        Return the seconds until a kubelet reported each of them to run, in order, and the CPU time
+        by program until the last one did.
+        """
         os.kill(self.kube_scheduler, signal.SIGSTOP)
         try:
             uids = await self._create(kind, count)
@@ -126,9 +129,12 @@ class Bench:
         await asyncio.sleep(REPORTED_S)
 
     async def begin(self, kind: str) -> None:
-        """Each round's log begins alike, and the played nodes' heap, which the collector would walk
-        ever longer; cards are offered to claims less what limits hold of them, or kube-scheduler
-        would allocate what the ledger refuses for ever."""
+        """Reset what would differ between rounds.
+
+        Each round's log begins alike, and the played nodes' heap, which the collector would walk
+        ever longer. Cards are offered to claims less what limits hold of them, or kube-scheduler
+        would allocate what the ledger refuses for ever.
+        """
         gc.collect()
         gc.freeze()
         if kind in BY_CLAIMS and isinstance(self.played, claims.ClaimNodes):

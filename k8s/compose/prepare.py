@@ -129,6 +129,7 @@ async def register() -> None:
 
 
 def main() -> None:
+    """Run the step that the arguments name."""
     match sys.argv[1:]:
         case ["files"]:
             try:

@@ -132,7 +132,7 @@ def downgrade() -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """asyncpg prepares one statement at a time; `;` at a line's end parts them outside `$$`."""
+    """Split the script for asyncpg: `;` at a line's end parts statements outside `$$`."""
     statements, current, quoted = [], "", False
     for line in script.strip().splitlines():
         current += line + "\n"

@@ -1,5 +1,7 @@
-"""The way by which old history goes: one function, which removes the grants of pods that ended long
-ago, and a guard of the events that lets nobody else remove or change anything.
+"""The way by which old history goes.
+
+One function, which removes the grants of pods that ended long ago, and a guard of the events that
+lets nobody else remove or change anything.
 
 A pod goes whole, with all its attempts: its events are numbered from 1 without a gap, and its
 periods never overlap, as long as there are any. Runs while the version before still writes.

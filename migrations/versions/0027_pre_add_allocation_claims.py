@@ -80,7 +80,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the claims; grants stay. A pod that held a claim beside another one has no slices of its
-    own, which the version before gives back with that one."""
+    """Drop the claims; grants stay.
+
+    A pod that held a claim beside another one has no slices of its own, which the version before
+    gives back with that one.
+    """
     op.execute("DROP VIEW v_claim_holders")
     op.drop_table(TABLE)

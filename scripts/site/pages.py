@@ -78,8 +78,9 @@ def search_boost(page: str) -> float:
 
 
 def fetched_from_elsewhere(text: str, *, style: bool = False) -> Iterator[str]:
-    """Addresses of other hosts that a browser fetches by itself to show a page (or, with `style`,
-    a style sheet); links that a reader may follow are none.
+    """Addresses of other hosts that a browser fetches by itself to show a page.
+
+    With `style`, of a style sheet. Links that a reader may follow are none.
     """
     for found in (_FETCHED_BY_STYLE if style else _FETCHED).findall(text):
         yield found[0] or found[1]

@@ -73,11 +73,13 @@ def _variables(settings: type[BaseSettings]) -> str:
 
 
 def is_group(field: FieldInfo) -> bool:
+    """Whether the field is a group of settings."""
     kind = field.annotation
     return inspect.isclass(kind) and issubclass(kind, BaseSettings)
 
 
 def variable_of(prefix: str, name: str, field: FieldInfo) -> str:
+    """Name of the environment variable of a field."""
     alias = field.validation_alias
     return alias if isinstance(alias, str) else f"{prefix}{name}".upper()
 

@@ -54,3 +54,17 @@ def test_it_names_what_to_start_or_to_set(
     [line] = answered.stderr.splitlines()
     assert line.startswith("hamictl: ")
     assert "start a local system with `hamictl up`, or set " in line
+
+
+def test_an_old_option_still_works_and_names_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+    answered = CliRunner().invoke(app, ["dead-letters", "--send-again", "1"])
+
+    renamed, problem = answered.stderr.splitlines()
+    assert renamed.startswith("hamictl: --send-again is now --retry; ")
+    assert problem.startswith("hamictl: the address of the scheduler is unknown")

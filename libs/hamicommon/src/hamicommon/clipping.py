@@ -16,9 +16,9 @@ _ELLIPSIS = "..."
 
 
 def clip(text: str, limit: int = CLIP_LIMIT) -> str:
-    """At most `limit` characters (>= 0), all printable; what was left out is shown as `...`.
+    r"""At most `limit` characters (>= 0), all printable; what was left out is shown as `...`.
 
-    What `str.isprintable` refuses is written as Python's own escape (`\\n`, `\\x1b`, `\\u202e`),
+    What `str.isprintable` refuses is written as Python's own escape (`\n`, `\x1b`, `\u202e`),
     and an escape is never cut in the middle. Text that fits is returned as it is, so clipping what
     was clipped changes nothing. Looks at `limit` characters and no more, however long the text is.
     """

@@ -19,8 +19,11 @@ _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
 
 
 def _whole_login(address: SecretStr) -> SecretStr:
-    """Refuses an address whose password ends it too early: the rest would be taken for a port, a
-    path or a host, and be repeated by any message that it can't be reached."""
+    """Refuses an address whose password ends it too early.
+
+    The rest would be taken for a port, a path or a host, and be repeated by any message that it
+    can't be reached.
+    """
     parts = _AUTHORITY.fullmatch(address.get_secret_value())
     if parts is not None and (
         (":" in parts[1] and "@" not in parts[1] and "@" in parts[2])
@@ -176,8 +179,9 @@ class FailpointSettings(BaseSettings):
 
 
 def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidRequest:
-    """Turns pydantic's report on `settings`, or on a group in it, into one sentence that names the
-    variables.
+    """Turn pydantic's report on `settings` into one sentence that names the variables.
+
+    The report may also be on a group in it.
 
     The value is left out on purpose: it may be a secret.
     """

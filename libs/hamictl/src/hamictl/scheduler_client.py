@@ -103,8 +103,10 @@ def metrics_address(
     token: str = "",
     token_file: Path | None = None,
 ) -> SchedulerAddress:
-    """Return the address of hami-metrics; its rules are the same: a token over TLS alone, an
-    authority in a file."""
+    """Return the address of hami-metrics.
+
+    Its rules are the same: a token over TLS only, an authority in a file.
+    """
     return SchedulerAddress(
         url=url,
         ca_file=ca_file,
@@ -220,8 +222,10 @@ def _closed_at_once(address: SchedulerAddress) -> str:
 
 
 def closed_forward(dsn: str, exc: BaseException | None) -> str:
-    """Behind a sentence about a Postgres that `exc` keeps us from, or that went away: what to do
-    where its port is forwarded; empty for any other, and for one that answered with a refusal."""
+    """Return what to do about an unavailable Postgres whose port is forwarded.
+
+    Empty for any other one, and for one that answered with a refusal.
+    """
     state = getattr(exc, "sqlstate", None)
     refused = isinstance(exc, ssl.SSLError) or (state and not state.startswith(_CONNECTION_LOST))
     places = urlsplit(dsn).netloc.rpartition("@")[2].split(",")

@@ -87,7 +87,7 @@ def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadP
 
 
 def owner_uid(pod: Json) -> str | None:
-    """uid of the pod's controller."""
+    """The uid of the pod's controller."""
     for owner in pod["metadata"].get("ownerReferences") or []:
         if owner.get("controller"):
             return str(owner["uid"])

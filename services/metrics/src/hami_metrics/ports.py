@@ -24,26 +24,31 @@ class UsageStore(Protocol):
         """Stores what is not stored yet; returns how many were new."""
 
     async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
-        """Pods that the ledger granted something on that node, by that name, and that held it at
-        some time since then."""
+        """Pods of that name with a grant on that node at some time since then."""
 
     async def sum_up(self, node: str, start: datetime) -> None:
-        """Sums up a node's samples of the `FINE_S` seconds from `start` on, and with them the hour,
-        in place of what was summed up before; a granted pod's samples while it held."""
+        """Sum up a node's samples of the `FINE_S` seconds from `start` on, and the hour.
+
+        Replace earlier sums. A granted pod's samples count while it held the grant.
+        """
 
     async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
         """(node, bucket start) where samples since then and their sums differ in number."""
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
-        """Makes room for the samples of the days to come (UTC) and drops those of earlier days;
-        returns the days dropped."""
+        """Makes room for the samples of the days to come (UTC) and drops those of earlier days.
+
+        Returns the days dropped.
+        """
 
     async def sum_up_namespaces(self, now: datetime) -> int:
         """Sums up what namespaces were granted and used, per hour and day; returns the hours."""
 
     async def sum_up_capacity(self, now: datetime) -> int:
-        """Sums up what became of the cards' time and whose it was, per hour and day; returns the
-        hours."""
+        """Sums up what became of the cards' time and whose it was, per hour and day.
+
+        Returns the hours.
+        """
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
         """Deletes those sums of earlier buckets; returns how many."""

@@ -89,8 +89,11 @@ def grace_s(pod: Mapping[str, Any]) -> int:
 def with_condition(
     conditions: list[dict[str, Any]], reason: str, message: str, *, now: datetime
 ) -> list[dict[str, Any]]:
-    """Return the pod's conditions with `DisruptionTarget`, which Kubernetes itself sets for
-    preemption and eviction (pod-lifecycle, "Pod disruption conditions")."""
+    """Return the pod's conditions with `DisruptionTarget`.
+
+    Kubernetes itself sets it for preemption and eviction (pod-lifecycle, "Pod disruption
+    conditions").
+    """
     others = [each for each in conditions if each.get("type") != "DisruptionTarget"]
     at = now.isoformat(timespec="seconds").replace("+00:00", "Z")
     ours = {

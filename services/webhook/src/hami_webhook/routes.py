@@ -1,5 +1,7 @@
-"""HTTP of the webhook: `POST /webhook` for pods and `/quotas` for ResourceQuotas (both TLS),
-`/healthz`, `/readyz`, `/metrics` (TLS and plain).
+"""HTTP of the webhook.
+
+`POST /webhook` for pods and `/quotas` for ResourceQuotas (both TLS), `/healthz`, `/readyz`,
+`/metrics` (TLS and plain).
 
 A body that is no review gets 400 and one sentence; where its uid is known, the answer is a review,
 because the API server shows only those to the user. The story goes on in `service.py`.

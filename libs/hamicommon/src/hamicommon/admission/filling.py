@@ -64,8 +64,10 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
 
 
 def _asking_us(pod: Json, rules: AdmissionRules) -> str:
-    """Return the resource to ask for with an amount of nothing, in a pod of our scheduler. For it
-    kube-scheduler asks its extender: it looks at resources alone, and not at claims."""
+    """Return the resource to ask for with an amount of nothing, in a pod of our scheduler.
+
+    For it kube-scheduler asks its extender: it looks at resources alone, and not at claims.
+    """
     ours = rules.scheduler_name and pod["spec"].get("schedulerName") == rules.scheduler_name
     return rules.vendors[VENDOR].resources.count if ours else ""
 

@@ -63,8 +63,11 @@ class IdleCards:
         devices: Sequence[GpuDevice],
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Takes over a node's cards. One that is unhealthy now may be healthy when the pod comes
-        to the scheduler, so all count as healthy."""
+        """Takes over a node's cards.
+
+        One that is unhealthy now may be healthy when the pod comes to the scheduler, so all count
+        as healthy.
+        """
         shape = (
             tuple(
                 replace(card, uuid=GpuUuid(""), healthy=True, health_reason="") for card in devices

@@ -227,9 +227,10 @@ def _webhook(
 
 
 def other_conditions(registration: WebhookRegistration) -> list[Json]:
-    """Which pods come to the webhook that fails open: those that do not come to the other, and,
-    unless it is every pod, that ask for an extended resource or have an annotation of one of our
-    vendors' domains.
+    """Which pods come to the webhook that fails open.
+
+    Those that do not come to the other, and, unless it is every pod, that ask for an extended
+    resource or have an annotation of one of our vendors' domains.
 
     `nvidia.com/gpumemory` and `nvdia.com/gpu` are no resources of ours, and no other component
     would warn of them.
@@ -258,8 +259,10 @@ def other_conditions(registration: WebhookRegistration) -> list[Json]:
 
 
 def match_expression(registration: WebhookRegistration) -> str:
-    """CEL: a container asks for one of our resources, the pod carries an annotation of ours, or a
-    container would be shown cards without asking.
+    """CEL: whether a pod concerns us.
+
+    A container asks for one of our resources, the pod carries an annotation of ours, or a container
+    would be shown cards without asking.
 
     The annotations count because some of them are the scheduler's alone, and the webhook drops
     them: a pod shall not be able to bring its own.
@@ -310,8 +313,11 @@ def _takes_cards(registration: WebhookRegistration) -> str:
 
 
 def _any_of(names: Iterable[str], end: str) -> str:
-    """A pattern (RE2) as a CEL string. The dots in it stand for any character, which keeps names
-    readable and costs nothing: no domain is one of these but for its dot."""
+    """A pattern (RE2) as a CEL string.
+
+    The dots in it stand for any character, which keeps names readable and costs nothing: no domain
+    is one of these but for its dot.
+    """
     return json.dumps(f"^({'|'.join(names)}){end}")
 
 

@@ -109,8 +109,9 @@ class Consumer:
         on_dead_letter: Callable[[], None],
         on_answer: Callable[[], object],
     ) -> None:
-        """One of `handle` and `handle_all` is given. `user` is ours on the bus; `on_answer` is
-        called after each wait for messages.
+        """One of `handle` and `handle_all` is given.
+
+        `user` is ours on the bus; `on_answer` is called after each wait for messages.
         """
         self._client = client
         self._js = js

@@ -98,8 +98,10 @@ STREAMS = (
 
 
 class StreamKeeper:
-    """Creates and updates streams and deliveries, and tries again while one can't be, or is
-    deleted."""
+    """Create and update streams and deliveries.
+
+    Retry while one can't be created, or is deleted.
+    """
 
     def __init__(
         self, js: JetStreamContext, *, replicas: int = 1, is_connected: Callable[[], bool]

@@ -1,5 +1,7 @@
-"""The `vnpus:` block of the device configuration: Ascend chips and their templates (protocol
-1.16)."""
+"""The `vnpus:` block of the device configuration.
+
+Ascend chips and their templates (protocol 1.16).
+"""
 
 from __future__ import annotations
 

@@ -158,9 +158,11 @@ class ClaimedSlice:
 
 
 def slices_name(keys: Iterable[SliceKey]) -> str:
-    """Return the name of a container's slices by ResourceClaims, whichever container or pod holds
-    them: the nonce of their limits directory, account and CDI device. It is never used again, as an
-    allocation has share ids of its own."""
+    """Return the name of a container's slices by ResourceClaims.
+
+    The name is the nonce of their limits directory, account and CDI device, whichever container or
+    pod holds them. It is never used again, as an allocation has share ids of its own.
+    """
     return str(uuid5(NAMESPACE_OID, "/".join(min(keys))))
 
 

@@ -180,8 +180,11 @@ def container_claims(
 
 
 def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...]:
-    """One container for each set of slices: of those that have it in turn or together, the first
-    sidecar or app container, otherwise the first."""
+    """One container for each set of slices.
+
+    Of those that have it in turn or together, the first sidecar or app container, otherwise the
+    first.
+    """
     found: dict[frozenset[SliceKey], ContainerClaims] = {}
     for container in containers:
         known = found.get(container.keys)
@@ -246,8 +249,11 @@ def _extended(pod: JsonMapping) -> JsonMapping:
 def granted_shares(
     containers: Iterable[ContainerClaims], cards: Mapping[str, GpuUuid]
 ) -> dict[SliceKey, DeviceShare]:
-    """The slices of the cards that the claims amount to; `cards` are the node's by their device
-    names. Raises: NotFound when a device is no card of the node."""
+    """The slices of the cards that the claims amount to.
+
+    `cards` are the node's by their device names. Raises: NotFound when a device is no card of the
+    node.
+    """
     return {
         device.key: _share(device, cards)
         for container in containers

@@ -36,8 +36,10 @@ def is_ours(claim: JsonMapping) -> bool:
 
 
 def amounts_of(claims: Iterable[JsonMapping]) -> ClaimedAmounts | None:
-    """The amounts that the claims ask of our cards; None where a request does not state them: it
-    has alternatives, or asks for all cards."""
+    """The amounts that the claims ask of our cards.
+
+    None where a request does not state them: it has alternatives, or asks for all cards.
+    """
     wanted = [request.get("exactly") or {} for claim in claims for request in _requests(claim)]
     ours = [each for each in wanted if each.get("deviceClassName") == DEVICE_CLASS]
     if not ours or {} in wanted or any(each.get("allocationMode") == "All" for each in ours):

@@ -63,8 +63,7 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
 
 
 def claims_wait(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod has ResourceClaims and no node yet, and nothing but kube-scheduler holds it
-    back."""
+    """Whether the pod has ResourceClaims and waits for kube-scheduler only."""
     spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
     return bool(
         spec.get("resourceClaims")

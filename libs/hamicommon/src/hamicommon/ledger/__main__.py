@@ -1,5 +1,6 @@
-"""`python -m hamicommon.ledger MIGRATIONS`: the migrations around a roll-out, for the Jobs of
-`k8s/`.
+"""`python -m hamicommon.ledger MIGRATIONS`.
+
+The migrations around a roll-out, for the Jobs of `k8s/`.
 
 The images of the services have no hamictl; this does `hamictl db upgrade --before-rollout`, from
 HAMI_POSTGRES_DSN, as soon as that server is up. With `--after-rollout-of=DEPLOYMENT,...

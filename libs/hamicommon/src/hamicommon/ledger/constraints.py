@@ -24,8 +24,10 @@ from hamicommon.ledger.tables.names import (
 
 
 class ConstraintViolation(Conflict):
-    """Another row forbids this one; `constraint` is its name in
-    `hamicommon.ledger.tables.names`."""
+    """Another row forbids this one.
+
+    `constraint` is its name in `hamicommon.ledger.tables.names`.
+    """
 
     def __init__(self, constraint: str, message: str) -> None:
         super().__init__(message)

@@ -147,7 +147,9 @@ class Database:
         await self._pool.release(connection)
 
     async def _acquire(self) -> Connection:
-        """Raises: Unavailable when all connections of this process stay in use or no new one can be
+        """Take a connection of the pool.
+
+        Raises: Unavailable when all connections of this process stay in use or no new one can be
         made, driver errors.
         """
         while self._at_hand:

@@ -254,22 +254,28 @@ TERMS: Mapping[str, str] = {
 
 
 def reason_term(code: str) -> str:
-    """Return the pages' term for a reason: `memory` for `CardInsufficientMemory`; unknown reasons
-    stay as they are."""
+    """Return the pages' term for a reason: `memory` for `CardInsufficientMemory`.
+
+    Unknown reasons stay as they are.
+    """
     return TERMS.get(code, code)
 
 
 def reason_label(reason: str) -> str:
-    """Return the reason as a label of a metric: one of a fixed set, whatever a vendor's rule
-    wrote."""
+    """Return the reason as a label of a metric.
+
+    One of a fixed set, whatever a vendor's rule wrote.
+    """
     if reason in REASON_LABELS or not reason:
         return reason
     return POD_REFUSED if reason.startswith(f"{POD_REFUSED}:") else OTHER
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:
-    """Return HAMi's reason of a node: `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as
-    text."""
+    """Return HAMi's reason of a node.
+
+    `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as text.
+    """
     return ", ".join(
         sorted(f"{count}/{total} {reason}" for reason, count in reasons.items() if count)
     )

@@ -50,8 +50,9 @@ class Need(NamedTuple):
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Rules 8 and 9 of protocol 1.0.4: at most a whole card's cores; memory in MiB or by
-    percentage.
+    """Rules 8 and 9 of protocol 1.0.4: at most a whole card's cores.
+
+    Memory in MiB or by percentage.
 
     The answer may depend on the card's kind, capacity and mode, never on its use or its identity:
     it is asked once for all cards that are alike (uuid, index, numa and health are not given).

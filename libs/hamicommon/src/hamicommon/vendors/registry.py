@@ -89,13 +89,17 @@ class Vendors:
 
     @property
     def change_every_pod(self) -> bool:
-        """Whether admission changes pods that ask for nothing, too (protocol 1.1: `overwriteEnv`, a
-        core policy)."""
+        """Whether admission changes pods that ask for nothing, too.
+
+        Protocol 1.1: `overwriteEnv`, a core policy.
+        """
         return any(map(_changes_every_container, self.items))
 
     def concerned_by(self, container: Json) -> tuple[Vendor, ...]:
-        """In order, the vendors of which the container names a resource, and those that change
-        every container: no other can change it."""
+        """The vendors that may change the container, in order.
+
+        Those are the vendors of which it names a resource, and those that change every container.
+        """
         resources = container.get("resources") or {}
         named = frozenset((*(resources.get("limits") or ()), *(resources.get("requests") or ())))
         known: tuple[Vendor, ...] | None = self.memory.get(named)

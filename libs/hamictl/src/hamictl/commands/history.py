@@ -151,7 +151,7 @@ def _within(rows: Sequence[Row], begin: datetime | None, end: datetime | None) -
 
 
 async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) -> dict[str, int]:
-    """uuid -> index, of the cards that their nodes still have."""
+    """Card uuid -> index, of the cards that their nodes still have."""
     nodes = dict.fromkeys(str(row["node"]) for row in allocations if row["node"])
     return {
         str(card["uuid"]): card["index"]

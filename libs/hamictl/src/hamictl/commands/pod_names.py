@@ -29,8 +29,10 @@ MAX_PODS = 5000
 
 
 def pod_names(incomplete: str) -> list[str]:
-    """Pods whose name begins so: of the namespace default by their name, others as NAMESPACE/NAME,
-    with `pod/` before them where that was typed.
+    """Pods whose name begins with the text.
+
+    Pods of the namespace default have their name only, others NAMESPACE/NAME, after `pod/` if that
+    was typed.
     """
     prefix = next((kind for kind in ("pod/", "pods/") if incomplete.startswith(kind)), "")
     begun = incomplete.removeprefix(prefix)

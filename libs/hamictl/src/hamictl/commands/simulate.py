@@ -144,7 +144,8 @@ def _batch(simulator: Simulator) -> None:
 def policy_of(node: str, gpu: str) -> Policy:
     """The policies of the command line.
 
-    Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
+    Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped.
+    """
     if node not in NODE_POLICIES:
         raise InvalidRequest(f"--node-policy is {node!r}: use {one_of(NODE_POLICIES)}")
     policy = pod_policy({NODE_POLICY.name: node, GPU_POLICY.name: gpu})

@@ -1,4 +1,4 @@
-"""kubectl's JSONPath templates: `{.items[*].node}`, `{range .items[*]}{.uuid}{"\\n"}{end}`. Pure.
+r"""kubectl's JSONPath templates: `{.items[*].node}`, `{range .items[*]}{.uuid}{"\n"}{end}`. Pure.
 
 Understood: fields, `['field']`, `[3]`, `[-1]`, `[*]`, `..` is not; text in quotes, `range` and
 `end`. A field that an object has not is left out, as in kubectl.

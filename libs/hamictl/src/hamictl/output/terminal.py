@@ -93,7 +93,7 @@ def shown_time(value: object, *, seconds: bool = True) -> str:
 
 
 def printable(text: str, *, keep: str = "\n") -> str:
-    """The text with what a terminal would obey written out, such as `\\x1b`; not what is kept."""
+    r"""The text with what a terminal would obey written out, such as `\x1b`; not what is kept."""
     if text.isprintable():
         return text
     return "".join(

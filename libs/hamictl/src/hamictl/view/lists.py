@@ -94,8 +94,11 @@ def health(row: Row) -> str:
 
 
 def slice_lines(row: Row) -> list[str]:
-    """Each slice of an allocation; those by ResourceClaims with claim, request and who else holds
-    them, also where they are counted for another pod."""
+    """Each slice of an allocation.
+
+    Those by ResourceClaims with claim, request and who else holds them, also where they are counted
+    for another pod.
+    """
     claims = row.get("claims") or []
     named = {(each["container"], each["device_uuid"]) for each in claims}
     own = [s for s in row["devices"] if (s["container"], s["device_uuid"]) not in named]
@@ -116,8 +119,10 @@ def _claimed(share: Row) -> str:
 
 
 def claims_of(change: Row) -> str:
-    """Return the claims that a grant came by, from the history's first entry, one a line: claim,
-    request and share. Empty: by limits, or the entry is of a later change."""
+    """Return the claims that a grant came by, from the history's first entry, one a line.
+
+    Claim, request and share. Empty: by limits, or the entry is of a later change.
+    """
     claims = (change.get("detail") or {}).get("claims") or []
     return "\n".join(
         f"{each['container']}: {each['claim']} request {each['request']}"

@@ -43,12 +43,15 @@ class ApiTarget:
 
     @property
     def collection(self) -> str:
+        """Key of the collection in the store."""
         return self.resource.store_key
 
     def not_found(self) -> ApiError:
+        """The error for an object that does not exist."""
         return not_found(self.resource.plural, self.resource.group, self.name)
 
     def forbidden(self, why: str) -> ApiError:
+        """The error for a call that is not allowed."""
         return forbidden(self.resource.plural, self.resource.group, self.name, why)
 
 

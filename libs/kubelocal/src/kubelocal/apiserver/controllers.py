@@ -47,6 +47,7 @@ class Controllers:
         self._expire_at_s = 0.0
 
     async def run_forever(self) -> None:
+        """Run the controllers until the task is cancelled."""
         while True:
             await asyncio.sleep(self._intervals.tick_s)
             try:

@@ -63,16 +63,19 @@ def _details(name: str, group: str, plural: str) -> Json:
 
 
 def not_found(plural: str, group: str, name: str) -> ApiError:
+    """404: the object does not exist."""
     text = f'{qualified(plural, group)} "{name}" not found'
     return ApiError(404, "NotFound", text, _details(name, group, plural))
 
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
+    """409: an object of that name exists."""
     text = f'{qualified(plural, group)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, _details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
+    """409: the object has changed, or forbids the change."""
     text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
     return ApiError(409, "Conflict", text, _details(name, group, plural))
 
@@ -89,23 +92,28 @@ def stale(plural: str, group: str, name: str) -> ApiError:
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
+    """403: the call is not allowed."""
     text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
     return ApiError(403, "Forbidden", text, _details(name, group, plural))
 
 
 def bad_request(message: str) -> ApiError:
+    """400: the request is not valid."""
     return ApiError(400, "BadRequest", message)
 
 
 def unauthorized() -> ApiError:
+    """401: the user is unknown."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def no_such_path() -> ApiError:
+    """404: no resource has the path."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> ApiError:
+    """405: the resource has no such method."""
     return ApiError(
         405,
         "MethodNotAllowed",
@@ -115,6 +123,7 @@ def method_not_allowed() -> ApiError:
 
 
 def unsupported_media_type(accepted: list[str]) -> ApiError:
+    """415: the body has another form than those accepted."""
     text = (
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)
@@ -128,6 +137,7 @@ def expired(asked: int, oldest: int) -> ApiError:
 
 
 def internal(message: str) -> ApiError:
+    """500: the server failed."""
     return ApiError(
         500,
         "InternalError",

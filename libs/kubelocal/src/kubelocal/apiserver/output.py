@@ -36,6 +36,7 @@ def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
 
 
 def watch_line(kind: str, whole_object: bytes) -> bytes:
+    """One line of a watch: the event of an object."""
     return b'{"type":"' + kind.encode() + b'","object":' + whole_object + b"}\n"
 
 

@@ -36,8 +36,10 @@ def check_predicates(
     allocatable: Amounts,
     labels: Mapping[str, str],
 ) -> Rejection | None:
-    """The first predicate that fails, or None. Extended resources that the node does not list are
-    not checked: they may be the cluster's."""
+    """The first predicate that fails, or None.
+
+    Extended resources that the node does not list are not checked: they may be the cluster's.
+    """
     used: Amounts = {PODS: 0}
     for other in others:
         used = add(used, {**other, PODS: 1})

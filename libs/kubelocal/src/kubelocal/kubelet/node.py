@@ -239,8 +239,10 @@ class NodeReporter:
         await self._untaint(node)
 
     async def _untaint(self, node: Json) -> None:
-        """A new Node is tainted as not ready by admission; where no node controller runs (a bare
-        API server) nobody else would lift it."""
+        """A new Node is tainted as not ready by admission.
+
+        Where no node controller runs (a bare API server) nobody else would lift it.
+        """
         taints = node["spec"].get("taints") or []
         others = [taint for taint in taints if taint["key"] != NOT_READY_TAINT]
         if len(others) == len(taints):

@@ -121,7 +121,7 @@ class KnownCluster:
 
 
 def score_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """cpu and memory as kube-scheduler scores them: every container takes something."""
+    """CPU and memory as kube-scheduler scores them: every container takes something."""
     total = {pod_resources.CPU: 0, pod_resources.MEMORY: 0}
     for container in spec.get("containers") or ():
         own = pod_resources.amounts((container.get("resources") or {}).get("requests"))

@@ -51,8 +51,9 @@ class PostgresUsageStore:
         self._pool = pool
 
     async def write(self, samples: Sequence[Sample]) -> int:
-        """See the port. Samples that nobody has stored yet, nearly all of them, are copied;
-        where one of them is stored already, the rows are compared with what is there.
+        """See the port. Samples that nobody has stored yet, nearly all of them, are copied.
+
+        Where one of them is stored already, the rows are compared with what is there.
         """
         rows = [
             (
@@ -92,8 +93,9 @@ class PostgresUsageStore:
             return await unsummed(conn, since)
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
-        """See the port. A whole partition goes at once; the default one row by row, with the rows
-        that are dated ahead.
+        """See the port. A whole partition goes at once.
+
+        The default one row by row, with the rows that are dated ahead.
         """
         async with connection(self._pool) as conn:
             kept = await keep_partitions(

@@ -118,8 +118,10 @@ class PreStart:
         )
 
     async def _renew(self, owner: Holding, known: Record, grant: NodeGrant) -> Record:
-        """Record the answer under the pod's present grant: the agent's state or the ledger's was
-        lost since. Raises: Conflict, Unavailable."""
+        """Record the answer under the pod's present grant.
+
+        The agent's state or the ledger's was lost since. Raises: Conflict, Unavailable.
+        """
         granted = grant.container(owner.container)
         if granted is None:
             await self._refuse(owner, grant, _NO_GRANT)

@@ -88,8 +88,10 @@ class AnswerPolicy:
 
 
 def region_path(container_base: PurePosixPath, nonce: str) -> str:
-    """Return the path of the region that a container's processes share, as it sees it: the answer's
-    environment and its limits file name the same."""
+    """Return the path of the region that a container's processes share, as it sees it.
+
+    The answer's environment and its limits file name the same.
+    """
     return str(container_base / region_name(nonce))
 
 

@@ -32,8 +32,11 @@ def plugin_of(
     way: BindingWay,
     mig: MigInstances | None = None,
 ) -> Plugin:
-    """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
-    their cards are cut for them."""
+    """Create the plugin of this node's cards.
+
+    `way`: whether containers are bound by CDI at their start, see `late_binding.py`. `mig`: their
+    cards are cut for them.
+    """
     node = node_ports(connections, feed, reports)
     answers = with_instances(answers_of(settings, connections), settings, connections)
     slices = DescribedSlices(node, devices=connections.cdi, answers=answers)

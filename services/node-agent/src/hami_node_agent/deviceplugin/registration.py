@@ -1,5 +1,6 @@
-"""Serving the plugin and registering it, again and again: the kubelet forgets plugins when it
-restarts, and removes all sockets in its directory.
+"""Serving the plugin and registering it, again and again.
+
+The kubelet forgets plugins when it restarts, and removes all sockets in its directory.
 
 One cycle: listen on our socket, register, then look until kubelet.sock is another file than
 the one we registered with, or our own socket is gone. Leaving closes the server and leaves pods

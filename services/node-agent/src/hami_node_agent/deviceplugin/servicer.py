@@ -54,8 +54,11 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     def __init__(
         self, changed: Signal, *, prefers: bool = False, checks_starts: bool = False
     ) -> None:
-        """`changed`: wakes when `devices` has something new; `prefers` and `checks_starts`:
-        whether the kubelet is to call `prefer` and `check`."""
+        """Create the instance.
+
+        `changed` wakes when `devices` has something new. `prefers` and `checks_starts`: whether the
+        kubelet is to call `prefer` and `check`.
+        """
         self._changed = changed
         self._listening_since_s: dict[object, float] = {}
         self._streams_end = asyncio.Event()
@@ -95,8 +98,10 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         return time.monotonic() - min(self._listening_since_s.values())
 
     async def calls_finished(self, timeout_s: float) -> bool:
-        """Returns when no Allocate and no PreStartContainer runs and the answers are sent; False:
-        one is not yet."""
+        """Returns when no Allocate and no PreStartContainer runs and the answers are sent.
+
+        False: one is not yet.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()

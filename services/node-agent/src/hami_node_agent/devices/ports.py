@@ -26,8 +26,9 @@ class DeviceProbe(Protocol):
         """How the cards are linked, by index. Raises: Unavailable."""
 
     async def reload(self) -> bool:
-        """Initialises NVML again where the driver was reloaded or cards came or went; True if it
-        did.
+        """Initialises NVML again where the driver was reloaded or cards came or went.
+
+        True if it did.
 
         Raises: Unavailable while the driver is away.
         """

@@ -38,8 +38,10 @@ class CardProcesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusySample:
-    """NVML's sample of one process: the mean of the driver's samples after the one that was
-    asked with, up to the newest in which the process computed.
+    """NVML's sample of one process.
+
+    The mean of the driver's samples after the one that was asked with, up to the newest in which
+    the process computed.
     """
 
     pid: int

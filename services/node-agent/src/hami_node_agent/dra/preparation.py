@@ -127,8 +127,10 @@ class ClaimPreparation:
             raise
 
     async def _pods_of(self, claim: Json) -> list[Json]:
-        """The pods of this node that hold the claim, and are not over. Raises: NotFound,
-        Unavailable."""
+        """The pods of this node that hold the claim, and are not over.
+
+        Raises: NotFound, Unavailable.
+        """
         metadata, found = claim["metadata"], []
         for one in pods_of(claim):
             with suppress(NotFound):

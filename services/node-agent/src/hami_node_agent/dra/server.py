@@ -84,8 +84,11 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
     async def NodeUnprepareResources(  # noqa: N802 - the protocol's name
         self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Context
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        """Nothing to do: the ledger releases when the pod has ended, and `cleanup/` removes its
-        directories and descriptions once nothing of the pod runs."""
+        """Nothing to do.
+
+        The ledger releases when the pod has ended, and `cleanup/` removes its directories and
+        descriptions once nothing of the pod runs.
+        """
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for claim in request.claims:
             response.claims[claim.uid].SetInParent()

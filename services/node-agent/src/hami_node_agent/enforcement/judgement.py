@@ -354,8 +354,11 @@ class Resolver:
         exempt_namespaces: frozenset[str],
         beside: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({}),
     ) -> None:
-        """`beside`: containers (pod uid, name) that have another's slices together with it -> that
-        one, under which their processes count."""
+        """Create the instance.
+
+        `beside`: containers (pod uid, name) that have another's slices together with it -> that
+        one, under which their processes count.
+        """
         self._beside = {ContainerKey(*own): ContainerKey(*of) for own, of in beside.items()}
         self._pods = pods
         self._ended = pods.snapshot().ended
@@ -400,8 +403,11 @@ def view_of(
     used_mib: Callable[[str], int | None],
     before: Mapping[tuple[str, int], int],
 ) -> NodeView:
-    """`directories`: the containers' region directories. `cards`: all of this node that are
-    offered. `used_mib`: in use on a card, by anybody. `before`: `unresolved` of the last look."""
+    """Judge the processes of this node.
+
+    `directories`: the containers' region directories. `cards`: all of this node that are offered.
+    `used_mib`: in use on a card, by anybody. `before`: `unresolved` of the last look.
+    """
     evidence = look.evidence
     if evidence is None:
         reason = "the node-agent does not see the host's processes (HAMI_NODE_AGENT_PROC_ROOT)"

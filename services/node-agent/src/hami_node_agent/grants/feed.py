@@ -246,8 +246,9 @@ def _is_due(comparisons: int) -> bool:
 
 
 async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
-    """Takes what the ledger has into the book; what it lacks is not granted. False: the ledger
-    can't be asked.
+    """Takes what the ledger has into the book; what it lacks is not granted.
+
+    False: the ledger can't be asked.
 
     Signed grants are read only where the ledger can't be asked: an annotation outlives its
     allocation, and a pod that was bound too late still carries it.

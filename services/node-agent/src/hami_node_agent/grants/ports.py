@@ -36,8 +36,10 @@ class ContainerFiles(Protocol):
         """Makes the container's limits those of the record. Raises: Unavailable."""
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """A directory with nothing in it but an empty region, which any user in the container can
-        write, and what other mounts are made on. Raises: Unavailable."""
+        """A directory with an empty region, which any user in the container can write.
+
+        Other mounts are made on it. Raises: Unavailable.
+        """
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
         """Makes what is gone of it, and leaves the rest. Raises: Unavailable."""

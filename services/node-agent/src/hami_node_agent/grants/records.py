@@ -192,8 +192,10 @@ def find_in_flight(book: GrantBook, saved: AgentState, seen: PodsSeen) -> InFlig
 
 
 def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
-    """True when every container of the grant that wants cards has its answer, or the slices that it
-    has together with another."""
+    """True when every container of the grant that wants cards has its answer.
+
+    The slices that it has together with another count as one.
+    """
     known = tuple(records)
     answered = {record.container for record in known if record.pod_uid == grant.pod_uid}
     nonces = {record.nonce for record in known}

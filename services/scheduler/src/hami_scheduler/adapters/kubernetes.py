@@ -112,8 +112,9 @@ class KubernetesClaimApi:
         return await self._api.get(claim_path(namespace, name))
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """Sets these fields of its status, of the claim as it is given; None removes one. Answers
-        what the API server has then.
+        """Sets these fields of its status, of the claim as it is given; None removes one.
+
+        Answers what the API server has then.
 
         Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
         """

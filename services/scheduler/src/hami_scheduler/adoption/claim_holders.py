@@ -121,8 +121,9 @@ class ClaimHolders:
                     )
 
     async def restore(self, pod: JsonMapping) -> bool:
-        """Enters the grant of a pod that runs without one: the ledger lost it, and nobody asks
-        again. False: it has no card of ours by its claims.
+        """Enters the grant of a pod that runs without one.
+
+        The ledger lost it, and nobody asks again. False: it has no card of ours by its claims.
 
         Raises: Conflict when the ledger has no room for it, Unavailable.
         """

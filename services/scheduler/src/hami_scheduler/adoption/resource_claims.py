@@ -77,10 +77,12 @@ class ClaimGrants:
             return ClaimsReply(node=asked.node, refused=str(exc))
 
     async def grant(self, asked: NodeQuestion) -> Allocation:
-        """The pod's live grant, which is entered where there is none. A slice that another pod
-        holds by the same claim is not counted again.
+        """The pod's live grant, which is entered where there is none.
 
-        Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable."""
+        A slice that another pod holds by the same claim is not counted again.
+
+        Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable.
+        """
         pod = await self.pods.read(asked)
         live = await self.pods.granted(asked)
         if live is not None and live.origin is Origin.CLAIM:

@@ -176,8 +176,11 @@ def _shares(
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
 ) -> list[tuple[DeviceShare, ...]]:
-    """Per container the slices that the node proves; where its answer can't be read, the
-    annotation's amounts on the cards of its ids, if they are what the pod's spec asks for."""
+    """Per container the slices that the node proves.
+
+    Where its answer can't be read, the annotation's amounts on the cards of its ids, if they are
+    what the pod's spec asks for.
+    """
     found = []
     for position, one in enumerate(holding):
         shares = _shares_of_answer(one)

@@ -149,8 +149,10 @@ class GrantReports:
         raise Conflict(f"grant {report.allocation_id} changed {MAX_ATTEMPTS} times since")
 
     async def _report_orphan(self, allocation: Allocation) -> None:
-        """Show that a pod's processes live though its object is gone and its grant ended, as when a
-        node was silent for too long and comes back: only the node can end them."""
+        """Show that a pod's processes live though its object is gone and its grant ended.
+
+        As when a node was silent for too long and comes back: only the node can end them.
+        """
         cards = sorted({share.uuid for each in allocation.containers for share in each.shares})
         text = (
             f"its processes still run on {allocation.node} though its grant is {allocation.state} "

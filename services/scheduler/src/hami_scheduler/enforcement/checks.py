@@ -1,5 +1,7 @@
-"""Takes what nodes find of limits: history and drift, a Warning event per violation that begins,
-and, where the operator wants it, the end of the pod (`evict.py`).
+"""Takes what nodes find of limits.
+
+History and drift, a Warning event per violation that begins, and, where the operator wants it, the
+end of the pod (`evict.py`).
 
 A node reports on its own pods: a finding about a pod that the API server does not have on that node
 is left out, whatever the node may be.

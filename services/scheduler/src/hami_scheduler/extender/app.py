@@ -161,8 +161,10 @@ class ExtenderApp:
 
 
 async def _read(receive: Receive) -> bytes:
-    """The whole body. Raises: InvalidRequest when it is too long, before the rest is read, or
-    the caller has gone."""
+    """The whole body.
+
+    Raises: InvalidRequest when it is too long, before the rest is read, or the caller has gone.
+    """
     parts: list[bytes] = []
     length = 0
     while True:

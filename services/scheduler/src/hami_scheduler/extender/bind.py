@@ -147,8 +147,10 @@ class Bind:
     # Begin
 
     async def _begin(self, args: BindArgs) -> _Begun | None:
-        """Return the pod's grant in state `binding` with a new token; as it is, if the pod is bound
-        on the node already by its row; None for a pod without devices.
+        """Return the pod's grant in state `binding` with a new token.
+
+        As it is, if the pod is bound on the node already by its row; None for a pod without
+        devices.
 
         Raises: Conflict, NotFound, Unschedulable, Unavailable.
         """
@@ -254,8 +256,9 @@ class Bind:
             )
 
     async def _roll_back(self, begun: _Begun, reason: str) -> bool:
-        """End the grant of a binding that failed; True, and nothing is ended, if the pod is on the
-        node all the same.
+        """End the grant of a binding that failed.
+
+        True, and nothing is ended, if the pod is on the node all the same.
 
         Raises: AnswerUnknown if that can't be found out: the grant then stays until its node's
         report or its deadline.

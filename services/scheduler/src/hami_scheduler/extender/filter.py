@@ -177,8 +177,10 @@ class Filter:
     def _kept(
         self, node: NodeName, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """The answer for a pod whose grant is in the ledger already: an earlier /bind of it has no
-        known outcome."""
+        """The answer for a pod whose grant is in the ledger already.
+
+        An earlier /bind of it has no known outcome.
+        """
         if node not in names:
             raise Conflict(
                 f"the pod is being bound to node {node}, which is not among those offered"

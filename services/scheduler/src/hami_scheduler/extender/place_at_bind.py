@@ -43,8 +43,11 @@ class PlaceAtBind:
     recorder: DecisionQueue
 
     async def __call__(self, args: BindArgs) -> Draft | Allocation | None:
-        """Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
-        Unavailable."""
+        """Place the pod on the node that kube-scheduler binds it to.
+
+        Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
+        Unavailable.
+        """
         namespace, name, uid = args.pod_namespace, args.pod_name, PodUid(args.pod_uid)
         pod = await self.pods.get(namespace, name)
         if pod["metadata"]["uid"] != uid:

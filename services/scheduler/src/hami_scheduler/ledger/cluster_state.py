@@ -59,8 +59,11 @@ class ClusterState:
         on_freed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ttl_s`: how long an assumption waits for its /bind; `on_freed` is called when one ends
-        without a grant."""
+        """Create the instance.
+
+        An assumption waits `ttl_s` for its /bind; `on_freed` is called when one ends without a
+        grant.
+        """
         self._reader = cards
         self._quota_reader = quotas
         self._grants = grants

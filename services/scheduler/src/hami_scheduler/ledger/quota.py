@@ -2,7 +2,8 @@
 
 Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
 as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes
-of the card that was chosen."""
+of the card that was chosen.
+"""
 
 from __future__ import annotations
 

@@ -42,8 +42,11 @@ class LedgerWriter:
     def __init__(
         self, store: AllocationStore, *, window_s: float, on_committed: OnCommitted
     ) -> None:
-        """`window_s`: two commits begin at least this far apart; `on_committed` gets what each
-        transaction did, before the callers do."""
+        """Create the instance.
+
+        Two commits begin at least `window_s` apart; `on_committed` gets what each transaction
+        did, before the callers do.
+        """
         self._store = store
         self._window_s = window_s
         self._on_committed = on_committed

@@ -167,8 +167,9 @@ class Placer:
     def place(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> Draft | Decision:
-        """Assume the best placement on these nodes and return its draft; if no node has room,
-        return the decision with the refusal.
+        """Assume the best placement on these nodes and return its draft.
+
+        If no node has room, return the decision with the refusal.
 
         The pod's earlier assumption is forgotten first. Raises: OverQuota.
         """

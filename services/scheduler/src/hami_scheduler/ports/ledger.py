@@ -125,7 +125,7 @@ class CardReader(Protocol):
         """
 
     async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        """uuid -> (node, version) of every present card."""
+        """Card uuid -> (node, version) of every present card."""
 
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
         """Cards of these nodes, or of all, ordered by node and index."""
@@ -238,17 +238,22 @@ class DecisionLog(Protocol):
     """Store of decisions and of the refused pods that wait."""
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
-        """Writes them; an identical repeated refusal or error only raises its count, and now and
-        then brings the cards that are kept with it up to date. So does every one of a pod that has
-        had very many different ones within the hour. Raises: Unavailable."""
+        """Write them; an identical repeated refusal or error only raises its count.
+
+        Now and then the cards that are kept with it are brought up to date. So does every one of a
+        pod that has had very many different ones within the hour. Raises: Unavailable.
+        """
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
-        """Return the requests of the latest decisions, newest first, a pod perhaps several
-        times. Raises: Unavailable."""
+        """Return the requests of the latest decisions, newest first, a pod perhaps several times.
+
+        Raises: Unavailable.
+        """
 
     async def tidy(self, *, keep_days: int) -> int:
-        """Drops decisions older than so many days, and cards that no decision refers to; makes the
-        partitions of the days to come. Returns how many cards' snapshots went.
+        """Drops decisions older than so many days, and cards that no decision refers to.
+
+        Makes the partitions of the days to come. Returns how many cards' snapshots went.
 
         Raises: Unavailable, Conflict.
         """

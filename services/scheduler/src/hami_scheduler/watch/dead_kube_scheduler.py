@@ -48,8 +48,11 @@ class DeadKubeScheduler:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _is_dead(self) -> bool:
-        """Return whether nothing listens on its port; it listens for as long as it may hold the
-        Lease. One that is there and does not answer keeps the Lease until it expires."""
+        """Return whether nothing listens on its port.
+
+        It listens for as long as it may hold the Lease. One that is there and does not answer keeps
+        the Lease until it expires.
+        """
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(self._host, int(self._port))

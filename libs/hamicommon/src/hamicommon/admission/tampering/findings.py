@@ -60,8 +60,10 @@ def refusal(findings: Sequence[Finding]) -> str:
 
 
 def in_short(findings: Sequence[Finding]) -> str:
-    """For a node's reason, which goes over the wire once per node; without a comma, which parts
-    reasons."""
+    """For a node's reason, which goes over the wire once per node.
+
+    Without a comma, which parts reasons.
+    """
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     return clip(findings[0].what, 128).replace(",", " ") + more
 

@@ -56,8 +56,10 @@ class Guard:
         return tuple(islice(self._of_spec(pod, spec, standing, wants), MAX_FINDINGS + 1))
 
     def at_filter(self, pod: Json) -> tuple[Finding, ...]:
-        """Return the findings for which the scheduler refuses a pod that asks for a card and
-        bypassed admission. Nothing can be stripped from it any more."""
+        """Return the findings for which the scheduler refuses a pod that bypassed admission.
+
+        The pod asks for a card, and nothing can be stripped from it any more.
+        """
         if self.policy.mode == "allow":
             return ()
         metadata = pod.get("metadata") or {}

@@ -23,8 +23,10 @@ Parts = tuple[str, ...]
 
 
 def parts_of(path: str) -> Parts:
-    """The components of `path`, which starts at the root whether it begins with a slash or not:
-    `//etc/x/./../hami/` is (etc, hami). `..` at the root stays there."""
+    """The components of `path`, which starts at the root whether it begins with a slash or not.
+
+    `//etc/x/./../hami/` is (etc, hami). `..` at the root stays there.
+    """
     found: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -134,8 +136,10 @@ class MountRules:
         return self._known(path) if len(path) <= _ORDINARY_LENGTH else self._reached_from(path)
 
     def _reached_from(self, path: str) -> Parts | None:
-        """Return the path of the limits that a mount there is at, above or below; or the folder of
-        requests that it is in."""
+        """Return the protected path that a mount there is at, above or below.
+
+        Protected are the limits and the folders of requests.
+        """
         parts = parts_of(path)
         asked = next((folder for folder in self._requests if is_within(parts, folder)), None)
         return asked if asked is not None else covers(parts, self._inside)

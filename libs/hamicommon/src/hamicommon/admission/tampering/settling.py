@@ -16,8 +16,10 @@ _LISTS = {"variable": "env", "mount": "volumeMounts", "device": "volumeDevices"}
 
 
 def strip(spec: Json, findings: Sequence[Finding]) -> None:
-    """Edits the spec and its containers, which are the caller's own; what they hold is exchanged
-    and not edited. `findings` are strippable and of this spec."""
+    """Edits the spec and its containers, which are the caller's own.
+
+    What they hold is exchanged and not edited. `findings` are strippable and of this spec.
+    """
     changes: dict[tuple[str, int, str], dict[int, Finding]] = defaultdict(dict)
     for found in findings:
         if found.kind == "host-namespace":

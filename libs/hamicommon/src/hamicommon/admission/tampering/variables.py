@@ -99,8 +99,10 @@ class VariableRules:
 
 
 def _is_harmless(entry: Json, variable: GuardedVariable) -> bool:
-    """Return whether the value is known to be harmless: one from elsewhere, or with other
-    variables in it, is not."""
+    """Return whether the value is known to be harmless.
+
+    One from elsewhere, or with other variables in it, is not.
+    """
     value = entry.get("value")
     if entry.get("valueFrom"):
         return False

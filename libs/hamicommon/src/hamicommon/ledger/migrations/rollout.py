@@ -94,8 +94,10 @@ async def _why_not(
 
 
 def _image_of(template: Json, container: str) -> str | None:
-    """Return the image of this container; others (kube-scheduler, injected ones) have versions of
-    their own."""
+    """Return the image of this container.
+
+    Others (kube-scheduler, injected ones) have versions of their own.
+    """
     containers = template["spec"]["containers"]
     return next((each["image"] for each in containers if each["name"] == container), None)
 

@@ -40,8 +40,9 @@ class CardsByRow:
         return self._rows.models.by_number
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        """Rows of the given nodes (None: all), in ascending order, and the nodes that are unknown
-        or have no card.
+        """Rows of the given nodes (None: all), and the nodes without rows.
+
+        Rows are in ascending order; nodes without rows are unknown or have no card.
 
         The answer for a tuple is remembered: a caller that offers the same nodes again, as
         kube-scheduler does pod after pod, hands in the same tuple.

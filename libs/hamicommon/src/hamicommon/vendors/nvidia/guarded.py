@@ -32,8 +32,10 @@ MIN_PRIORITY = 1
 def guarded_variables(
     *, count: str, memory: str, cores: str, priority: str, core_policy: str
 ) -> tuple[GuardedVariable, ...]:
-    """The variables; `count` and the like are the resources' names, `core_policy` is the
-    installation's."""
+    """The variables.
+
+    `count` and the like are the resources' names, `core_policy` is the installation's.
+    """
     by_policy = core_policy.lower() == "disable"
     return (
         GuardedVariable(

@@ -236,8 +236,10 @@ class Nvidia(Vendor):
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
 
     def _lenient_percent(self, container: Json) -> int | None:
-        """Return the percentage as HAMi's scheduler takes it from a pod that the webhook did not
-        see (protocol 1.1): more than 100 is all of the card, and nothing or less is none given."""
+        """Return the percentage as HAMi's scheduler reads it without the webhook (protocol 1.1).
+
+        More than 100 is all of the card, and nothing or less is none given.
+        """
         percent = self._percent(container, low=-INT64_MAX, top=INT64_MAX)
         return min(percent, 100) if percent and percent > 0 else None
 

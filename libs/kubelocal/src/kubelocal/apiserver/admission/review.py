@@ -248,6 +248,7 @@ class WebhookClient:
         return answer.content
 
     async def close(self) -> None:
+        """Close the connections to the webhooks."""
         for client in self._clients.values():
             await client.aclose()
 

@@ -178,8 +178,10 @@ def _merge_list(key: str, old: list[Any], new: list[Any]) -> list[Any]:
 
 
 def _in_order(merged: list[Any], patch: list[Any], live: list[Any], key: str | None) -> list[Any]:
-    """Elements that the patch names in its order; the others before the first named one that
-    they precede in the live object, else at the end."""
+    """Elements that the patch names in its order.
+
+    The others before the first named one that they precede in the live object, else at the end.
+    """
 
     def name_of(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, dict) else item

@@ -36,6 +36,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
+        """The `apiVersion` of its objects."""
         return f"{self.group}/{VERSION}" if self.group else VERSION
 
     @property
@@ -50,6 +51,7 @@ class Resource:
 
     @property
     def has_status(self) -> bool:
+        """Whether it has the subresource `status`."""
         return "status" in self.subresources
 
     def field_labels(self) -> frozenset[str]:

@@ -53,6 +53,7 @@ class Journal:
         await loop.run_in_executor(self._thread, self._commit, version, list(changes))
 
     async def close(self) -> None:
+        """Close the file, after what is being written."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 

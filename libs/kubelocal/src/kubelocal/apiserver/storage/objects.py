@@ -38,10 +38,12 @@ class Stored:
 
     @property
     def namespace(self) -> str:
+        """Namespace of the object; empty for objects without one."""
         return self.key[1]
 
     @property
     def name(self) -> str:
+        """Name of the object."""
         return self.key[2]
 
 

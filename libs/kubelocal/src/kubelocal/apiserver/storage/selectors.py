@@ -21,6 +21,7 @@ _EXISTS = re.compile(r"(?P<absent>!)?\s*(?P<key>[^\s!=<>,()]+)")
 
 
 def everything(labels: Mapping[str, str]) -> bool:
+    """Select every object."""
     return True
 
 
@@ -59,6 +60,7 @@ def from_label_selector(selector: Json | None) -> Predicate:
 
 
 def all_of(terms: list[Predicate]) -> Predicate:
+    """Select objects that every term selects."""
     if not terms:
         return everything
     if len(terms) == 1:

@@ -74,6 +74,7 @@ class History:
         self._next: asyncio.Future[None] | None = None
 
     def append(self, change: WatchChange) -> None:
+        """Add a change, and forget the oldest ones."""
         self._versions.append(change.now.version)
         self._changes.append(change)
         if len(self._changes) > 2 * HISTORY_LENGTH:
@@ -124,6 +125,7 @@ class Transaction:
         self.version = batch.version
 
     def get(self, collection: str, namespace: str, name: str) -> Stored | None:
+        """The object as this transaction or batch has it; None if there is none."""
         key = (collection, namespace, name)
         if key in self.layer:
             return self.layer[key]
@@ -172,6 +174,7 @@ class Batch:
         self.changes: list[WatchChange] = []
 
     def keep(self, transaction: Transaction) -> None:
+        """Take over the changes of a transaction."""
         self.version = transaction.version
         self.layer |= transaction.layer
         self.changes += transaction.changes
@@ -202,6 +205,7 @@ class ObjectStore:
         self.histories = {name: History(self.version) for name in STORED}
 
     def get(self, collection: str, namespace: str, name: str) -> Stored | None:
+        """The object as this transaction or batch has it; None if there is none."""
         return self.collections[collection].get((namespace, name))
 
     def items(self, collection: str) -> list[Stored]:

@@ -187,6 +187,7 @@ def read_watch(target: ApiTarget, query: Mapping[str, str]) -> Watch:
 
 
 def is_watch(query: Mapping[str, str]) -> bool:
+    """Whether the call is a watch."""
     return _is_true(query.get("watch", ""))
 
 

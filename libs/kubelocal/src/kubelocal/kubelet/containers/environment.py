@@ -204,7 +204,7 @@ class Volumes:
 
 
 def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
-    """emptyDir and hostPath volumes; other kinds (tokens, config maps) are not simulated."""
+    """Mounts of emptyDir and hostPath volumes; other kinds are not simulated."""
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
     mounts: list[Mount] = []
     directories: list[Path] = []
@@ -229,8 +229,10 @@ def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
 
 
 def ordered(answer: AllocateAnswer, of_volumes: Sequence[Mount]) -> list[Mount]:
-    """All mounts, parents before what lies below them. Device files are mounts too, except those
-    that already stand at their place in the host's /dev."""
+    """All mounts, parents before what lies below them.
+
+    Device files are mounts too, except those that already stand at their place in the host's /dev.
+    """
     nodes = [
         Mount(container_path=node.container_path, host_path=node.host_path)
         for node in answer.nodes
@@ -247,8 +249,11 @@ def pathmap_env(
     pathmap_library: Path,
     read_text: Callable[[Path], str],
 ) -> dict[str, str]:
-    """Additional variables in pathmap mode: the path table, and the libraries that the mounted
-    /etc/ld.so.preload names, by their host paths."""
+    """Additional variables in pathmap mode.
+
+    The path table, and the libraries that the mounted /etc/ld.so.preload names, by their host
+    paths.
+    """
     longest_first = sorted(mounts, key=lambda mount: -len(mount.container_path))
     preload = [str(pathmap_library)]
     for mount in mounts:

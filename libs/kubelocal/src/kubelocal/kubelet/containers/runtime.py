@@ -33,8 +33,11 @@ from kubelocal.kubelet.devices.state import Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One start of one container. `rootfs` is where its root is built; None: the host's root.
-    `cgroup`: a directory; None: it stays in ours."""
+    """One start of one container.
+
+    `rootfs` is where its root is built; None: the host's root. `cgroup`: a directory; None: it
+    stays in ours.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -243,8 +246,10 @@ class ProcessRuntime:
         self._cgroups = ContainerCgroups(pods_dir)
 
     async def detect_mount_mode(self, scratch: Path) -> tuple[MountMode, str]:
-        """Whether this machine lets us make mount namespaces, tried on the empty directory
-        `scratch`; if not, the reason."""
+        """Detect whether this machine lets us make mount namespaces, and if not, the reason.
+
+        Tried on the empty directory `scratch`.
+        """
         process = await asyncio.create_subprocess_exec(
             self._launcher, "probe", scratch, stdout=asyncio.subprocess.PIPE
         )

@@ -62,8 +62,11 @@ class HostFiles:
         container_base: PurePosixPath,
         cdi: CdiFiles | None = None,
     ) -> None:
-        """`container_base`: where containers see their cache directory. `cdi`: files of
-        late-bound containers, which go with their pods' directories."""
+        """Create the instance.
+
+        `container_base` is where containers see their cache directory, `cdi` are files of
+        late-bound containers, which go with their pods' directories.
+        """
         self.base = base
         self._cdi = cdi
         self._limits = state_dir / "limits"
@@ -81,8 +84,9 @@ class HostFiles:
         self._pids: dict[str, str] = {}
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
-        """Puts the library, marked as the agent's, and the preload list in place; returns the
-        library's host path.
+        """Puts the library, marked as the agent's, and the preload list in place.
+
+        Returns the library's host path.
 
         A mapped library is never written to: a new one replaces the name only (HAMi#727).
         Raises: InvalidRequest when `library` can't be read or containers couldn't load it,
@@ -234,8 +238,10 @@ class HostFiles:
         self._pids[nonce] = text
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """A directory with nothing in it but an empty region, which any user in the container can
-        write, and what other mounts are made on. Raises: Unavailable."""
+        """A directory with an empty region, which any user in the container can write.
+
+        Other mounts are made on it. Raises: Unavailable.
+        """
         try:
             # What is in it now is removed when nobody waits.
             self._removals[self._containers].detach(name)

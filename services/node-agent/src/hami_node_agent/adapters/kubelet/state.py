@@ -95,8 +95,10 @@ class KubeletStateReader:
         )
 
     def _known(self, holding: Holding) -> Holding:
-        """The holding under the API server's uid of the pod, with the cards of our answer by uuid
-        (id strategy `index` has numbers)."""
+        """The holding under the API server's uid of the pod.
+
+        It has the cards of our answer by uuid (id strategy `index` has numbers).
+        """
         uid = self.api_uid(holding.pod_uid)
         if uid != holding.pod_uid:
             holding = replace(holding, pod_uid=uid)

@@ -114,8 +114,11 @@ def devices_of(container: dict[str, Any], resource: str) -> int:
 
 
 def kept_of(pod: Json) -> Json:
-    """Identity, our annotations, phase, and of each container what it asks for and is given, and
-    the runtime's id of it."""
+    """The fields of a pod that the agent keeps.
+
+    Identity, our annotations, phase, and of each container what it asks for and is given, and the
+    runtime's id of it.
+    """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept = _only(metadata, _METADATA)
     kept["annotations"] = _only(metadata.get("annotations") or {}, _ANNOTATIONS)

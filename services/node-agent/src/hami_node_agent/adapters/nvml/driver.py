@@ -219,8 +219,10 @@ class NvmlDriver:
         pynvml.nvmlShutdown()
 
     def outdated(self) -> bool:
-        """True when the driver was reloaded, or cards came or went: then NVML must be initialised
-        again."""
+        """True when the driver was reloaded, or cards came or went.
+
+        Then NVML must be initialised again.
+        """
         if self._attached_cards() != self._attached:
             return True
         try:

@@ -62,8 +62,9 @@ class NvmlProbe:
         return await self._call("links", self._driver.links)
 
     async def reload(self) -> bool:
-        """Initialises NVML again where the driver was reloaded or cards came or went; True if it
-        did.
+        """Initialises NVML again where the driver was reloaded or cards came or went.
+
+        True if it did.
 
         Raises: Unavailable while the driver is away.
         """

@@ -112,8 +112,10 @@ class PostgresLimits:
     async def claim_eviction(
         self, period_id: int, *, per_minute: int, again_after_s: float
     ) -> bool:
-        """Whether this replica may end the period's pod now: nobody else has tried lately, and not
-        so many were ended in the last minute."""
+        """Whether this replica may end the period's pod now.
+
+        Nobody else has tried lately, and not so many were ended in the last minute.
+        """
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             # One at a time, or two replicas would each count without the other's.

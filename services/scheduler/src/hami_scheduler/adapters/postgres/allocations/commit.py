@@ -66,8 +66,9 @@ class _Batch:
 async def commit(
     connection: Connection, commands: Sequence[Command], rules: Rules, quota_of: QuotaOf
 ) -> list[Answer]:
-    """Carry out the commands: for each its change, why a grant was refused, or None for a step that
-    is not due.
+    """Carry out the commands.
+
+    For each its change, why a grant was refused, or None for a step that is not due.
 
     Raises: Conflict and Unavailable for all of them, when one could not be written.
     """
@@ -153,8 +154,10 @@ def _is_due(allocation: Allocation, step: StateStep) -> bool:
 
 
 async def _prepare_end(connection: Connection, row: _Row) -> None:
-    """Compute what the ended allocation gives back; a slice that other pods hold is counted for one
-    of those from now on."""
+    """Compute what the ended allocation gives back.
+
+    A slice that other pods hold is counted for one of those from now on.
+    """
     old = row.allocation
     assert row.last is not None
     kept = await passed_on(connection, old, row.last.actor)

@@ -60,8 +60,11 @@ class LockedRows:
         *,
         absent: Collection[GpuUuid],
     ) -> None:
-        """`absent`: cards that their node does not report any more; they give back, and take
-        nothing."""
+        """Create the instance.
+
+        `absent` cards are those that their node does not report any more; they give back, and
+        take nothing.
+        """
         self._cards = cards
         self._quotas = quotas
         self._absent = absent
