@@ -50,7 +50,7 @@ def images(choices: Sequence[str]) -> dict[str, str]:
         server, equals, reference = choice.partition("=")
         if server not in IMAGES or not equals or not reference:
             raise ValueError(
-                f"--image {choice}: SERVER=REFERENCE is wanted, SERVER one of {', '.join(IMAGES)}"
+                f"--image {choice}: expected SERVER=REFERENCE, SERVER one of {', '.join(IMAGES)}"
             )
         chosen[server] = reference
     return chosen

@@ -9,7 +9,7 @@ from tests.e2e.system import System, a_pod, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 
-STEPS = ("allocation changed", "allocated")
+STEPS = ("Changed an allocation", "Allocated")
 OURS = ("scheduler", "webhook", "metrics", "node-agent")
 
 
@@ -40,7 +40,9 @@ def test_every_line_is_an_object_with_the_pod_and_trace_that_it_has(system: Syst
             line for line in lines() if line.get("pod_uid") == uid and line["message"] in STEPS
         ]
         done = {(line["message"], line.get("to")) for line in found}
-        return found if done >= {("allocation changed", "allocated"), ("allocated", None)} else None
+        return (
+            found if done >= {("Changed an allocation", "allocated"), ("Allocated", None)} else None
+        )
 
     found = wait(steps, "the lines of the pod", why=lambda: str(lines()[-20:]))
 

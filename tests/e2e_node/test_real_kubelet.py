@@ -116,7 +116,7 @@ def test_a_restarted_kubelet_touches_no_running_pod(system: NodeSystem) -> None:
 
     system.node.restart_kubelet()
     began_s = time.monotonic()
-    registered = "registered with the kubelet"
+    registered = "Registered with the kubelet"
     count = system.agent.log.count(registered)
     wait(lambda: system.agent.log.count(registered) > count, "the registration")
     measured.note(

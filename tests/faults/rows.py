@@ -59,7 +59,7 @@ def row_of(item: pytest.Item) -> Row:
     if missing:
         raise pytest.UsageError(f"{item.nodeid}: its row lacks {', '.join(sorted(missing))}")
     if found["kind"] not in KINDS:
-        raise pytest.UsageError(f"{item.nodeid}: kind {found['kind']}: one of {KINDS} is wanted")
+        raise pytest.UsageError(f"{item.nodeid}: kind {found['kind']}: expected one of {KINDS}")
     inner = item.name.partition("[")[2].removesuffix("]")
     return Row(name=inner if "-" in inner else item.name, **found)
 

@@ -28,7 +28,7 @@ def compare(records: Sequence[Json]) -> tuple[Counter[str], list[str]]:
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     found, unexplained = Counter[str](), list[str]()
     for theirs, ours in zip(records, answers, strict=True):
-        if theirs["allowed"] and not ours["allowed"] and " is wanted" in ours["message"]:
+        if theirs["allowed"] and not ours["allowed"] and "expected " in ours["message"]:
             found[EARLY_NO] += 1
         elif ours["allowed"] and not ours["patch"] and _asks_for_none(theirs["pod"]):
             found[NO_CARD] += 1

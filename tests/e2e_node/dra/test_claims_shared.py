@@ -198,7 +198,7 @@ def _record(state: Path) -> Json:
 
 
 def _is_over(system: NodeSystem, uid: str) -> bool:
-    lines = (line for line in system.agent.log.splitlines() if "pod terminated" in line)
+    lines = (line for line in system.agent.log.splitlines() if "Terminated a pod" in line)
     return any(uid in line for line in lines)
 
 

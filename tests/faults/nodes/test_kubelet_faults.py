@@ -250,7 +250,7 @@ def test_f32_container_restart_and_init_container(system: System, stage: Stage) 
 def _hits(system: System, point: str) -> int:
     """How often the scheduler has come to a fault at that point."""
     log = (system.folder / "logs" / "scheduler.log").read_text()
-    return sum('"failpoint hit"' in line and f'"{point}"' in line for line in log.splitlines())
+    return sum('"Hit a failpoint"' in line and f'"{point}"' in line for line in log.splitlines())
 
 
 def _bound(system: System) -> list[str]:

@@ -77,9 +77,9 @@ async def test_an_outage_of_the_server_is_two_lines_however_often_it_was_tried(
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
 
     assert lines == [
-        ("INFO", "NATS connected"),
-        ("WARNING", "NATS unavailable, retrying"),
-        ("INFO", "NATS connected"),
+        ("INFO", "Connected to NATS"),
+        ("WARNING", "Failed to reach NATS, retrying"),
+        ("INFO", "Connected to NATS"),
     ]
 
 

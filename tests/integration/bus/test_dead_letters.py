@@ -205,7 +205,7 @@ async def test_a_flood_of_bad_messages_leaves_the_letters_of_other_nodes_and_the
     }
     assert [one.data for one in of_node["node-0"]] == [b"honest"]
     assert len(of_node["node-1"]) == LETTERS_OF_A_SENDER
-    lines = [one for one in caplog.records if one.message == "message dead-lettered"]
+    lines = [one for one in caplog.records if one.message == "Dead-lettered a message"]
     assert 2 <= len(lines) <= 2 + passed_s
     assert scheduler.dead_letters == flood + 4
 

@@ -135,7 +135,7 @@ async def test_a_stream_that_cannot_be_as_it_should_is_named_and_hinders_no_othe
             assert set(bus.streams.problems) == {events.INVENTORY_STREAM, events.USAGE_STREAM}
             assert "storage" in bus.streams.problems[events.INVENTORY_STREAM]
             assert "subjects overlap" in bus.streams.problems[events.USAGE_STREAM]
-            assert "stream differs from its configuration" in caplog.text
+            assert "Found a stream that differs from its configuration" in caplog.text
             await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
             withdrawn = events.GrantWithdrawn(
                 allocation_id="1", pod_uid="1", node="a", token=1, reason="test"

@@ -167,7 +167,7 @@ async def test_an_outage_of_the_backend_is_one_line_for_all_its_messages(
     logger.removeHandler(logged)
 
     assert logged.lines.qsize() == 1
-    assert logged.lines.get_nowait() == "backend unavailable, messages are delivered again"
+    assert logged.lines.get_nowait() == "Failed to reach the backend, messages are redelivered"
 
 
 async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_goes_on(
@@ -202,7 +202,7 @@ async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_
             following.cancel()
     logger.removeHandler(logged)
 
-    assert lines == ["consumer unavailable, retrying", "consumer resumed"]
+    assert lines == ["Failed to consume messages, retrying", "Consuming messages again"]
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["left alone", "cancelled at once"])

@@ -59,7 +59,7 @@ def mistakes_of(
             f"HAMI_SCHEDULER_CA_FILE={no_file}: No such file or directory",
         ),
         "CA is a folder": ({"HAMI_SCHEDULER_CA_FILE": tmp_path}, "Is a directory"),
-        "CA is no PEM": ({"HAMI_SCHEDULER_CA_FILE": text}, "is not a certificate in PEM form"),
+        "CA is not PEM": ({"HAMI_SCHEDULER_CA_FILE": text}, "is not a certificate in PEM form"),
         "another name": (
             {"HAMI_SCHEDULER_URL": scheduler.operator.replace("localhost", "127.0.0.2")},
             "is not for 127.0.0.2: use localhost for a forwarded port",

@@ -80,7 +80,7 @@ def test_manifests_and_bootstrap_are_accepted_and_may_be_repeated(
     modern = assets.version >= (1, 28)
 
     sh("kubectl", "apply", "--kustomize", manifests(assets.version))
-    assert "the API server trusts the webhook" in bootstrap(plane, tmp_path, sh)
+    assert "Registered the webhook with the API server" in bootstrap(plane, tmp_path, sh)
     sh("kubectl", "apply", "--kustomize", manifests(assets.version))
 
     assert bootstrap(plane, tmp_path, sh) == ""

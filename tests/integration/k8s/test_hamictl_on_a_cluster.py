@@ -168,7 +168,7 @@ def test_sending_a_letter_again_is_for_operators(ask: Ask) -> None:
     ("as_", "wanted"),
     [
         ("nobody", "may not get scheduler.hami.io: an administrator binds the ClusterRole"),
-        ("unknown", "a token is wanted"),
+        ("unknown", "no token was sent"),
     ],
 )
 def test_a_user_who_may_not_read_learns_what_is_missing(ask: Ask, as_: str, wanted: str) -> None:

@@ -187,7 +187,7 @@ async def test_a_region_full_of_rubbish_is_a_metric_and_one_line_in_the_log(
     await shows(agent, "hami_node_agent_unreadable_regions", 1)
     await eventually(lambda: values(agent, "hami_node_agent_region_failures_total")[0] > 2)
     assert values(agent, "hami_vgpu_memory_used_bytes") == []
-    assert agent.log.count("region not usable") == 1
+    assert agent.log.count("Ignoring an unusable region") == 1
 
 
 async def test_the_feedback_loop_frees_a_lone_container_of_its_core_limit(

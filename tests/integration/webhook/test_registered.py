@@ -176,7 +176,7 @@ async def test_the_ways_out_of_a_slice_are_refused_whatever_label_or_scheduler_a
             assert answer.status_code == 403, answer.text
             assert "NVIDIA_VISIBLE_DEVICES" in answer.json()["message"]
         first = a_pod("tries", {**SLICE, "nvidia.com/priority": "0"})
-        assert "1 or more is wanted" in (await found.create(first)).json()["message"]
+        assert "expected 1 or more" in (await found.create(first)).json()["message"]
 
 
 async def test_only_pods_that_concern_it_come_to_it(server: Cluster, tmp_path: Path) -> None:

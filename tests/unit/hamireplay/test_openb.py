@@ -34,24 +34,36 @@ def test_a_pod_has_its_share_its_models_and_its_times() -> None:
     [
         ("x,y\n1,2\n", PODS, "nodes.csv: the first line lacks sn, cpu_milli"),
         (NODES.replace("64000", "-1"), PODS, "nodes.csv line 2: cpu_milli is '-1'"),
-        (NODES.replace("\nb,", "\na,"), PODS, "nodes.csv line 3: sn is 'a': a name of its own"),
+        (
+            NODES.replace("\nb,", "\na,"),
+            PODS,
+            "nodes.csv line 3: sn is 'a': expected a name of its own",
+        ),
         (NODES.replace("2,P100", "0,"), PODS, "nodes.csv holds no node with a card"),
-        (NODES, PODS.replace("470", "475"), "pods.csv line 2: gpu_milli is 475: 10 to 1000 in"),
+        (
+            NODES,
+            PODS.replace("470", "475"),
+            "pods.csv line 2: gpu_milli is 475: expected 10 to 1000 in",
+        ),
         (NODES, PODS.replace("470", "2000"), "pods.csv line 2: gpu_milli is '2000'"),
         (NODES, PODS.replace("1,470", "9999,470"), "pods.csv line 2: num_gpu is '9999'"),
-        (NODES, PODS.replace("5,60", "nan,60"), "creation_time is 'nan': seconds are wanted"),
+        (NODES, PODS.replace("5,60", "nan,60"), "creation_time is 'nan': expected seconds"),
         (NODES, PODS.replace("5,60", "70,60"), "deletion_time 60 is before creation_time"),
-        (NODES, PODS.replace(",1,470,P100|T4,5,60", ""), "pods.csv line 2: a value for each"),
+        (
+            NODES,
+            PODS.replace(",1,470,P100|T4,5,60", ""),
+            "pods.csv line 2: expected a value for each",
+        ),
         (NODES, PODS.replace("1,470", "0,0"), "pods.csv holds no pod that asks for a card"),
         (NODES, PODS.replace("1,470", "0,470"), "pods.csv line 2: num_gpu is 0 with gpu_milli 470"),
         (NODES, PODS.replace("4000,", "9" * 5000 + ","), "pods.csv line 2: cpu_milli is '9999"),
-        (NODES, PODS.replace("4000,100", "4,000,100"), "line 2: 8 values are wanted, as the first"),
+        (NODES, PODS.replace("4000,100", "4,000,100"), "line 2: expected 8 values, as the first"),
         (NODES, PODS.replace("gpu_spec", "num_gpu"), "pods.csv: the first line has 'num_gpu' tw"),
-        ("", PODS, "nodes.csv is empty: a first line sn,cpu_milli,"),
-        (NODES, " \n", "pods.csv is empty: a first line name,cpu_milli,"),
+        ("", PODS, "nodes.csv is empty: expected a first line sn,cpu_milli,"),
+        (NODES, " \n", "pods.csv is empty: expected a first line name,cpu_milli,"),
         (NODES, PODS.splitlines()[0], "pods.csv holds no pod that asks for a card"),
         (NODES, "x" * 200_000, "pods.csv line 1: no CSV: field larger than field limit"),
-        (NODES, PODS.replace("5,60", "-5,60"), "creation_time is '-5': seconds are wanted"),
+        (NODES, PODS.replace("5,60", "-5,60"), "creation_time is '-5': expected seconds"),
         (NODES, PODS.replace("4000,", "-4000,"), "pods.csv line 2: cpu_milli is '-4000'"),
         (NODES, PODS.replace("name,", ""), "pods.csv: the first line lacks name: name,cpu_milli"),
     ],
@@ -76,14 +88,18 @@ def test_columns_that_nobody_looks_at_are_named_but_for_openbs_own() -> None:
 def test_more_pods_than_a_run_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openb, "_MAX_PODS", 1)
 
-    with pytest.raises(InvalidRequest, match=r"pods.csv has more than 1 pods: a part of them"):
+    with pytest.raises(
+        InvalidRequest, match=r"pods.csv has more than 1 pods: expected a part of them"
+    ):
         read()
 
 
 def test_more_cards_than_a_run_can_hold_are_refused() -> None:
     nodes = NODES + "".join(f"n{number},1,1,1024,T4\n" for number in range(1000))
 
-    with pytest.raises(InvalidRequest, match=r"nodes.csv has 1024002 cards: at most 1000000"):
+    with pytest.raises(
+        InvalidRequest, match=r"nodes.csv has 1024002 cards: expected at most 1000000"
+    ):
         read(nodes)
 
 

@@ -35,7 +35,11 @@ async def get(path: str, token: str, *, guarded: bool = True) -> httpx.Response:
 @pytest.mark.parametrize(
     ("token", "status", "sentence"),
     [
-        ("", 401, "a token is wanted (Authorization: Bearer TOKEN) whose user may get /metrics"),
+        (
+            "",
+            401,
+            "no token was sent: send Authorization: Bearer TOKEN of a user who may get /metrics",
+        ),
         ("forged", 401, "the token is not good"),
         ("other", 403, "other may not get /metrics: an administrator binds the ClusterRole hami-s"),
         ("away", 503, "connection refused"),

@@ -167,7 +167,7 @@ async def test_a_body_that_is_no_review_gets_400_and_a_sentence(
         answer = await http.post("/webhook", content=b"nonsense")
 
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("the body is no JSON")
+    assert answer.json()["error"].startswith("the body is not JSON")
     assert count(instruments, "malformed") == 1
 
 

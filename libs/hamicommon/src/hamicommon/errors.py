@@ -52,7 +52,7 @@ class QuotaConflict(CapacityConflict):
         super().__init__(
             f"quota/{namespace}/{resource}",
             f"namespace {namespace} has {max(0, limit - used)} of {limit} {resource} left by its "
-            f"quota; {wanted} are wanted",
+            f"quota; expected {wanted}",
         )
         self.namespace = namespace
         self.resource = resource

@@ -77,8 +77,8 @@ def parse(text: str) -> tuple[Fault, ...]:
         timed = found is not None and found["action"] in ("delay", "late")
         if found is None or timed != (found["seconds"] is not None):
             raise InvalidRequest(
-                f"failpoint {written!r}: point=kill|error|delay:SECONDS|hang|twice|late:SECONDS|"
-                "lose[*TIMES][@SKIP] is wanted, for example store.reserve.after=delay:2*1"
+                f"failpoint {written!r}: expected point=kill|error|delay:SECONDS|hang|twice|"
+                "late:SECONDS|lose[*TIMES][@SKIP], for example store.reserve.after=delay:2*1"
             )
         faults.append(
             Fault(
@@ -162,7 +162,7 @@ class Faults:
             return None
         if fault.times is not None and passed > fault.skip + fault.times:
             return None
-        logger.warning("failpoint hit", extra={"point": point, "action": fault.action})
+        logger.warning("Hit a failpoint", extra={"point": point, "action": fault.action})
         return fault
 
     def _read(self) -> None:
@@ -182,7 +182,7 @@ def faults_of(file: Path | None) -> Faults | None:
     """The faults of a setting; None when there is none, as in production."""
     if file is None:
         return None
-    logger.warning("failpoints are on", extra={"file": str(file)})
+    logger.warning("Started with failpoints on", extra={"file": str(file)})
     return Faults(file)
 
 

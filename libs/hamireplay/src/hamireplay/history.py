@@ -133,7 +133,7 @@ def read_history(
             continue
         found = _read(line, where)
         if isinstance(found, Period) != (period is None):
-            raise InvalidRequest(f"{where}: a first line of kind history is wanted, and one alone")
+            raise InvalidRequest(f"{where}: expected one first line of kind history")
         if isinstance(found, Period):
             period = found
         elif isinstance(found, NodeLine):
@@ -145,7 +145,7 @@ def read_history(
             pods[found.uid] = _checked(found, where)
     if period is None or period.until <= period.since:
         raise InvalidRequest(
-            f"{source}: a first line of kind history with since before until is wanted, as "
+            f"{source}: expected a first line of kind history with since before until, as "
             "hamictl dump writes it"
         )
     with_cards = [node for node in nodes.values() if node.cards]
@@ -181,7 +181,7 @@ def _read(line: str, where: str) -> Period | NodeLine | PodLine:
     try:
         return _LINE.validate_python(orjson.loads(line))
     except orjson.JSONDecodeError as exc:
-        raise InvalidRequest(f"{where}: no JSON: {exc.msg}") from exc
+        raise InvalidRequest(f"{where}: not JSON: {exc.msg}") from exc
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -190,7 +190,7 @@ def _read(line: str, where: str) -> Period | NodeLine | PodLine:
 
 def _once(name: str, known: Container[str], where: str, kind: str) -> None:
     if name in known:
-        raise InvalidRequest(f"{where}: {kind} {clip(name)} is there twice: once is wanted")
+        raise InvalidRequest(f"{where}: {kind} {clip(name)} is there twice: expected once")
 
 
 def _node(line: NodeLine, where: str, uuids: set[GpuUuid]) -> TraceNode:
@@ -217,8 +217,8 @@ def _checked(line: PodLine, where: str) -> PodLine:
     known = [at for at in (line.arrived_s, line.started_s, line.ended_s) if at is not None]
     if known != sorted(known) or (line.gone_s is not None and line.gone_s < line.arrived_s):
         raise InvalidRequest(
-            f"{where}: pod {clip(line.name)}: arrived_s, started_s and ended_s (or gone_s) in "
-            "this order are wanted"
+            f"{where}: pod {clip(line.name)}: expected arrived_s, started_s and ended_s "
+            "(or gone_s) in this order"
         )
     wanted = [one for container in line.containers for one in container.requests]
     if not wanted:
@@ -232,7 +232,7 @@ def _checked(line: PodLine, where: str) -> PodLine:
             or any(not 0 <= amount <= _MAX for amount in amounts)
         ):
             raise InvalidRequest(
-                f"{where}: pod {clip(line.name)}: 1 to {_MAX_CARDS} cards are wanted, with "
+                f"{where}: pod {clip(line.name)}: expected 1 to {_MAX_CARDS} cards, with "
                 "memory and cores not below 0"
             )
     return line

@@ -61,7 +61,7 @@ def read_nodes(text: str, *, nodes_file: str) -> list[TraceNode]:
         raise InvalidRequest(f"{nodes_file} holds no node with a card")
     if (cards := sum(node.cards for node in found)) > _MAX_CARDS_IN_ALL:
         raise InvalidRequest(
-            f"{nodes_file} has {cards} cards: at most {_MAX_CARDS_IN_ALL} are wanted"
+            f"{nodes_file} has {cards} cards: expected at most {_MAX_CARDS_IN_ALL}"
         )
     return found
 
@@ -71,7 +71,7 @@ def _nodes(text: str, source: str) -> Iterator[TraceNode]:
     for where, row in _rows(text, source, _NODE):
         name = row["sn"]
         if not name or name in seen:
-            raise InvalidRequest(f"{where}: sn is {clip(name)!r}: a name of its own is wanted")
+            raise InvalidRequest(f"{where}: sn is {clip(name)!r}: expected a name of its own")
         seen.add(name)
         yield TraceNode(
             name=NodeName(name),
@@ -87,7 +87,7 @@ def _pods(text: str, source: str) -> Iterator[TracePod]:
     for number, (where, row) in enumerate(_rows(text, source, _POD)):
         if number == _MAX_PODS:
             raise InvalidRequest(
-                f"{source} has more than {_MAX_PODS} pods: a part of them is wanted"
+                f"{source} has more than {_MAX_PODS} pods: expected a part of them"
             )
         cards = _whole(row, "num_gpu", where, maximum=_MAX_CARDS)
         milli = _whole(row, "gpu_milli", where, maximum=WHOLE_CARD_MILLI)
@@ -95,11 +95,11 @@ def _pods(text: str, source: str) -> Iterator[TracePod]:
         if not cards and (milli or card_memory):
             raise InvalidRequest(
                 f"{where}: num_gpu is 0 with gpu_milli {milli} and gpu_memory_mib {card_memory}: "
-                "1 is wanted for a share of a card, or nothing of one"
+                "expected 1 for a share of a card, or nothing of one"
             )
         if milli % 10 or (cards and not milli and not card_memory):
             raise InvalidRequest(
-                f"{where}: gpu_milli is {milli}: 10 to 1000 in steps of 10 is wanted, because "
+                f"{where}: gpu_milli is {milli}: expected 10 to 1000 in steps of 10, because "
                 "cores are granted in percent"
             )
         arrives = _seconds(row, "creation_time", where)
@@ -124,7 +124,7 @@ def _rows(
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     reader = csv.DictReader(io.StringIO(text))
     if not text.strip():
-        raise InvalidRequest(f"{source} is empty: a first line {','.join(columns)} is wanted")
+        raise InvalidRequest(f"{source} is empty: expected a first line {','.join(columns)}")
     try:
         names = reader.fieldnames or ()
         lacking = [name for name in columns if name not in names]
@@ -136,17 +136,17 @@ def _rows(
         for name in names:
             if names.count(name) > 1:
                 raise InvalidRequest(
-                    f"{source}: the first line has {clip(name)!r} twice: once is wanted"
+                    f"{source}: the first line has {clip(name)!r} twice: expected once"
                 )
         for row in reader:
             where = f"{source} line {reader.line_num}"
             if None in row:
                 raise InvalidRequest(
-                    f"{where}: {len(names)} values are wanted, as the first line has them, and "
+                    f"{where}: expected {len(names)} values, as the first line has them, and "
                     f"{len(names) + len(row[None])} are there"
                 )
             if any(row[name] is None for name in columns):
-                raise InvalidRequest(f"{where}: a value for each of {', '.join(columns)} is wanted")
+                raise InvalidRequest(f"{where}: expected a value for each of {', '.join(columns)}")
             yield where, row
     except csv.Error as exc:
         raise InvalidRequest(f"{source} line {max(reader.line_num, 1)}: no CSV: {exc}") from exc
@@ -164,7 +164,7 @@ def _whole(row: Mapping[str, str], column: str, where: str, *, maximum: int = 2*
     plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     if not plain or int(text) > maximum:
         raise InvalidRequest(
-            f"{where}: {column} is {clip(text)!r}: a whole number from 0 to {maximum} is wanted"
+            f"{where}: {column} is {clip(text)!r}: expected a whole number from 0 to {maximum}"
         )
     return int(text)
 
@@ -178,5 +178,5 @@ def _seconds(row: Mapping[str, str], column: str, where: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < 2**53:
-        raise InvalidRequest(f"{where}: {column} is {clip(text)!r}: seconds are wanted")
+        raise InvalidRequest(f"{where}: {column} is {clip(text)!r}: expected seconds")
     return value

@@ -65,10 +65,10 @@ def checked(names: str) -> list[str]:
     for name in found:
         if name not in NAMES:
             raise InvalidRequest(
-                f"policy {clip(name)!r} is unknown: {', '.join(NAMES)}, or a comma list is wanted"
+                f"policy {clip(name)!r} is unknown: expected {', '.join(NAMES)}, or a comma list"
             )
     if not found:
-        raise InvalidRequest(f"no policy is named: a comma list of {', '.join(NAMES)} is wanted")
+        raise InvalidRequest(f"no policy is named: expected a comma list of {', '.join(NAMES)}")
     return list(dict.fromkeys(found))
 
 
@@ -83,8 +83,8 @@ def check_published(names: Iterable[str], trace: Trace, hosts: HostChoice) -> No
             PUBLISHED[name].check(trace)
             if hosts is HostChoice.EXTENDER:
                 raise InvalidRequest(
-                    f"policy {name} has no scores for pods without cards: with extender, policies "
-                    f"of the engine are wanted: {', '.join((*ENGINE, ORACLE, CARDS_ONLY))}"
+                    f"policy {name} has no scores for pods without cards: with extender, use "
+                    f"policies of the engine: {', '.join((*ENGINE, ORACLE, CARDS_ONLY))}"
                 )
 
 

@@ -48,7 +48,7 @@ class PublishedPolicy(ABC):
         if trace.has_card_memory:
             raise InvalidRequest(
                 "bestfit and fgd count one number per card, and the trace's pods ask for memory of "
-                "cards: binpack, spread or fragmentation is wanted"
+                "cards: expected binpack, spread or fragmentation"
             )
 
     def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:

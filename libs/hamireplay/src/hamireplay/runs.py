@@ -134,11 +134,11 @@ def _order(trace: Trace, seed: int, load: float) -> list[TracePod]:
     if not order:
         raise InvalidRequest(
             f"no pod arrives: every one asks for more than --load {load:.0%} of {trace.cards} "
-            "cards; a larger --load is wanted, or more cards"
+            "cards; expected a larger --load, or more cards"
         )
     if len(order) > MAX_PODS:
         raise InvalidRequest(
-            f"{len(order)} pods would arrive: at most {MAX_PODS} are wanted; a lower --load is"
+            f"{len(order)} pods would arrive: expected at most {MAX_PODS}; a lower --load is"
         )
     return order
 

@@ -103,8 +103,8 @@ def by_load(
     if not 0.98 * mean_load <= reached <= 1.02 * mean_load:
         raise InvalidRequest(
             f"--mean-load {mean_load:.0%} is not to be had of {len(order)} pods that come and go: "
-            f"{reached:.0%} is the nearest; another --load (percent of the cards that all of them "
-            "ask for) is wanted"
+            f"{reached:.0%} is the nearest; use another --load (percent of the cards that all of "
+            "them ask for)"
         )
     times = times * high
     stays = [
@@ -164,7 +164,7 @@ def _offered(times: Floats, runs: Floats, demand: Floats, first: int) -> float:
 def _arrives_s(pod: TracePod) -> float:
     if pod.arrives_s is None:
         raise InvalidRequest(
-            f"pod {clip(pod.name)}: creation_time is absent: seconds are wanted of every pod"
+            f"pod {clip(pod.name)}: creation_time is absent: expected seconds of every pod"
         )
     return pod.arrives_s
 

@@ -226,7 +226,8 @@ class Controller:
             return
         except HamiError as exc:
             logger.warning(
-                "workload not served", extra={"workload": f"{kind.name}/{name}", "why": str(exc)}
+                "Ignoring a workload of an unsupported kind",
+                extra={"workload": f"{kind.name}/{name}", "why": str(exc)},
             )
 
 

@@ -117,7 +117,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         questions = await _questions(settings, stack)
         api = create_app(instruments.registry, not_ready_reasons, access, questions)
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
-        logger.info("serving", extra={"port": app.port})
+        logger.info("Serving", extra={"port": app.port})
         if settings.pages_bind:
             await _serve_pages(settings, app, stack, lambda: bus.connected)
         yield app
@@ -194,7 +194,7 @@ async def _serve_pages(
     # Before the server ends, which waits for its answers: a stream is one that never ends.
     stack.push_async_callback(app.pages.close)
     logger.info(
-        "serving pages",
+        "Serving pages",
         extra={"bind": settings.pages_bind, "port": app.pages_port}
         | {"identity": settings.pages_identity},
     )
@@ -219,7 +219,9 @@ def _loops(
 
     async def keep() -> None:
         dropped = await keep_days(store, retention, now=_now())
-        logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
+        logger.info(
+            "Applied the retention", extra={"dropped": [day.isoformat() for day in dropped]}
+        )
         await refusals.keep(settings.refusal_retention_days, now=_now())
 
     async def look_at(certificate: ServerCertificate) -> None:
@@ -227,11 +229,11 @@ def _loops(
 
     async def sum_up_namespaces() -> None:
         hours = await store.sum_up_namespaces(_now())
-        logger.info("namespaces summed up", extra={"hours": hours})
+        logger.info("Summed up namespaces", extra={"hours": hours})
 
     async def sum_up_capacity() -> None:
         hours = await store.sum_up_capacity(_now())
-        logger.info("capacity summed up", extra={"hours": hours})
+        logger.info("Summed up capacity", extra={"hours": hours})
 
     rounds: list[tuple[str, Callable[[], Awaitable[object]], float]] = [
         ("read the ledger", view.refresh, settings.snapshot_interval_s),

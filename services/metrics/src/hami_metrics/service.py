@@ -186,7 +186,7 @@ class UsageHistory:
                 if isinstance(exc, Unavailable):
                     raise
                 logger.warning(
-                    "bucket not summed up", extra={"node": node, "error": clip(str(exc))}
+                    "Failed to sum up a bucket", extra={"node": node, "error": clip(str(exc))}
                 )
         self._instruments.unsummed_buckets.set(len(self._unsummed))
         return done
@@ -197,7 +197,7 @@ class UsageHistory:
         if lost:
             self._lost_counted = self._book.lost
             self._instruments.lost_reports.inc(lost)
-            logger.error("usage reports lost", extra={"reports": lost, "in_all": self._book.lost})
+            logger.error("Lost usage reports", extra={"reports": lost, "in_all": self._book.lost})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     api_tokens: bool = Field(
         default=False,
         description="/api/v1 wants a Kubernetes token (ClusterRoles hami-reader, hami-viewer);"
-        " without it answers callers on the same machine alone",
+        " without it answers callers on the same machine only",
     )
     api_audience: str = Field(
         default="", description="audience of those tokens; empty: the API server's own"
@@ -70,7 +70,10 @@ class Settings(BaseSettings):
         " replica, whose answers are as of what it has replayed; empty: the ledger itself",
     )
     question_connections: int = Field(
-        default=4, ge=1, le=64, description="questions that are asked of the ledger at once"
+        default=4,
+        ge=1,
+        le=64,
+        description="questions that are asked of the ledger at the same time",
     )
     pages_bind: str = Field(
         default="",

@@ -35,7 +35,7 @@ MIN_KEPT_DAYS = 30
 
 def _for_ever_or_long(days: int) -> int:
     if 0 < days < MIN_KEPT_DAYS:
-        raise ValueError(f"{days} days: 0 (for ever) or at least {MIN_KEPT_DAYS} is wanted")
+        raise ValueError(f"{days} days: expected 0 (for ever) or at least {MIN_KEPT_DAYS}")
     return days
 
 

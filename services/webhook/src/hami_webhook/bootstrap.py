@@ -101,7 +101,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
         # A full collection would walk all that was imported, some 30 ms in the middle of reviews.
         gc.collect()
         gc.freeze()
-        logger.info("serving", extra={"port": app.port, "probe_port": app.probe_port})
+        logger.info("Serving", extra={"port": app.port, "probe_port": app.probe_port})
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
@@ -132,7 +132,7 @@ def _now() -> datetime:
 def _rules(settings: Settings) -> AdmissionRules:
     config = device_config.load(settings.device_config_file)
     for note in config.notes:
-        logger.warning("device configuration", extra={"note": note})
+        logger.warning("Noted the device configuration", extra={"note": note})
     return AdmissionRules(
         vendors=Vendors.from_config(
             config,

@@ -251,7 +251,7 @@ async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> Non
         return
     body = {"spec": {"template": {"metadata": {"annotations": {_ANNOTATION: serial}}}}}
     await api.patch(path, body, PatchType.MERGE)
-    logger.info("restarted with its new certificate", extra={"statefulset": store})
+    logger.info("Restarted with the new certificate", extra={"statefulset": store})
 
 
 async def _read(api: KubeApi, namespace: str, name: str) -> Json | None:
@@ -282,7 +282,7 @@ async def _write(
         await api.create(collection, {"apiVersion": "v1", "kind": "Secret", **body})
     else:
         await api.replace(f"{collection}/{name}", {**known, "data": data})
-    logger.info("certificate made", extra={"secret": f"{namespace}/{name}"})
+    logger.info("Created a certificate", extra={"secret": f"{namespace}/{name}"})
 
 
 async def _configuration(api: KubeApi) -> Json:
@@ -290,7 +290,9 @@ async def _configuration(api: KubeApi) -> Json:
         return await api.get(CONFIGURATION_PATH)
     except NotFound:
         # The manifests are not applied yet; the next run finds them.
-        logger.warning("no MutatingWebhookConfiguration yet", extra={"path": CONFIGURATION_PATH})
+        logger.warning(
+            "Waiting for the MutatingWebhookConfiguration", extra={"path": CONFIGURATION_PATH}
+        )
         return {}
 
 
@@ -307,7 +309,7 @@ async def _trust(api: KubeApi, configuration: Json, bundle: bytes) -> None:
     version = configuration["metadata"]["resourceVersion"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     await api.patch(CONFIGURATION_PATH, [test, *steps], PatchType.JSON)
-    logger.info("the API server trusts the webhook", extra={"webhooks": len(steps)})
+    logger.info("Registered the webhook with the API server", extra={"webhooks": len(steps)})
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def check_version(version: Json, failure_policies: list[str]) -> None:
         overlay = next(name for below, name in _OVERLAYS if minor < below)
         raise InvalidRequest(
             f"Kubernetes 1.{minor} has no matchConditions, so the webhook of these manifests would "
-            f"refuse every pod whenever it is away: apply k8s/overlays/{overlay} instead"
+            f"refuse every pod whenever it is unavailable: apply k8s/overlays/{overlay} instead"
         )
 
 

@@ -94,4 +94,4 @@ class RefusalPublisher:
                     )
             except Unavailable as exc:
                 self._instruments.events_dropped.inc()
-                logger.debug("refusal not published", extra={"error": str(exc)})
+                logger.debug("Failed to publish a refusal", extra={"error": str(exc)})

@@ -98,14 +98,14 @@ def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
     except msgspec.ValidationError as exc:
         raise _malformed(body, _sentence(exc)) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise MalformedReview(f"the body is no JSON: {exc}") from exc
+        raise MalformedReview(f"the body is not JSON: {exc}") from exc
     if review.api_version not in API_VERSIONS:
         found = f"apiVersion is {review.api_version!r:.60}"
-        raise _malformed(body, f"{found}: one of {', '.join(API_VERSIONS)} is wanted")
+        raise _malformed(body, f"{found}: expected one of {', '.join(API_VERSIONS)}")
     if review.kind != "AdmissionReview":
-        raise _malformed(body, f"kind is {review.kind!r:.60}: AdmissionReview is wanted")
+        raise _malformed(body, f"kind is {review.kind!r:.60}: expected AdmissionReview")
     if review.request is None:
-        raise _malformed(body, "request is absent: an object is wanted")
+        raise _malformed(body, "request is absent: expected an object")
     return _of_request(review.api_version, review.request, kind)
 
 
@@ -139,9 +139,9 @@ def _malformed(body: bytes, problem: str) -> MalformedReview:
     try:
         document = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        return MalformedReview(f"the body is no JSON: {exc}")
+        return MalformedReview(f"the body is not JSON: {exc}")
     if not isinstance(document, dict):
-        return MalformedReview("the body is no JSON object: an AdmissionReview is wanted")
+        return MalformedReview("the body is not a JSON object: expected an AdmissionReview")
     request, version = document.get("request"), document.get("apiVersion")
     uid = request.get("uid") if isinstance(request, dict) else None
     return MalformedReview(
@@ -171,7 +171,7 @@ def _other_object(obj: Json, wanted: Kind) -> str:
         ("metadata.annotations", _annotations(metadata)),
     ):
         if not isinstance(part, dict):
-            return f"request.object.{name} is {_kind(part)}: an object is wanted"
+            return f"request.object.{name} is {_kind(part)}: expected an object"
     return ""
 
 

@@ -120,7 +120,7 @@ class ReviewService:
         try:
             outcome = _as_outcome(review, self._decide_quota(review.pod, review.old_pod))
         except Exception as exc:  # as of a pod: the policy of failures decides
-            logger.exception("the quota could not be judged", extra={"quota": review.pod_name})
+            logger.exception("Failed to judge a quota", extra={"quota": review.pod_name})
             outcome = self._failure(review, exc, "quota", "its limits are not checked")
         self._instruments.count(outcome.verdict, outcome.reason)
         audit.info("admission of a quota", extra=_audited(review, outcome))
@@ -129,7 +129,7 @@ class ReviewService:
     def count_malformed(self, message: str) -> None:
         """Notes a body that was no review."""
         self._instruments.count("malformed", "no-review")
-        logger.warning("malformed review", extra={"error": message})
+        logger.warning("Refused a malformed review", extra={"error": message})
 
     async def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
@@ -139,7 +139,7 @@ class ReviewService:
                 trace.use_span(span),
                 telemetry.log_context(namespace=review.namespace, pod=pod),
             ):
-                logger.exception("the pod could not be judged")
+                logger.exception("Failed to judge a pod")
             return self._failure(review, exc, "pod", "the pod passes as it is, without a slice")
         return _as_outcome(review, verdict)
 

@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         default_factory=OptionalNats,
         description=(
             "where the cluster's cards and the ledger's quota numbers are learnt from; without a "
-            "url, or while the bus is away, pods are admitted without them, which the "
+            "url, or while the bus is unavailable, pods are admitted without them, which the "
             "audit annotations show"
         ),
     )
@@ -126,7 +126,7 @@ class RenewalSettings(BaseSettings):
     )
     restarted: tuple[str, ...] = Field(
         default=("hami-postgres", "hami-redis", "hami-nats"),
-        description="StatefulSets that read their certificate at the start alone",
+        description="StatefulSets that read their certificate only at the start",
     )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

@@ -246,8 +246,8 @@ async def test_nothing_is_written_and_nothing_takes_longer_than_allowed(
         ("drift", {"since": "-1h", "until": "-2h"}, {}, "parameter since: .* is not before"),
         ("nodes", {"at": "soon"}, {}, "'soon' is no time; right is 2026"),
         ("what-fits", {"memory": "8GB"}, {}, "parameter memory: '8GB' is no bytes"),
-        ("usage-series", {}, {}, "parameter node is wanted: the node's name"),
-        ("nodes", {}, {"limit": 0}, "limit: 0 is no number of rows"),
+        ("usage-series", {}, {}, "parameter node is missing: the node's name"),
+        ("nodes", {}, {"limit": 0}, "limit: 0 is not a number of rows"),
         ("nodes", {}, {"after": "ab"}, "after: it is no page of nodes"),
         ("nodes", {}, {"after": "W10="}, "after: it is no page of nodes"),
     ],
@@ -283,7 +283,7 @@ async def test_an_empty_answer_is_of_something_known_and_of_a_time_that_was_reco
         ("pod-steps", {"pod_uid": "nope"}),
         ("pod-usage", {"namespace": "team-01", "pod": "nope"}),
     ):
-        with pytest.raises(NotFound, match=r"the ledger knows no .* ?(nope|H999)"):
+        with pytest.raises(NotFound, match=r"the ledger has no .* ?(nope|H999)"):
             await answer(reader, name, given)
     with pytest.raises(InvalidRequest, match="is in the future"):
         await answer(reader, "cards", {"at": "2999-01-01"})

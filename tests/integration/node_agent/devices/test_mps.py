@@ -121,7 +121,7 @@ async def test_while_the_daemon_is_away_no_pod_is_bound_here(
     daemon.send("quit")
     daemon.command.write_text("#!/bin/sh\necho no card is there; exit 3\n")
 
-    await eventually(lambda: "MPS control daemon is away" in agent.get("/readyz")[1])
+    await eventually(lambda: "MPS control daemon is unavailable" in agent.get("/readyz")[1])
     assert "exit status 3: no card is there" in await reason()
     daemon.install()
     await agent.ready()

@@ -177,7 +177,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     ("variable", "value", "message"),
     [
         ("HAMI_NODE_AGENT_NODE_NAME", "", "NODE_NAME"),
-        ("HAMI_NODE_AGENT_LIBRARY_PATH", "/nowhere", "libvgpu.so is wanted"),
+        ("HAMI_NODE_AGENT_LIBRARY_PATH", "/nowhere", "expected libvgpu.so"),
         ("HAMI_NODE_AGENT_LIBRARY_PATH", "/bin/sh", "no place for the agent's mark"),
         ("HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE", "/nowhere", "no usable PEM key"),
         ("HAMI_NODE_AGENT_METRICS_BIND", "nonsense", "METRICS_BIND"),
@@ -243,7 +243,7 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
 
         file.write_text("{")
         agent.send(signal.SIGHUP)
-        await eventually(lambda: "configuration not changed" in agent.log)
+        await eventually(lambda: "Kept the old configuration: the new one is invalid" in agent.log)
         assert len(kubelet.registrations) == 1
 
         file.write_text("nvidia: {deviceSplitCount: 3}")

@@ -462,5 +462,5 @@ async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
     rows = await rows_of(world, pod["metadata"]["uid"])
     assert len(rows) == (tries if changing else 1)
     assert max(len(row["message"]) for row in rows) < 300
-    lines = [one for one in caplog.records if one.getMessage() == "filter failed"]
+    lines = [one for one in caplog.records if one.getMessage() == "Failed to filter nodes"]
     assert len(lines) == (MAX_TEXTS if changing else 1)

@@ -223,7 +223,7 @@ async def test_a_mistake_is_answered_with_what_is_wrong(world: World) -> None:
     answer = await replica.http.post("/v1/simulate", json={"pod": asking(gpus(1, 500)), "count": 0})
 
     assert answer.status_code == 400
-    assert answer.json()["error"] == "count: a number from 1 to 100000 is wanted"
+    assert answer.json()["error"] == "count: expected a number from 1 to 100000"
 
 
 async def test_a_decision_waits_for_no_simulation(

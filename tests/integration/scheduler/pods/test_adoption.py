@@ -326,11 +326,11 @@ async def test_without_kubelet_state_or_without_an_agent_nothing_is_adopted(worl
 async def test_a_request_that_makes_no_sense_is_refused_with_what_would(world: World) -> None:
     replica = await world.replica()
     for body, error in (
-        ({"apply": "yes"}, "apply is 'yes': true or false is wanted"),
+        ({"apply": "yes"}, "apply is 'yes': expected true or false"),
         ({"nodes": "n1"}, "a list of names"),
         ({"nodes": ["nowhere"]}, "node nowhere has no cards"),
-        ({"force": True}, "force: apply, nodes and believe_node are wanted"),
-        ([], "is wanted"),
+        ({"force": True}, "force: expected apply, nodes and believe_node"),
+        ([], "expected {"),
     ):
         answer = await replica.http.post("/v1/adopt", json=body)
 

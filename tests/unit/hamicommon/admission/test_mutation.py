@@ -423,7 +423,7 @@ def test_another_value_of_the_annotation_is_refused(value: str) -> None:
     verdict = mutate(asking([{GPU: 1}], preload=value), rules())
 
     assert not verdict.allowed
-    assert verdict.message == f"annotation hami.io/preload is '{value}': true or false is wanted"
+    assert verdict.message == f"annotation hami.io/preload is '{value}': expected true or false"
 
 
 def test_a_misspelt_annotation_is_warned_of() -> None:

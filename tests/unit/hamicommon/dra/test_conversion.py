@@ -187,7 +187,7 @@ def test_limits_stay_where_claims_are_off_or_the_value_is_unknown() -> None:
     stays(asking(container({GPU: 1})), "off in this installation", rules())
     stays(
         asking(container({GPU: 1}), annotations={FRONT_END.name: "claims"}),
-        "limits or dra is wanted",
+        "expected limits or dra",
     )
 
 

@@ -146,7 +146,7 @@ def test_what_is_no_ed25519_key_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "grant.pub"
     file.write_text(text)
 
-    with pytest.raises(InvalidRequest, match="an Ed25519 public key in PEM form is wanted"):
+    with pytest.raises(InvalidRequest, match="expected an Ed25519 public key in PEM form"):
         grants.load_public_key(file)
 
 

@@ -182,7 +182,7 @@ def test_a_value_that_no_reader_could_take_is_refused(row: UserAnnotation[Any], 
         row.read(of(row, text))
 
     assert str(refused.value).startswith(
-        f"annotation {row.name} is '{text}': {row.wanted} is wanted"
+        f"annotation {row.name} is '{text}': expected {row.wanted}"
     )
     assert row.effect == "the pod is refused"
 
@@ -190,9 +190,9 @@ def test_a_value_that_no_reader_could_take_is_refused(row: UserAnnotation[Any], 
 @pytest.mark.parametrize(
     ("row", "text", "remark"),
     [
-        (FRONT_END, "claims", "is 'claims': limits or dra is wanted; the pod keeps its limits"),
-        (NVIDIA_NUMA_BIND, "yes", "is 'yes': true or false is wanted; it is taken as false"),
-        (GPU_POLICY, "binpack,full", "has 'full': a comma list of "),
+        (FRONT_END, "claims", "is 'claims': expected limits or dra; the pod keeps its limits"),
+        (NVIDIA_NUMA_BIND, "yes", "is 'yes': expected true or false; it is taken as false"),
+        (GPU_POLICY, "binpack,full", "has 'full': expected a comma list of "),
     ],
 )
 def test_a_value_that_is_admitted_and_not_known_is_warned_of(
@@ -293,9 +293,9 @@ def entry(start: object = 0, size: int = 1, **changes: object) -> str:
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("{", "no JSON"),
-        ("{}", "no JSON list"),
-        ("[1]", "reservation 0 is no object"),
+        ("{", "not JSON"),
+        ("{}", "not a JSON list"),
+        ("[1]", "reservation 0 is not an object"),
         (f"[{entry(containerIndex=-1)}]", "containerIndex is -1"),
         (f"[{entry(deviceIndex=-1)}]", "deviceIndex is -1"),
         (f"[{entry(gpuUUID='')}]", "gpuUUID is ''"),
@@ -303,7 +303,7 @@ def entry(start: object = 0, size: int = 1, **changes: object) -> str:
         (f"[{entry(size=0)}]", "placement.size is 0"),
         (f"[{entry(start=-1)}]", "start is -1"),
         (f"[{entry(start='1')}]", "start is '1'"),
-        (f"[{entry(placement=3)}]", "placement is no object"),
+        (f"[{entry(placement=3)}]", "placement is not an object"),
         (f"[{entry(migUUID='m')}]", "only migUUID is there"),
         (f"[{entry(migUUID='m', gpuInstanceID=1)}]", "only migUUID, gpuInstanceID is there"),
         (f"[{entry()},{entry()}]", "reservation 1: container 0, device 0 is there twice"),

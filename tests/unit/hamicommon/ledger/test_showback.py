@@ -132,7 +132,7 @@ def test_focus_has_a_row_for_each_charge_and_every_column_it_needs() -> None:
         ("{", "can't be read"),
         ('{"version": "v1", "currency": "euro"}', "currency: String should match"),
         ('{"version": "v1", "currency": "EUR", "cards": {}}', "cards: Extra inputs"),
-        ('{"version": "v1", "currency": "EUR", "card_hour": {"A": "-1"}}', "A: -1 is no price"),
+        ('{"version": "v1", "currency": "EUR", "card_hour": {"A": "-1"}}', "A: -1 is not a price"),
         ('{"version": "v1", "currency": "EUR", "card_hour": {"A": "x"}}', r"card_hour\.A: "),
     ],
 )

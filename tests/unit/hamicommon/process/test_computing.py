@@ -54,8 +54,8 @@ async def test_questions_are_answered_by_one_other_process(process: ComputeProce
 
 
 async def test_an_error_of_ours_comes_through(process: ComputeProcess) -> None:
-    with pytest.raises(InvalidRequest, match="pod: a Pod object is wanted"):
-        await process.call(refuse, "pod: a Pod object is wanted")
+    with pytest.raises(InvalidRequest, match="pod: expected a Pod object"):
+        await process.call(refuse, "pod: expected a Pod object")
 
     assert await process.call(abs, -1) == 1
 

@@ -226,7 +226,7 @@ def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> Non
 
 @pytest.mark.parametrize("text", ["", "80", "host:", "host:http", "host:65536", "host:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="host:port is wanted"):
+    with pytest.raises(InvalidRequest, match="use host:port"):
         parse_bind(text)
 
 

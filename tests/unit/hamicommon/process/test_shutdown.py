@@ -170,7 +170,7 @@ async def test_an_absent_backend_is_logged_and_retried_before_the_interval(
     async with _running(every(1e9, one_round, name="reap", retry_s=0.0)):
         await asyncio.wait_for(beyond.wait(), PATIENCE_S)
     (record,) = caplog.records
-    assert record.getMessage() == "round failed, retrying"
+    assert record.getMessage() == "Failed to run a round, retrying"
     assert (record.__dict__["loop"], record.__dict__["error"]) == (
         "reap",
         "Postgres does not answer",

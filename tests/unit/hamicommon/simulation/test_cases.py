@@ -83,7 +83,7 @@ def test_a_mistake_of_the_pod_is_reported_at_every_node_and_once_for_all(
         pytest.param(
             {"spec": {"containers": 3}}, "the pod: spec: containers is 3", id="containers a number"
         ),
-        pytest.param({"metadata": 3}, "the pod: metadata is 3: an object is wanted", id="metadata"),
+        pytest.param({"metadata": 3}, "the pod: metadata is 3: expected an object", id="metadata"),
         pytest.param(
             {"spec": {"containers": [{"resources": {"limits": ["nvidia.com/gpu"]}}]}},
             "the pod: spec.containers[0]: resources: limits is ['nvidia.com/gpu']",
@@ -101,7 +101,7 @@ def test_the_name_of_a_case_is_kept_in_its_error() -> None:
     given = SIMULATOR.answer_line('{"name": "mine", "in": {"nodes": 3}}', 2)
     assert (given["name"], given["error"]) == (
         "mine",
-        "line 2: in.nodes is 3: a list of objects is wanted",
+        "line 2: in.nodes is 3: expected a list of objects",
     )
 
 
@@ -144,29 +144,29 @@ def test_entries_are_kept_where_the_cards_type_is_the_vendors_name() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        pytest.param('{"name":', "no JSON", id="cut off"),
-        pytest.param("[1]", "a case is wanted", id="a list"),
-        pytest.param('{"name": "x"}', "a case is wanted", id="nothing in it"),
+        pytest.param('{"name":', "not JSON", id="cut off"),
+        pytest.param("[1]", "expected a case", id="a list"),
+        pytest.param('{"name": "x"}', "expected a case", id="nothing in it"),
         pytest.param('{"in": {"nodes": 3, "pod": {}}}', "in.nodes is 3", id="nodes a number"),
         pytest.param('{"in": {"nodes": [3], "pod": {}}}', "in.nodes[0] is 3", id="node a number"),
         pytest.param('{"in": {"nodes": []}}', "in.pod is None", id="no pod"),
         pytest.param('{"in": {"nodes": [{}], "pod": {}}}', "metadata.name", id="nameless node"),
         pytest.param(
             '{"in": {"nodes": [{"metadata": {"name": "n"}, "status": 3}], "pod": {}}}',
-            "node n: status is 3: an object is wanted",
+            "node n: status is 3: expected an object",
             id="status a number",
         ),
         pytest.param(
             '{"in": {"pods": [{}, {"metadata": {"annotations": {"a": 1}}}], "pod": {}}}',
-            "placed pod 1: metadata.annotations['a'] is 1: an object of texts is wanted",
-            id="an annotation that is no text",
+            "placed pod 1: metadata.annotations['a'] is 1: expected an object of texts",
+            id="an annotation that is not text",
         ),
         pytest.param(
             '{"in": {"pods": [{"status": {"phase": {}}}], "pod": {}}}',
-            "placed pod 0: status: phase is {}: a text is wanted",
-            id="a phase that is no text",
+            "placed pod 0: status: phase is {}: expected a text",
+            id="a phase that is not text",
         ),
-        pytest.param("\ud800", "no JSON", id="no text"),
+        pytest.param("\ud800", "not JSON", id="no text"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_answered_with_an_error(line: str, reason: str) -> None:

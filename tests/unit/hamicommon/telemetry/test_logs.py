@@ -96,6 +96,6 @@ def test_what_python_would_print_is_a_line_each() -> None:
     warned, thread, ended = map(json.loads, done.stdout.splitlines())
     assert (warned["level"], warned["logger"]) == ("WARNING", "py.warnings")
     assert (thread["level"], thread["thread_name"]) == ("CRITICAL", "beside")
-    assert (ended["level"], ended["message"]) == ("CRITICAL", "ended by an unexpected error")
+    assert (ended["level"], ended["message"]) == ("CRITICAL", "Exiting on an unexpected error")
     assert "ValueError: redis://***@redis/0" in ended["exception"]
     assert "swordfish" not in done.stdout

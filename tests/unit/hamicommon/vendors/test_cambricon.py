@@ -39,10 +39,13 @@ def test_without_a_count_no_card_is_asked_for(limits) -> None:
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
-        ({COUNT: "-1"}, f"container 'c': {COUNT} is -1: a whole number of cards"),
-        ({COUNT: 1, MEM: "16.0Gi"}, f"{MEM} is 16.0Gi: a whole number of units of 256 MiB"),
+        ({COUNT: "-1"}, f"container 'c': {COUNT} is -1: expected a whole number of cards"),
+        (
+            {COUNT: 1, MEM: "16.0Gi"},
+            f"{MEM} is 16.0Gi: expected a whole number of units of 256 MiB",
+        ),
         ({COUNT: 1, MEM: 2**31 // 256}, "a whole number of units of 256 MiB up to 8388607"),
-        ({COUNT: 1, CORE: "x"}, f"{CORE} is x, which is no quantity"),
+        ({COUNT: 1, CORE: "x"}, f"{CORE} is x, which is not a quantity"),
     ],
     ids=["negative", "fraction", "too large", "no quantity"],
 )

@@ -35,11 +35,11 @@ def test_a_request_is_count_memory_and_cores(limits, factor, expected) -> None:
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
-        ({COUNT: "1.5"}, f"container 'c': {COUNT} is 1.5: a whole number of cards"),
-        ({COUNT: 1, MEM: "500m"}, f"{MEM} is 500m: a whole number of MiB"),
+        ({COUNT: "1.5"}, f"container 'c': {COUNT} is 1.5: expected a whole number of cards"),
+        ({COUNT: 1, MEM: "500m"}, f"{MEM} is 500m: expected a whole number of MiB"),
         ({COUNT: 1, MEM: "16Gi"}, "the unit is MiB: write 16384"),
-        ({COUNT: 1, CORE: -1}, f"{CORE} is -1: a whole number from 0 to 100"),
-        ({COUNT: 1, CORE: 2**31}, f"{CORE} is 2147483648: a whole number"),
+        ({COUNT: 1, CORE: -1}, f"{CORE} is -1: expected a whole number from 0 to 100"),
+        ({COUNT: 1, CORE: 2**31}, f"{CORE} is 2147483648: expected a whole number"),
     ],
     ids=["count", "memory", "bytes", "negative cores", "cores too large"],
 )

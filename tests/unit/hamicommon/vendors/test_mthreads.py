@@ -33,9 +33,12 @@ def test_a_request_takes_an_equal_part_of_every_card(limits, expected) -> None:
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
-        ({COUNT: "x"}, f"{COUNT} is x, which is no quantity"),
-        ({COUNT: 1, MEM: 2**31 // 512}, f"{MEM} is 4194304: a whole number of units of 512 MiB"),
-        ({COUNT: 1, CORE: "0.5"}, f"{CORE} is 0.5: a whole number, 16 for each card"),
+        ({COUNT: "x"}, f"{COUNT} is x, which is not a quantity"),
+        (
+            {COUNT: 1, MEM: 2**31 // 512},
+            f"{MEM} is 4194304: expected a whole number of units of 512 MiB",
+        ),
+        ({COUNT: 1, CORE: "0.5"}, f"{CORE} is 0.5: expected a whole number, 16 for each card"),
     ],
 )
 def test_malformed_amounts_are_refused_and_not_dropped(limits, wrong) -> None:
@@ -80,9 +83,12 @@ def test_admission_reads_the_count_from_requests_too() -> None:
     [
         ({COUNT: 0}, f"container 'c': {COUNT} must be greater than 0, not 0"),
         ({COUNT: -1}, f"{COUNT} must be greater than 0, not -1"),
-        ({COUNT: 1, MEM: 3}, f"{MEM} is 3: one of 2, 4, 8, 16, 32, 64, 96, in units of 512 MiB"),
-        ({COUNT: 1, MEM: 128}, f"{MEM} is 128: one of 2, 4, 8"),
-        ({COUNT: 1, MEM: 0}, f"{MEM} is 0: one of 2, 4, 8"),
+        (
+            {COUNT: 1, MEM: 3},
+            f"{MEM} is 3: expected one of 2, 4, 8, 16, 32, 64, 96, in units of 512 MiB",
+        ),
+        ({COUNT: 1, MEM: 128}, f"{MEM} is 128: expected one of 2, 4, 8"),
+        ({COUNT: 1, MEM: 0}, f"{MEM} is 0: expected one of 2, 4, 8"),
     ],
 )
 def test_admission_refuses_what_no_card_gives(limits, wrong) -> None:

@@ -121,7 +121,9 @@ def test_malformed_weights_are_refused_with_what_would_be_right(text) -> None:
 
 
 def test_a_malformed_amount_refuses_the_pod_and_names_the_place() -> None:
-    with pytest.raises(InvalidRequest, match=r"container 'b': nvidia.com/gpu is -1: a whole"):
+    with pytest.raises(
+        InvalidRequest, match=r"container 'b': nvidia.com/gpu is -1: expected a whole"
+    ):
         pod_request(pod(container("a", 1), container("b", "-1")), VENDORS)
 
 

@@ -66,7 +66,9 @@ def test_a_request_is_a_count_and_takes_no_memory_and_no_cores(
     assert vendor.parse_request(container({resource: 0})) is None
     assert vendor.parse_request(container()) is None
     assert vendor.rules.need(request, Selection(), die(0)) == Need(0, 0)
-    with pytest.raises(InvalidRequest, match=f"container 'c': {resource} is 1.5: a whole number"):
+    with pytest.raises(
+        InvalidRequest, match=f"container 'c': {resource} is 1.5: expected a whole number"
+    ):
         vendor.mutate(container({resource: "1.5"}), {})
 
 

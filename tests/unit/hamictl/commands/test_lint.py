@@ -146,8 +146,8 @@ def test_lines_are_answered_one_by_one_and_a_bad_line_hinders_no_other() -> None
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["name"] for each in answers] == ["", "", "x", "y"]
     assert [each["allowed"] for each in answers] == [False, False, False, True]
-    assert answers[0]["message"].startswith("line 1: no JSON")
-    assert answers[2]["message"].startswith("line 3: pod is absent: a line is wanted")
+    assert answers[0]["message"].startswith("line 1: not JSON")
+    assert answers[2]["message"].startswith("line 3: pod is absent: expected a line")
     assert all(set(each) == {"name", "allowed", "message", "warnings", "patch"} for each in answers)
 
 

@@ -153,7 +153,7 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
 
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert [(a["name"], a["chosen"]) for a in answers] == [("a", "n"), ("", None), ("b", None)]
-    assert answers[1]["error"].startswith("line 2: no JSON")
+    assert answers[1]["error"].startswith("line 2: not JSON")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_batch_is_answered_line_by_line_in_order() -> None:
         pytest.param('[{"kind": "Node"}]', "without metadata.name", id="a nameless node"),
         pytest.param(
             '[{"kind": "Node", "metadata": {"name": "n"}}, {"kind": "Pod", "status": 3}]',
-            "placed pod 0: status is 3: an object is wanted",
+            "placed pod 0: status is 3: expected an object",
             id="a misshapen pod",
         ),
     ],

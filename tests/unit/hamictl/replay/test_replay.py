@@ -115,7 +115,7 @@ def test_with_lifetimes_programs_get_every_run(timed: tuple[str, ...]) -> None:
         (("--seeds", "x"), "--seeds is 'x'"),
         (("--load", "0"), "--load is '0': use a percentage from 1 to 1000"),
         (("--mean-load", "70,x"), "--mean-load is 'x': use a percentage from 1 to 300"),
-        (("--mean-load", "70"), "creation_time is absent: seconds are wanted of every pod"),
+        (("--mean-load", "70"), "creation_time is absent: expected seconds of every pod"),
         (("--patience", "6h"), "use --patience only with --mean-load or --from"),
         (
             ("--mean-load", "70", "--patience", "6"),

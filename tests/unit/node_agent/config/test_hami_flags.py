@@ -120,7 +120,7 @@ def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
     [
         (["--mig-stratgy=none"], {}, "--mig-stratgy=none: no such flag; there are --mig-strategy"),
         (["none"], {}, "none: no such flag"),
-        (["--mig-strategy"], {}, "--mig-strategy: a value is wanted"),
+        (["--mig-strategy"], {}, "--mig-strategy: expected a value"),
         ([], {"GDS_ENABLED": "yes"}, "GDS_ENABLED: 'yes' is neither true nor false"),
         (["--kubelet-socket=/x"], {}, r"--kubelet-socket: '/x': a path that ends in /device-plug"),
         (["--kubelet-socket="], {}, "--kubelet-socket: '': a path that ends in"),
@@ -128,7 +128,7 @@ def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
         (
             [],
             {"HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": "/k/sock"},
-            "'/k/sock': a path that ends in pod-resources/kubelet.sock is wanted, and "
+            "'/k/sock': expected a path that ends in pod-resources/kubelet.sock, and "
             "HAMI_NODE_AGENT_KUBELET_DIR is the folder above",
         ),
     ],
@@ -245,8 +245,8 @@ def test_unknown_keys_are_reported_with_a_sentence() -> None:
     ("content", "why"),
     [
         (b"{", "no JSON"),
-        (b"[]", "the file: an object is wanted"),
-        (b'{"nodeconfig": {}}', "a list of nodes is wanted"),
+        (b"[]", "the file: expected an object"),
+        (b'{"nodeconfig": {}}', "expected a list of nodes"),
         (
             b'{"nodeconfig": [{"name": "node-1", "devicesplitcount": "4"}]}',
             r"nodeconfig\[0\]\.devicesplitcount is '4': Input should be a valid integer",

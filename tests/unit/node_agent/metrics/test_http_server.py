@@ -83,7 +83,7 @@ async def test_the_page_that_names_tenants_wants_a_token_where_it_is_so_set() ->
         }
         assert statuses == {"scraper": 200, "other": 403, "away": 503}
         refused = await http.get(f"{at}/metrics")
-        assert (refused.status_code, "a token is wanted" in refused.text) == (401, True)
+        assert (refused.status_code, "no token was sent" in refused.text) == (401, True)
         assert (await http.get(f"{at}/healthz")).status_code == 200
         assert (await http.get(f"{at}/readyz")).status_code == 200
 
@@ -202,7 +202,7 @@ async def test_a_failed_answer_is_logged_and_the_next_request_is_answered(
             assert (failed.status_code, "ZeroDivision" in failed.text) == (500, False)
         assert (await http.get(f"http://127.0.0.1:{port}/good")).text == "/good"
     [record] = caplog.records
-    assert (record.getMessage(), record.exc_info is None) == ("request failed", False)
+    assert (record.getMessage(), record.exc_info is None) == ("Failed to answer a request", False)
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
 

@@ -98,7 +98,7 @@ async def test_an_error_of_ours_is_a_status_and_a_sentence(
 
 
 async def test_a_body_that_is_wrong_and_one_that_is_too_long_differ() -> None:
-    wrong = await call(InvalidRequest("pod: a Pod object is wanted"), "POST", "/v1/simulate")
+    wrong = await call(InvalidRequest("pod: expected a Pod object"), "POST", "/v1/simulate")
     long = await call(TooLong("the body is longer than 5 bytes"), "POST", "/v1/simulate")
 
     assert (wrong.status_code, long.status_code) == (400, 413)
@@ -315,8 +315,8 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
     ("body", "sentence"),
     [
         pytest.param(b"{", "the body is not JSON", id="no JSON"),
-        pytest.param([], "is wanted", id="a list"),
-        pytest.param({"pod": 3}, "pod: a Pod object is wanted", id="no pod"),
+        pytest.param([], "expected {", id="a list"),
+        pytest.param({"pod": 3}, "pod: expected a Pod object", id="no pod"),
         pytest.param({"pod": {}, "nodes": [3]}, "nodes: a list", id="no nodes"),
         pytest.param({"pod": {}, "nodes": [{}]}, "metadata.name", id="a nameless node"),
         pytest.param({"pod": {"spec": {"containers": 3}}}, "containers is 3", id="no list"),

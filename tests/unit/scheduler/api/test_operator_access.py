@@ -66,10 +66,10 @@ async def send_request(app: App, method: str, *authorization: str) -> httpx.Resp
 @pytest.mark.parametrize(
     ("method", "authorization", "status", "sentence"),
     [
-        ("GET", (), 401, "a token is wanted"),
-        ("GET", ("Basic Z29vZA==",), 401, "a token is wanted"),
-        ("GET", ("Bearer ",), 401, "a token is wanted"),
-        ("GET", ("Bearer good", "Bearer forged"), 401, "a token is wanted"),
+        ("GET", (), 401, "no token was sent"),
+        ("GET", ("Basic Z29vZA==",), 401, "no token was sent"),
+        ("GET", ("Bearer ",), 401, "no token was sent"),
+        ("GET", ("Bearer good", "Bearer forged"), 401, "no token was sent"),
         ("GET", ("Bearer forged",), 401, "the token is not good"),
         ("GET", ("Bearer other",), 403, "other may not get scheduler.hami.io"),
         ("POST", ("Bearer good",), 403, "good may not update scheduler.hami.io"),

@@ -76,7 +76,7 @@ def test_whole_nodes_are_read_too() -> None:
         pytest.param(b"", "EOF", id="empty"),
         pytest.param(b"{}", "extender args missing pod", id="no-pod"),
         pytest.param(b'{"pod": 7}', "extender args missing pod", id="pod-is-no-object"),
-        pytest.param(b"[]", "a JSON object is wanted", id="no-object"),
+        pytest.param(b"[]", "expected a JSON object", id="no-object"),
         pytest.param(b"{", "not JSON", id="no-json"),
         pytest.param(b'{"pod": {}, "nodenames": [1]}', "NodeNames must be", id="names"),
     ],
@@ -258,7 +258,7 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
         await call(done, Filtering(done, error=ValueError("poison")))
 
     assert done[1] == "http.response.body"
-    assert [each.getMessage() for each in caplog.records] == ["failed after the answer"]
+    assert [each.getMessage() for each in caplog.records] == ["Failed after the answer"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_a_body_that_is_too_long_is_refused_as_soon_as_that_is_known() -> 
 
     answer = await call(done, Filtering(done), parts=parts)
 
-    assert b"the body is longer than 1048576 bytes: names of nodes are wanted here" in answer
+    assert b"the body is longer than 1048576 bytes: expected names of nodes here" in answer
     assert done.count("unread part") == 6
 
 

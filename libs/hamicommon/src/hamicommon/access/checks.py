@@ -106,7 +106,7 @@ class Access:
         """
         if not token:
             raise Unauthenticated(
-                f"a token is wanted (Authorization: Bearer TOKEN) whose user may {right}"
+                f"no token was sent: send Authorization: Bearer TOKEN of a user who may {right}"
             )
         if len(token) > TOKEN_MOST:
             raise Unauthenticated(f"the token is longer than {TOKEN_MOST} bytes")

@@ -24,7 +24,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
 QUOTA = "ResourceQuota"
-_WANTED = 'a line is wanted like {"name": ..., "pod": {...}}'
+_WANTED = 'expected a line like {"name": ..., "pod": {...}}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def _case(line: str | bytes) -> Mapping[str, Any]:
     try:
         case: object = orjson.loads(line)
     except ValueError as exc:
-        raise InvalidRequest(f"no JSON: {exc}") from exc
+        raise InvalidRequest(f"not JSON: {exc}") from exc
     if not isinstance(case, dict):
         raise InvalidRequest(_WANTED)
     return case

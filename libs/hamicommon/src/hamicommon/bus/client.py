@@ -200,9 +200,9 @@ class Bus:
                     raw = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
                     await message.respond(raw)
                 except (InvalidRequest, Unavailable) as exc:
-                    self._warn("request not answered", message.subject, exc)
+                    self._warn("Failed to answer a request", message.subject, exc)
                 except (nats.errors.Error, OSError) as exc:
-                    logger.warning("reply not sent", extra={"error": str(exc)})
+                    logger.warning("Failed to send a reply", extra={"error": str(exc)})
 
         # The client renews a subscription on every reconnect, but can't make one before the first.
         await self._was_up.wait()
@@ -231,7 +231,7 @@ class Bus:
                 try:
                     await handle(message)
                 except (InvalidRequest, Unavailable) as exc:
-                    self._warn("message skipped", raw.subject, exc)
+                    self._warn("Skipped a message", raw.subject, exc)
 
         await self._was_up.wait()
         made = [
@@ -279,7 +279,7 @@ class Bus:
                 try:
                     await handle(message_of(raw))
                 except (InvalidRequest, Unavailable) as exc:
-                    self._warn("message skipped", raw.subject, exc)
+                    self._warn("Skipped a message", raw.subject, exc)
                 except Exception:  # whatever it is, the next message is handled
                     logger.exception("Failed to handle a message", extra={"subject": raw.subject})
 

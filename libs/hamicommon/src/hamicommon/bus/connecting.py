@@ -51,19 +51,21 @@ async def open_bus(
             await bus.streams.check()
         bus.mark_up()
         if not outage.worked():
-            logger.info("NATS connected", extra={"url": settings.url})
+            logger.info("Connected to NATS", extra={"url": settings.url})
 
     async def on_error(exc: Exception) -> None:
         # Of an outage there is one for each try; the others are about one message or right.
         if isinstance(exc, _LOST) or not client.is_connected:
             outage.failed(exc)
         else:
-            logger.warning("NATS error", extra={"error": str(exc) or type(exc).__name__})
+            logger.warning(
+                "Received an error of NATS", extra={"error": str(exc) or type(exc).__name__}
+            )
 
     outage = Outage(
         logger,
-        failed="NATS unavailable, retrying",
-        again="NATS connected",
+        failed="Failed to reach NATS, retrying",
+        again="Connected to NATS",
         about={"url": settings.url},
     )
 

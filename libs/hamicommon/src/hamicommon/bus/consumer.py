@@ -88,8 +88,8 @@ def outage_of(what: Subscription | Delivery) -> Outage:
     """Return the outage of a subscription that can't be consumed."""
     return Outage(
         logger,
-        failed="consumer unavailable, retrying",
-        again="consumer resumed",
+        failed="Failed to consume messages, retrying",
+        again="Consuming messages again",
         about={"stream": what.stream, "consumer": what.consumer},
     )
 
@@ -125,8 +125,8 @@ class Consumer:
         self._letters = RateLimit(burst=LETTERS_OF_A_SENDER, per_s=LETTERS_PER_S)
         self._backend = Outage(
             logger,
-            failed="backend unavailable, messages are delivered again",
-            again="backend available, messages are handled",
+            failed="Failed to reach the backend, messages are redelivered",
+            again="Handling messages again",
             about={"stream": what.stream, "consumer": what.consumer},
             starts_within_s=0.0,
             calm_s=BACKEND_CALM_S,
@@ -223,7 +223,7 @@ class Consumer:
             return await self._bury(raw, str(error))
         if (left_out := self._lines.take(raw.subject, at_s=time.monotonic())) is not None:
             extra = {"subject": raw.subject, "left_out": left_out}
-            logger.error("handler failed", extra=extra, exc_info=error)
+            logger.error("Failed to handle messages, retrying", extra=extra, exc_info=error)
         if raw.metadata.num_delivered < MAX_DELIVERIES:
             return Settlement.RETRY
         return await self._bury(raw, f"{type(error).__name__}: {error}")
@@ -233,7 +233,7 @@ class Consumer:
         now_s = time.monotonic()
         if (left_out := self._lines.take(raw.subject, at_s=now_s)) is not None:
             extra = {"subject": raw.subject, "reason": reason, "left_out": left_out}
-            logger.error("message dead-lettered", extra=extra)
+            logger.error("Dead-lettered a message", extra=extra)
         # Beyond these only the count: the stream would drop older ones of the sender for them.
         if self._letters.take(raw.subject, at_s=now_s) is not None:
             await bury(

@@ -160,7 +160,8 @@ class StreamKeeper:
         if problems != self.problems:
             for name, reason in problems.items():
                 logger.error(
-                    "stream differs from its configuration", extra={"stream": name, "error": reason}
+                    "Found a stream that differs from its configuration",
+                    extra={"stream": name, "error": reason},
                 )
         self.problems = problems
 

@@ -25,8 +25,8 @@ class VnpuTemplate:
     def __post_init__(self) -> None:
         if not self.name or self.memory < 1:
             raise InvalidRequest(
-                f"name is {self.name!r} and memory {self.memory}: a name and at least 1 MiB "
-                "are wanted"
+                f"name is {self.name!r} and memory {self.memory}: expected a name and at "
+                "least 1 MiB"
             )
 
 
@@ -64,8 +64,8 @@ class VnpuChip:
             raise InvalidRequest("chipName and resourceName must not be empty")
         if not 1 <= self.memory_allocatable <= self.memory_capacity:
             raise InvalidRequest(
-                f"memoryAllocatable is {self.memory_allocatable}: 1 to memoryCapacity, which is "
-                f"{self.memory_capacity}, is wanted"
+                f"memoryAllocatable is {self.memory_allocatable}: expected 1 to memoryCapacity, "
+                f"which is {self.memory_capacity}"
             )
         self._check_templates()
         ordered = tuple(sorted(self.templates, key=lambda template: template.memory))

@@ -18,7 +18,7 @@ def check_vendor_name(name: str) -> None:
     """Raises InvalidRequest when `name` cannot be part of an annotation's key."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"commonWord is {name!r}: letters, digits, '.', '_' and '-' are wanted, because "
+            f"commonWord is {name!r}: expected letters, digits, '.', '_' and '-', because "
             "annotations are named after it"
         )
 

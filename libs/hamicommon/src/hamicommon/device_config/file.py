@@ -90,7 +90,7 @@ def parse(document: object) -> DeviceConfig:
     """
     if document is not None and not isinstance(document, Mapping):
         raise InvalidRequest(
-            f"the device configuration is {document!r:.60}: blocks such as nvidia: are wanted"
+            f"the device configuration is {document!r:.60}: expected blocks such as nvidia:"
         )
     if document is None or all(
         block is None or key in _OF_NVIDIAS_PLUGIN for key, block in document.items()

@@ -17,7 +17,7 @@ class MigAllowance:
 
     def __post_init__(self) -> None:
         if not self.models or not self.profiles:
-            raise InvalidRequest("at least one model and one profile are wanted")
+            raise InvalidRequest("expected at least one model and one profile")
         for profile in self.profiles:
             slices, _, rest = profile.partition(".")
             if not rest or len(slices) < 2 or not slices.endswith("g"):

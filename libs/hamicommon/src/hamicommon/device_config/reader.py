@@ -41,7 +41,7 @@ def read_block(value: object, block: type[T], path: str, notes: list[str]) -> T:
     Raises: InvalidRequest with the path of the wrong key, its value and what would be right.
     """
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{path}: a mapping of keys is wanted, not {value!r}")
+        raise InvalidRequest(f"{path}: expected a mapping of keys, not {value!r}")
     names = keys_of(block)
     types = get_type_hints(block)
     values: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def read_value(value: object, kind: Any, path: str, notes: list[str]) -> object:
             return float(value)
         if kind is str and isinstance(value, str | int):
             return _text(str(value), path)
-    raise InvalidRequest(f"{path} is {value!r}: {_WANTED[kind]} is wanted")
+    raise InvalidRequest(f"{path} is {value!r}: expected {_WANTED[kind]}")
 
 
 def did_you_mean(key: object, known: Mapping[str, object]) -> str:
@@ -107,7 +107,7 @@ def _is_required(block: type[Any], name: str) -> bool:
 
 def _list(value: object, kind: Any, path: str, notes: list[str]) -> tuple[object, ...]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"{path} is {value!r}: a list is wanted")
+        raise InvalidRequest(f"{path} is {value!r}: expected a list")
     return tuple(read_value(x, kind, f"{path}[{index}]", notes) for index, x in enumerate(value))
 
 
@@ -116,7 +116,7 @@ def _text(value: str, path: str) -> str:
     is_resource = path.rpartition(".")[2].startswith("resource")
     if is_resource and value and not _RESOURCE.fullmatch(value):
         raise InvalidRequest(
-            f"{path} is {value!r}: the name of an extended resource is wanted, "
+            f"{path} is {value!r}: expected the name of an extended resource, "
             "such as example.com/gpu"
         )
     return value

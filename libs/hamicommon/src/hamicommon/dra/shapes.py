@@ -90,7 +90,7 @@ def shape_from(text: str) -> ClaimShape:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise InvalidRequest(
-            f"annotation {CLAIM_SHAPE} is '{clip(text)}': what the webhook writes is wanted"
+            f"annotation {CLAIM_SHAPE} is '{clip(text)}': expected what the webhook writes"
         ) from exc
     if not 0 < sum(each.count for each in shape.slices) <= MAX_CARDS:
         raise InvalidRequest(f"annotation {CLAIM_SHAPE} asks for no card or more than {MAX_CARDS}")
@@ -116,7 +116,7 @@ def _slice(found: dict[str, Any]) -> SliceShape:
 
 def _texts(found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
-        raise TypeError("a list of texts is wanted")
+        raise TypeError("expected a list of texts")
     return tuple(found)
 
 

@@ -244,7 +244,7 @@ def _too_few(usages: Sequence[DeviceUsage], request: PodRequest) -> str:
             if wanted.count > has[wanted.vendor]:
                 found = cards(has[wanted.vendor]) if has[wanted.vendor] else "no card"
                 return f"has {found} of {wanted.vendor}, {wanted.count} wanted"
-    return "has fewer cards than are wanted"
+    return "has fewer cards than requested"
 
 
 def _quota_change(quota: QuotaShort) -> Counterfactual:

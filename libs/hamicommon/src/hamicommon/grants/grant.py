@@ -218,5 +218,5 @@ def load_public_key(path: Path) -> VerifyKey:
     except (OSError, ValueError) as exc:
         raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc
     if not der.startswith(_ED25519) or len(der) != len(_ED25519) + _KEY_BYTES:
-        raise InvalidRequest(f"{path}: an Ed25519 public key in PEM form is wanted")
+        raise InvalidRequest(f"{path}: expected an Ed25519 public key in PEM form")
     return VerifyKey(der.removeprefix(_ED25519))

@@ -54,5 +54,5 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     except (OSError, ValueError) as exc:
         raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidRequest(f"{path}: an Ed25519 private key in PEM form is wanted")
+        raise InvalidRequest(f"{path}: expected an Ed25519 private key in PEM form")
     return key

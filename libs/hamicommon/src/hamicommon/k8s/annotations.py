@@ -107,8 +107,8 @@ class _Bounded(Mapping[str, str]):
         value = self._written[key]
         if len(value) > MAX_CHARACTERS:
             raise InvalidRequest(
-                f"annotation {clip(key)} has {len(value)} characters: at most {MAX_CHARACTERS} "
-                f"are wanted; it begins with '{clip(value, 64)}'"
+                f"annotation {clip(key)} has {len(value)} characters, more than "
+                f"{MAX_CHARACTERS}; it begins with '{clip(value, 64)}'"
             )
         return value
 

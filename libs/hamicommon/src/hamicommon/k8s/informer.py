@@ -82,8 +82,8 @@ class Informer:
         self.store: dict[Key, Json] = {}
         self._outage = Outage(
             logger,
-            failed="watch broken, retrying",
-            again="watch goes on",
+            failed="Failed to watch, retrying",
+            again="Watching again",
             about={"path": path},
         )
         self.synced = asyncio.Event()
@@ -163,7 +163,7 @@ class Informer:
                 yield
         except HamiError as exc:
             logger.warning(
-                "object skipped",
+                "Skipped an object",
                 extra={"path": self._path, "object": name, "error": clip(str(exc))},
             )
 

@@ -142,11 +142,11 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"MIG reservations are no JSON: {exc}") from exc
+        raise InvalidRequest(f"MIG reservations are not JSON: {exc}") from exc
     if entries is None:
         return ()
     if not isinstance(entries, list):
-        raise InvalidRequest("MIG reservations are no JSON list")
+        raise InvalidRequest("MIG reservations are not a JSON list")
     found = tuple(_decoded(number, entry) for number, entry in enumerate(entries))
     keys = [(one.container_index, one.device_index) for one in found]
     for number, key in enumerate(keys):
@@ -160,14 +160,14 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
 def _decoded(number: int, entry: object) -> MigReservation:
     where = f"MIG reservation {number}"
     if not isinstance(entry, dict):
-        raise InvalidRequest(f"{where} is no object")
+        raise InvalidRequest(f"{where} is not an object")
     place = entry.get("placement") or {}
     if not isinstance(place, dict):
-        raise InvalidRequest(f"{where}: placement is no object")
+        raise InvalidRequest(f"{where}: placement is not an object")
     container, device = _whole(where, entry, "containerIndex"), _whole(where, entry, "deviceIndex")
     start, size = _whole(where, place, "start"), _whole(where, place, "size")
     if size == 0:
-        raise InvalidRequest(f"{where}: placement.size is 0; at least 1 is wanted")
+        raise InvalidRequest(f"{where}: placement.size is 0; expected at least 1")
     runtime = ("migUUID", "gpuInstanceID", "computeInstanceID")
     known = [key for key in runtime if entry.get(key) not in (None, "")]
     if known and len(known) < len(runtime):
@@ -186,14 +186,14 @@ def _decoded(number: int, entry: object) -> MigReservation:
 def _whole(where: str, entry: Mapping[str, Any], key: str) -> int:
     value = entry.get(key, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(f"{where}: {key} is {value!r}; a whole number from 0 on is wanted")
+        raise InvalidRequest(f"{where}: {key} is {value!r}; expected a whole number from 0 on")
     return value
 
 
 def _name(where: str, entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key)
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{where}: {key} is {value!r}; a name is wanted")
+        raise InvalidRequest(f"{where}: {key} is {value!r}; expected a name")
     return value
 
 

@@ -155,7 +155,7 @@ def _number(entry: Mapping[str, Any], name: str, where: str, *, lowest: int = 0)
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= INT32_MAX:
         raise InvalidRequest(
             f"{name} of {where} of the node register is {value!r}: "
-            f"a whole number from {lowest} to {INT32_MAX} is wanted"
+            f"expected a whole number from {lowest} to {INT32_MAX}"
         )
     return value
 

@@ -93,7 +93,7 @@ class UserAnnotation(Generic[T]):
     def _sentence(self, text: str) -> str:
         example = f", for example {self.example}" if self.example else ""
         verb = "has" if self.is_list else "is"
-        return f"annotation {self.name} {verb} '{clip(text)}': {self.wanted} is wanted{example}"
+        return f"annotation {self.name} {verb} '{clip(text)}': expected {self.wanted}{example}"
 
 
 def one_of(names: tuple[str, ...]) -> str:
@@ -195,7 +195,7 @@ GPU_POLICY = UserAnnotation(
 SCORING_WEIGHTS = UserAnnotation(
     name="hami.io/device-scoring-weights",
     parse=_weights,
-    wanted="each of slot, core and memory once, with a whole number, not all 0,",
+    wanted="each of slot, core and memory once, with a whole number, not all 0",
     holds="weights of the three amounts in a card's score",
     example="slot=1,core=1,memory=1",
 )

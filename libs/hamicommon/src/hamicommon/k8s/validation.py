@@ -82,7 +82,7 @@ def _metadata(given: Json, where: str) -> None:
         for key, value in _object(metadata, part, f"{where}: metadata").items():
             if not isinstance(value, str):
                 raise InvalidRequest(
-                    f"{where}: metadata.{part}[{key!r}] is {value!r:.60}: {_TEXTS} is wanted"
+                    f"{where}: metadata.{part}[{key!r}] is {value!r:.60}: expected {_TEXTS}"
                 )
 
 
@@ -91,14 +91,14 @@ def _object(given: Json, field: str, where: str) -> Json:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: {_OBJECT} is wanted")
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: expected {_OBJECT}")
     return value
 
 
 def _text(given: Json, field: str, where: str) -> None:
     value = given.get(field)
     if value is not None and not isinstance(value, str):
-        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: a text is wanted")
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: expected a text")
 
 
 def _list(given: Json, field: str, where: str) -> list[Json]:
@@ -106,5 +106,5 @@ def _list(given: Json, field: str, where: str) -> list[Json]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: {_LIST} is wanted")
+        raise InvalidRequest(f"{where}: {field} is {value!r:.60}: expected {_LIST}")
     return value

@@ -57,14 +57,14 @@ def main(arguments: list[str]) -> int:
     except HamiError as exc:
         logger.error("%s", exc)
         return 1
-    logger.info("the schema is ready; after the roll-out: %s", ", ".join(left) or "nothing")
+    logger.info("The schema is ready; left for after the rollout: %s", ", ".join(left) or "nothing")
     return 0
 
 
 async def _wait(deployments: list[str], own: str) -> None:
     namespace, _, pod = own.partition("/")
     if not namespace or not pod:
-        raise InvalidRequest(f"--pod={own}: NAMESPACE/NAME of the pod that this runs in is wanted")
+        raise InvalidRequest(f"--pod={own}: expected NAMESPACE/NAME of the pod that this runs in")
     async with open_kube_api(KubernetesSettings().kubeconfig) as api:
         await until_over(api, namespace, deployments, pod)
 

@@ -58,7 +58,7 @@ def read_prices(path: Path) -> PriceList:
         raise InvalidRequest(f"price list {path} can't be read: {exc}") from exc
     for name, price in prices.card_hour.items():
         if not price.is_finite() or price < 0:
-            raise InvalidRequest(f"price list {path}: card_hour.{name}: {price} is no price")
+            raise InvalidRequest(f"price list {path}: card_hour.{name}: {price} is not a price")
     return prices
 
 

@@ -128,7 +128,7 @@ class Rule(IntEnum):
     EXCLUSIVE = Row(
         number=10,
         reason="ExclusiveDeviceAllocateConflict",
-        group="in use, while all of a card's cores are wanted",
+        group="in use, while the pod needs all cores of a card",
         term="idle card wanted",
         help="ask for less than 100 % of the cores, or wait until a card is idle",
         unit="percent",
@@ -224,9 +224,9 @@ NOT_ASKED = "not asked"
 OTHER = "other"
 
 NODE_REASONS = {
-    NUMA_NOT_FIT: NodeReason("NUMA", "cards that fit are on several NUMA nodes, one is wanted"),
-    PARTIAL: NodeReason("cards per node", "the node has fewer cards that fit than are wanted"),
-    NODE_INSUFFICIENT: NodeReason("cards per node", "the node has fewer cards than are wanted"),
+    NUMA_NOT_FIT: NodeReason("NUMA", "cards that fit are on several NUMA nodes, one is needed"),
+    PARTIAL: NodeReason("cards per node", "the node has fewer cards that fit than requested"),
+    NODE_INSUFFICIENT: NodeReason("cards per node", "the node has fewer cards than requested"),
     NODE_UNREGISTERED: NodeReason("no cards registered", "nothing is known of the node's cards"),
     POD_REFUSED: NodeReason(
         "the pod itself", "begins the reason of every node where the pod can't be read"

@@ -64,7 +64,7 @@ class Bulkhead:
                 return
             self._logged[key] = None
         logger.error(
-            "item failed, the others go on",
+            "Failed to process an item, the others continue",
             exc_info=exc,
             extra={"loop": loop, "item": key[1], "error": clip(f"{key[2]}: {exc}")},
         )

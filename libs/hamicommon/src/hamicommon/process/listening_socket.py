@@ -16,7 +16,7 @@ def parse_bind(text: str) -> tuple[str, int]:
     """
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise InvalidRequest(f"{text!r} is no address to listen on: host:port is wanted")
+        raise InvalidRequest(f"{text!r} is not an address to listen on: use host:port")
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 

@@ -35,8 +35,8 @@ async def every(
     """
     outage = Outage(
         logger,
-        failed="round failed, retrying",
-        again="rounds succeed again",
+        failed="Failed to run a round, retrying",
+        again="Running rounds again",
         about={"loop": name},
         starts_within_s=0.0,  # the next round may be an hour away
     )

@@ -91,11 +91,12 @@ class ServingCertificate:
         except InvalidRequest as exc:
             self._on_reload("refused")
             logger.error(
-                "certificate not reloaded, the old one stays in use", extra={"error": str(exc)}
+                "Failed to reload the certificate, the old one stays in use",
+                extra={"error": str(exc)},
             )
             return False
         self._on_reload("loaded")
-        logger.info("certificate reloaded", extra={"not_after": self.not_after.isoformat()})
+        logger.info("Reloaded the certificate", extra={"not_after": self.not_after.isoformat()})
         return True
 
     def _read(self) -> tuple[bytes, ...]:

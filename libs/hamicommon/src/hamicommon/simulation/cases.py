@@ -38,7 +38,7 @@ _NOT_COMPARED = frozenset(
 )
 """Annotations that recorded answers leave out: times, and what follows from the rest."""
 
-_WANTED = 'a case is wanted: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
+_WANTED = 'expected a case: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
 
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 """Time of all answers: none is part of one."""
@@ -113,7 +113,7 @@ def _parsed(line: str | bytes) -> Json:
     try:
         value: Any = orjson.loads(line)
     except ValueError as exc:
-        raise InvalidRequest(f"no JSON: {exc}") from exc
+        raise InvalidRequest(f"not JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise InvalidRequest(_WANTED)
     return value
@@ -133,11 +133,11 @@ def _case(name: str, given: object) -> Case:
 def _objects(given: Mapping[str, Any], key: str) -> list[Json]:
     items = given.get(key) or []
     if not isinstance(items, list):
-        raise InvalidRequest(f"in.{key} is {items!r:.60}: a list of objects is wanted")
+        raise InvalidRequest(f"in.{key} is {items!r:.60}: expected a list of objects")
     return [_object(item, f"in.{key}[{number}]") for number, item in enumerate(items)]
 
 
 def _object(value: object, where: str) -> Json:
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} is {value!r:.60}: a Kubernetes object is wanted")
+        raise InvalidRequest(f"{where} is {value!r:.60}: expected a Kubernetes object")
     return value

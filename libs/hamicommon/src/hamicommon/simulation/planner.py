@@ -117,7 +117,7 @@ def planned(
 def summary_of(verdict: SimulationResult, cluster: Cluster) -> str:
     """Return the sentence of the pod's event, as the scheduler writes it; empty for a mistake."""
     if verdict.unfiltered:
-        return "it asks for no card, so kube-scheduler alone decides"
+        return "it asks for no card, so only kube-scheduler decides"
     if verdict.request is None or verdict.refusal is None:
         return ""
     if verdict.chosen is not None:

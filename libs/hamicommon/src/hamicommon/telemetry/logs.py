@@ -100,13 +100,13 @@ def log_what_python_prints() -> None:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, traceback)
             return
-        logger.critical("ended by an unexpected error", exc_info=(kind, error, traceback))
+        logger.critical("Exiting on an unexpected error", exc_info=(kind, error, traceback))
 
     def thread_ended(what: threading.ExceptHookArgs) -> None:
         if what.exc_value is None or issubclass(what.exc_type, SystemExit):
             return
         logger.critical(
-            "a thread ended by an unexpected error",
+            "Lost a thread to an unexpected error",
             extra={"thread_name": "" if what.thread is None else what.thread.name},
             exc_info=(what.exc_type, what.exc_value, what.exc_traceback),
         )

@@ -362,7 +362,7 @@ def _granted_memory(container: Json, chip: VnpuChip, *, soft: bool) -> int:
         return memory_mib
     if memory_mib > chip.memory_capacity:
         raise InvalidRequest(
-            f"{_where(container)}{name} {written} is invalid: {_choices(chip)} is wanted"
+            f"{_where(container)}{name} {written} is invalid: expected {_choices(chip)}"
         )
     template = template_for(chip, memory_mib)
     return template.memory if template else chip.memory_allocatable

@@ -284,8 +284,8 @@ class AwsNeuron(Vendor):
         if count > MAX_CARDS or each > _MAX_CORES:
             raise InvalidRequest(
                 f"node {name}: a capacity of {count} {self.config.resource_count_name} and {cores} "
-                f"{self.config.resource_core_name}: at most {MAX_CARDS} devices of "
-                f"{_MAX_CORES} cores are wanted"
+                f"{self.config.resource_core_name}: expected at most {MAX_CARDS} devices "
+                f"of {_MAX_CORES} cores"
             )
         instance_type = (metadata.get("labels") or {}).get("node.kubernetes.io/instance-type", "")
         return tuple(

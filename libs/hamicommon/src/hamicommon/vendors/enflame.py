@@ -125,11 +125,11 @@ def _profile(name: str, id_: str) -> Profile:
 def _card(entry: Mapping[str, Any], profiles: Sequence[Profile], host: str) -> GpuDevice:
     index, capacity = str(entry.get("index", "")), str(entry.get("capacity", ""))
     if not re.fullmatch("[0-9]{1,4}", index):
-        raise InvalidRequest(f"{CAPACITY}: index {index!r} of a device is no whole number")
+        raise InvalidRequest(f"{CAPACITY}: index {index!r} of a device is not a whole number")
     if not re.fullmatch("0*[1-9][0-9]{0,5}", capacity):
         raise InvalidRequest(
-            f"{CAPACITY}: capacity of device {index} is {capacity!r}: a whole number above 0 "
-            "is wanted"
+            f"{CAPACITY}: capacity of device {index} is {capacity!r}: expected a whole number "
+            "above 0"
         )
     return GpuDevice(
         uuid=GpuUuid(f"{host}-enflame-drs-{index}"),

@@ -393,7 +393,7 @@ class MetaxSgpu(Vendor):
             text = canonical(str(amount))
             value = parse_int(text)
         except InvalidRequest as exc:
-            raise InvalidRequest(f"{where}, which is no quantity: write 4 or 4Gi") from exc
+            raise InvalidRequest(f"{where}, which is not a quantity: write 4 or 4Gi") from exc
         if value == 0:
             return 0
         mib = None
@@ -402,8 +402,8 @@ class MetaxSgpu(Vendor):
             mib = value // 2**20 if has_unit else value * 1024
         if mib is None or not 0 < mib <= INT32_MAX:
             raise InvalidRequest(
-                f"{where}: a whole number of GiB, such as 4, or an amount with a unit of at least "
-                "a MiB, such as 2048Mi, is wanted"
+                f"{where}: expected a whole number of GiB, such as 4, or an amount with a unit of "
+                "at least a MiB, such as 2048Mi"
             )
         return mib
 

@@ -278,7 +278,7 @@ class Mthreads(Vendor):
         Raises: InvalidRequest when no card is asked for, or memory of a size that no card has.
         """
         names = self.resources
-        wanted = "a whole number of cards, for example 1,"
+        wanted = "a whole number of cards, for example 1"
         low, top = -INT32_MAX, INT32_MAX
         count = amounts.whole(container, names.count, low=low, top=top, wanted=wanted)
         if count is None:

@@ -77,7 +77,7 @@ def _literal(quoted: str) -> str:
     try:
         return str(json.loads(f'"{body}"'))
     except ValueError:
-        raise InvalidRequest(f"-o jsonpath: {quoted} is no text in quotes") from None
+        raise InvalidRequest(f"-o jsonpath: {quoted} is not text in quotes") from None
 
 
 def _found(path: str, value: object) -> list[Any]:

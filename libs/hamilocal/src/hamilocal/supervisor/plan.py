@@ -77,7 +77,7 @@ async def why_unhealthy(health: HealthCheck | None) -> str | None:
     except TimeoutError:
         return f"no answer within {_TIMEOUT_S:g} s"
     except Exception as exc:  # a check that breaks must not end the system it watches
-        logger.exception("health check broken")
+        logger.exception("Failed to run a health check")
         return f"the health check broke: {str(exc) or type(exc).__name__}"
     return None
 

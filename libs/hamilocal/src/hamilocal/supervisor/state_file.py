@@ -93,7 +93,7 @@ def claim(path: Path) -> None:
         )
     stale = end_stale(path)
     if stale:
-        logger.warning("ended what a killed supervisor left behind", extra={"pids": stale})
+        logger.warning("Ended the processes of a killed supervisor", extra={"pids": stale})
 
 
 def stop_running(path: Path, *, timeout_s: float = 60.0) -> bool:

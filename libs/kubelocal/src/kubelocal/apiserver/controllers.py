@@ -58,7 +58,7 @@ class Controllers:
                     self._expire_at_s = time.monotonic() + _EXPIRY_ROUND_S
                     await self._expire_events(datetime.now(UTC))
             except Exception:  # the outermost loop: the next round tries again
-                logger.exception("a controller round failed")
+                logger.exception("Failed to run a round of the controllers")
 
     async def _collect_dependents(self) -> None:
         """Delete what has owners of which none exists any more."""

@@ -108,7 +108,7 @@ async def _serve(registry: Registry, request: Request) -> Response:
     except Unavailable as error:
         return _failure(internal(str(error)), warnings)
     except Exception as error:  # the outermost loop of a request
-        logger.exception("request failed", extra={"path": request.url.path})
+        logger.exception("Failed to answer a request", extra={"path": request.url.path})
         return _failure(internal(f"{type(error).__name__} in the emulated API server"), warnings)
 
 

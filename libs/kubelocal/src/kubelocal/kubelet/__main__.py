@@ -105,7 +105,7 @@ async def _runtime(
         return runtime, MountMode(options.mounts)
     mode, reason = await runtime.detect_mount_mode(layout.scratch)
     if reason:
-        logger.warning("containers get no mounts of their own", extra={"reason": reason})
+        logger.warning("Running containers without mounts of their own", extra={"reason": reason})
     return runtime, mode
 
 
@@ -207,7 +207,7 @@ async def _run(options: KubeletOptions) -> None:
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("stopped", extra={"node": options.node})
+        logging.getLogger(__name__).info("Stopped", extra={"node": options.node})
 
 
 def main() -> int:

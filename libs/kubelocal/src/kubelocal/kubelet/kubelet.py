@@ -132,7 +132,7 @@ class Kubelet:
         for uid in self._machine.runtime.known_pods():
             if uid in self._known:
                 continue
-            logger.info("stopping containers of a deleted pod", extra={"pod_uid": uid})
+            logger.info("Stopping the containers of a deleted pod", extra={"pod_uid": uid})
             left = list(self._machine.runtime.running_of(uid))
             for container in left:
                 container.kill()

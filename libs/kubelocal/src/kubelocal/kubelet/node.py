@@ -198,7 +198,7 @@ class NodeReporter:
                 timeout_s = RENEW_S
             except HamiError as exc:
                 # A Node that somebody deleted stays deleted until this kubelet starts again.
-                logger.warning("node status not reported", extra={"error": str(exc)})
+                logger.warning("Failed to report the node status", extra={"error": str(exc)})
                 timeout_s = RENEW_S if isinstance(exc, NotFound) else RETRY_S
             await self._pause(timeout_s)
 
@@ -217,7 +217,7 @@ class NodeReporter:
             node = await self._api.create(
                 "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
             )
-            logger.info("node registered", extra={"node": self._identity.name})
+            logger.info("Registered the node", extra={"node": self._identity.name})
         except Conflict:
             ours = {"labels": metadata["labels"], "annotations": metadata["annotations"]}
             node = await self._api.patch(self._path, {"metadata": ours})
@@ -263,7 +263,7 @@ class NodeReporter:
             try:
                 await self._renew()
             except HamiError as exc:
-                logger.warning("lease not renewed", extra={"error": str(exc)})
+                logger.warning("Failed to renew the lease", extra={"error": str(exc)})
             await asyncio.sleep(RENEW_S)
 
     async def _renew(self) -> None:

@@ -81,7 +81,9 @@ class StatusReporter:
                 conflicts += isinstance(exc, Conflict)
                 if conflicts > MAX_CONFLICTS:
                     return
-                logger.warning("pod status not sent", extra={"path": self._path, "error": str(exc)})
+                logger.warning(
+                    "Failed to send a pod status", extra={"path": self._path, "error": str(exc)}
+                )
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, RETRY_LAST_S)
 
@@ -131,7 +133,9 @@ class PodWorker:
                     reporting.cancel()
                 return
             except Exception:  # the outermost loop of a pod
-                logger.exception("pod worker failed", extra={"pod": pod_spec.name(self.pod)})
+                logger.exception(
+                    "Failed to run a pod worker", extra={"pod": pod_spec.name(self.pod)}
+                )
                 await asyncio.sleep(self._machine.sync_retry_s)
             finally:
                 self._release()
@@ -250,7 +254,7 @@ class PodWorker:
             except (NotFound, Conflict):
                 return
             except HamiError as exc:
-                logger.warning("pod not deleted", extra={"error": str(exc)})
+                logger.warning("Failed to delete a pod", extra={"error": str(exc)})
                 await asyncio.sleep(DELETE_RETRY_S)
 
     def _release(self) -> None:

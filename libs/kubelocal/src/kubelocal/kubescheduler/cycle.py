@@ -172,7 +172,7 @@ async def _ask(
     except ExtenderError as exc:
         if not extender.config.ignorable:
             raise
-        logger.warning("extender skipped", extra={"error": str(exc)})
+        logger.warning("Skipped an extender", extra={"error": str(exc)})
         return nodes
     for name, reason in answer.failed.items():
         reasons[name] = (*reasons.get(name, ()), reason)
@@ -185,5 +185,5 @@ async def _prioritize(extender: Extender, pod: Json, nodes: list[Node]) -> dict[
     try:
         return await extender.prioritize(pod, nodes)
     except ExtenderError as exc:
-        logger.warning("prioritize failed", extra={"error": str(exc)})
+        logger.warning("Failed to prioritize nodes", extra={"error": str(exc)})
         return {}

@@ -68,7 +68,7 @@ class SchedulingLoop:
                 tasks.create_task(background)
             await self._nodes.synced.wait()
             await self._pods.synced.wait()
-            logger.info("scheduling", extra={"names": sorted(self._names)})
+            logger.info("Scheduling pods", extra={"names": sorted(self._names)})
             tasks.create_task(self._flush())
             while True:
                 waiting = self.queue.pop(_now())
@@ -154,7 +154,7 @@ class SchedulingLoop:
         ):
             return
         logger.info(
-            "not scheduled",
+            "Failed to schedule a pod",
             extra={"pod_uid": waiting.uid, "attempts": waiting.attempts, "reason": message},
         )
         # The newest state of the pod carries its present condition.

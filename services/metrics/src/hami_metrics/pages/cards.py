@@ -137,7 +137,7 @@ def routes(site: Site) -> APIRouter:
         node = state.nodes.get(name)
         if node is None:
             then = " at that moment" if asked.moment.past else ""
-            raise NotFound(f"the ledger knows no node {name!r}{then}")
+            raise NotFound(f"the ledger has no node {name!r}{then}")
         async with site.ledger.look() as connection:
             use = card_use(await read_use(connection, [name], at, summed=state.past))
             health = await connection.fetch(_HEALTH, [card.uuid for card in node.cards], at)
@@ -201,7 +201,7 @@ async def _card(
         known = [(card.node, card.index) for _, card in found]
         known = known or [*map(tuple, await connection.fetch(_NODE_OF_CARD, uuid))]
         if not known:
-            raise NotFound(f"the ledger knows no card {uuid!r}")
+            raise NotFound(f"the ledger has no card {uuid!r}")
         name, index = known[0]
         recent = held = await connection.fetch(_HELD, uuid, at, None, None, since)
         if after is not None:

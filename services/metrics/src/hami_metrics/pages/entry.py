@@ -70,7 +70,7 @@ def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool =
     why = (
         "who reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"
         if identity == "proxy"
-        else "nobody is asked who they are: take 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
+        else "callers are not identified: use 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
     )
     raise InvalidRequest(f"HAMI_METRICS_PAGES_BIND is {bind}, but {why}")
 

@@ -227,7 +227,10 @@ class Feed:
                     failed = None
                 except HamiError as exc:
                     if self._trouble is None:
-                        logger.warning("pages: ledger not read", extra={"error": clip(str(exc))})
+                        logger.warning(
+                            "Failed to read the ledger for the pages",
+                            extra={"error": clip(str(exc))},
+                        )
                     failed = Trouble(since=since, sentence=str(exc))
             self._trouble = failed
             self._read_at = self._clock()

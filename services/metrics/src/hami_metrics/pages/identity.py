@@ -66,8 +66,8 @@ class LoopbackOnly:
         del namespaces
         if not is_loopback(host_name(request.headers.get("host", ""))):
             raise NotAllowed(
-                "these pages ask nobody for a token, so they answer to localhost and 127.0.0.1"
-                " alone (HAMI_METRICS_PAGES_IDENTITY)"
+                "these pages ask for no token, so they answer to localhost and 127.0.0.1 only: "
+                "use one of these, or set HAMI_METRICS_PAGES_IDENTITY"
             )
         return EVERYBODY
 
@@ -144,7 +144,7 @@ class Reviewed:
     async def _by_token(self, request: Request) -> ApiCaller:
         token = bearer_token(request.headers.getlist("authorization"))
         if not token or len(token) > TOKEN_MOST:
-            raise Unauthenticated("a token is wanted (Authorization: Bearer TOKEN)")
+            raise Unauthenticated("no token was sent: send Authorization: Bearer TOKEN")
         # Tokens themselves are not kept in memory.
         key = hashlib.sha256(token.encode()).digest()
         known = self._known.get(key)

@@ -307,4 +307,4 @@ def _silent_nodes(asked: Asked) -> Collection[NodeName] | None:
 
 
 def _unknown(what: str) -> NotFound:
-    return NotFound(f"the ledger knows no pod {what[:300]}, or not one that you may see")
+    return NotFound(f"the ledger has no pod {what[:300]}, or not one that you may see")

@@ -84,7 +84,7 @@ def month_of(text: str, now: datetime) -> tuple[str, datetime, datetime]:
     text = text or f"{now:%Y-%m}"
     found = _MONTH.fullmatch(text)
     if not found:
-        raise InvalidRequest(f"month: {text!r} is no month; write one like 2026-11")
+        raise InvalidRequest(f"month: {text!r} is not a month; write one like 2026-11")
     since = datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC)
     if since > now:
         raise InvalidRequest(f"month: {text} has not begun")

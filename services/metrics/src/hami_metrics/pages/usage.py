@@ -165,7 +165,7 @@ async def _subject(
         async with site.ledger.look() as connection:
             node = await connection.fetchval(_NODE_OF_CARD, subject.card)
         if node is None:
-            raise NotFound(f"the ledger knows no card {subject.card!r}")
+            raise NotFound(f"the ledger has no card {subject.card!r}")
         return Subject(card=subject.card, node=node), asked
     namespace = subject.namespace
     if subject.pod:
@@ -176,7 +176,7 @@ async def _subject(
     if namespace:
         asked = await site.review_names(asked, request, [namespace])
     if subject.of_slices and (not namespace or not asked.viewer.sees(namespace)):
-        raise NotFound("the ledger knows no such pod or namespace, or not one that you may see")
+        raise NotFound("the ledger has no such pod or namespace, or not one that you may see")
     return subject, asked
 
 

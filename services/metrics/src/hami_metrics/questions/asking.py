@@ -86,7 +86,7 @@ class LocalViewers:
         if not here and not (self._published and among_containers):
             raise NotAllowed(
                 "without HAMI_METRICS_API_TOKENS questions are answered to callers on the same"
-                " machine alone, under the name localhost"
+                " machine only, under the name localhost: set it, or ask from there"
             )
         return Viewer(username="", sees_all=True)
 
@@ -218,7 +218,7 @@ class Asking:
             raise NotAllowed(f"{viewer.username} may not list pods in namespace {namespace[:253]}")
         if parameters.get("pod") and not namespace:
             raise NotAllowed(
-                f"parameter pod: {viewer.username} sees some namespaces alone, so it takes"
+                f"parameter pod: {viewer.username} sees some namespaces only: add"
                 f" parameter namespace beside it"
             )
 

@@ -137,7 +137,7 @@ def _limit(text: str) -> int:
     if not text:
         return PAGE_ROWS
     if not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise InvalidRequest(f"limit: {text[:20]!r} is no number of rows")
+        raise InvalidRequest(f"limit: {text[:20]!r} is not a number of rows")
     return int(text)
 
 

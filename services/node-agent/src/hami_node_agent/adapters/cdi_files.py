@@ -57,7 +57,9 @@ class CdiFiles:
             try:
                 path.unlink(missing_ok=True)
             except OSError as exc:
-                logger.warning("CDI file not removed", extra={"path": str(path), "error": str(exc)})
+                logger.warning(
+                    "Failed to remove a CDI file", extra={"path": str(path), "error": str(exc)}
+                )
 
     def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
         """Takes devices away that nobody knows any more."""

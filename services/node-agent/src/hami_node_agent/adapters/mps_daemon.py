@@ -91,13 +91,13 @@ class Mps:
         before = self.problem
         try:
             if not await self._daemon.answers():
-                logger.warning("the MPS control daemon does not answer, starting it")
+                logger.warning("Starting the MPS control daemon, which does not answer")
                 await self._daemon.start()
                 if not await self._daemon.answers():
                     raise Unavailable("it was started and does not answer")
         except Unavailable as exc:
-            self.problem = f"the MPS control daemon is away: {exc}"
+            self.problem = f"the MPS control daemon is unavailable: {exc}"
         else:
             self.problem = ""
         if self.problem != before:
-            logger.info("MPS control daemon changed state", extra={"problem": self.problem})
+            logger.info("Saw the MPS control daemon change state", extra={"problem": self.problem})

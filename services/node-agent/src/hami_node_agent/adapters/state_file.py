@@ -46,7 +46,7 @@ class StateFile:
             damaged = self._path.with_suffix(".damaged")
             self._path.replace(damaged)
             logger.error(
-                "state file is damaged, starting without it",
+                "Starting without the state file, which is damaged",
                 extra={"error": str(exc), "kept_as": str(damaged)},
             )
             return AgentState()
@@ -115,7 +115,7 @@ def decode(content: bytes) -> AgentState:
     try:
         document = orjson.loads(content)
         if document["version"] != VERSION:
-            raise InvalidRequest(f"state version {document['version']}, {VERSION} is wanted")
+            raise InvalidRequest(f"state version {document['version']}, expected {VERSION}")
         # An older agent gave provisional answers, without limits, to pods that it did not know.
         kept = [item for item in document["records"] if not item.get("provisional")]
         records = _RECORDS.validate_python(kept)

@@ -43,7 +43,7 @@ class AdoptedAnswers:
             try:
                 await self.take_up()
             except HamiError as exc:
-                logger.warning("adopted answers not recorded, retrying", extra={"error": str(exc)})
+                logger.warning("Retrying to record adopted answers", extra={"error": str(exc)})
             pause_s = backoff.next_s() if self._waiting() else None
             if await self._state.book_changed.wait(seen, pause_s) != seen:
                 backoff.reset()
@@ -58,7 +58,7 @@ class AdoptedAnswers:
             await self._state.change(lambda saved: saved.with_records(found))
             for record in found:
                 logger.info(
-                    "adopted container recorded",
+                    "Recorded an adopted container",
                     extra={
                         "pod_uid": record.pod_uid,
                         "container": record.container,

@@ -180,7 +180,7 @@ class Allocate:
                 await self._report_failure(grant, str(exc))
                 raise
             self._confirm(grant)
-            logger.info("allocated", extra={"container": cut.container, "cards": list(cut.cards)})
+            logger.info("Allocated", extra={"container": cut.container, "cards": list(cut.cards)})
             return self._slices.spec(cut, env)
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
@@ -218,7 +218,8 @@ class Allocate:
     async def _report(self, grant: NodeGrant) -> None:
         if not await self._has_its_answers(grant):
             logger.warning(
-                "Another pod got an answer of this one's", extra={"pod_uid": grant.pod_uid}
+                "Failed to answer the right pod: another one got this one's answer",
+                extra={"pod_uid": grant.pod_uid},
             )
             return
         try:

@@ -128,7 +128,7 @@ class LateBinding:
                 async with self._cut(fresh) as record:
                     await self._save(grant, record, env)
                 about = {"container": owner.container, "cards": list(record.cards)}
-                logger.info("allocated", extra=about)
+                logger.info("Allocated", extra=about)
         except _Settled:
             return False
         except Conflict as exc:
@@ -186,7 +186,7 @@ class LateBinding:
         )
 
     async def _refuse(self, owner: Holding, reason: str) -> NoReturn:
-        logger.error("container refused", extra={"pod_uid": owner.pod_uid, "reason": reason})
+        logger.error("Refused a container", extra={"pod_uid": owner.pod_uid, "reason": reason})
         pod = self._pods.name_of(owner.pod_uid)
         if pod is None and owner.pod_name:
             pod = PodRef(uid=PodUid(owner.pod_uid), namespace=owner.namespace, name=owner.pod_name)

@@ -235,7 +235,9 @@ class ContainerOwners:
                 problem = "the kubelet's checkpoint and PodResources show no container with its ids"
                 if owners and with_answers and not all(o.answer or o.foreign for o in owners):
                     owners = []
-                    problem = "the kubelet's checkpoint, which alone has the names, can't be read"
+                    problem = (
+                        "the kubelet's checkpoint, the only place with the names, can't be read"
+                    )
                 if owners:
                     return owners
             except Unavailable as exc:

@@ -187,7 +187,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
         if connections.driver.mig is not None:
             loops["MIG cards"] = connections.driver.mig.run()
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
-        logger.info("agent runs", extra={"node": settings.node_name, "port": port})
+        logger.info("Started the agent", extra={"node": settings.node_name, "port": port})
         try:
             yield
             await draining.drain()

@@ -142,7 +142,7 @@ async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
         except Unavailable as exc:
             if settings.fail_on_init_error:
                 raise
-            logger.warning("no driver, retrying", extra={"error": str(exc)})
+            logger.warning("Retrying to load the driver", extra={"error": str(exc)})
             await asyncio.sleep(DRIVER_RETRY_S)
 
 

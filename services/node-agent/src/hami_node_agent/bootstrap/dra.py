@@ -73,7 +73,7 @@ async def dra_driver(
         raise InvalidRequest(f"dra on: {reason}; set dra to off or auto")
     store = ResourceSlices(connections.api, settings.node_name, bulkhead)
     if reason:
-        logger.warning("cards are no DRA devices", extra={"reason": reason})
+        logger.warning("Publishing no DRA devices", extra={"reason": reason})
         return DraDriver(on=False, loops={"DRA slices": withdraw(store, settings.node_name)})
     sockets = DriverSockets(settings.kubelet_dir)
     ports = node_ports(connections, feed, reports)

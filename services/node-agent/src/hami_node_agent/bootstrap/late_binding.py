@@ -34,7 +34,7 @@ class NodeVersions(Protocol):
 async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     """Raises: InvalidRequest when late binding is wanted with what it can't do."""
     way = await _binding_way(settings, node)
-    logger.info("binding mode selected", extra={"way": str(way)})
+    logger.info("Selected the binding mode", extra={"way": str(way)})
     return way
 
 
@@ -58,7 +58,7 @@ async def kubelet_version(node: NodeVersions) -> str:
         async with asyncio.timeout(NODE_WAIT_S):
             return (await node.versions())[0]
     except (HamiError, TimeoutError) as exc:
-        logger.warning("kubelet's version not read", extra={"error": str(exc)})
+        logger.warning("Failed to read the kubelet's version", extra={"error": str(exc)})
         return ""
 
 
@@ -70,7 +70,7 @@ async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
             runtime = await _runtime(settings, runtime_version)
     except (HamiError, TimeoutError) as exc:
         logger.warning(
-            "CDI support not proven, slices are passed at Allocate", extra={"error": str(exc)}
+            "Passing slices at Allocate: CDI support is not proven", extra={"error": str(exc)}
         )
         reason = str(exc) or f"the Node did not answer within {NODE_WAIT_S:g} s"
         return BindingWay(late=False, reason=f"nothing is proven at the agent's start: {reason}")
@@ -105,7 +105,7 @@ async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool
                 kubelet, await _runtime(settings, runtime_version), cdi_dir=str(settings.cdi_dir)
             )
         except HamiError as exc:
-            logger.warning("CDI support not proven again, retrying", extra={"error": str(exc)})
+            logger.warning("Retrying to prove CDI support", extra={"error": str(exc)})
             continue
         if not now.late:
             raise Unavailable(f"slices were passed by CDI and can't be any more: {now.reason}")

@@ -95,7 +95,10 @@ class NodeRemoval:
             except HamiError as exc:
                 reason = str(exc)
             if reason != self.waits_for:
-                logger.info("removal", extra={"waits_for": reason or "nothing: all is removed"})
+                logger.info(
+                    "Removing the installation from this node",
+                    extra={"waits_for": reason or "nothing: all is removed"},
+                )
             self.waits_for = reason
             if not reason:
                 return

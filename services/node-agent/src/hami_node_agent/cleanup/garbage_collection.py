@@ -232,7 +232,7 @@ class Sweeper:
         pause_s = retry.backoff.next_s()
         retry.at_s = time.monotonic() + pause_s
         logger.warning(
-            "pod not checked, retrying", extra={"pod_uid": uid, "error": error, "retry_s": pause_s}
+            "Retrying to check a pod", extra={"pod_uid": uid, "error": error, "retry_s": pause_s}
         )
 
     async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
@@ -299,7 +299,7 @@ class Sweeper:
         )
 
     async def _report_that_it_stays(self, suspect: _Suspect) -> None:
-        logger.warning("pod runs on without a grant", extra={"pod_uid": suspect.pod_uid})
+        logger.warning("Found a pod that runs without a grant", extra={"pod_uid": suspect.pod_uid})
         report = self.reports.stays(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
@@ -326,7 +326,7 @@ class Sweeper:
         # at until their grants are known: once its own has ended, there is nothing new to report.
         reporting = bool(suspect.allocation_id) and not (shared and grant is None)
         if reporting or not shared:
-            logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
+            logger.info("Terminated a pod", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
         report = self.reports.gone(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )

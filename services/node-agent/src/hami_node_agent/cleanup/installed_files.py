@@ -138,7 +138,7 @@ class FileRestorer:
 
     def _note(self, path: Path, wrong: str) -> None:
         self.restored[path.name] += 1
-        logger.error("file written again", extra={"path": str(path), "reason": wrong})
+        logger.error("Restored a changed file", extra={"path": str(path), "reason": wrong})
 
 
 @dataclass(eq=False)
@@ -168,7 +168,7 @@ class OldLibraries:
         try:
             named = await self.mounted_paths() | await asyncio.to_thread(self.described)
         except Unavailable as exc:
-            logger.debug("old libraries not checked", extra={"error": str(exc)})
+            logger.debug("Failed to check old libraries", extra={"error": str(exc)})
             self._unnamed = frozenset()
             return
         old = await asyncio.to_thread(self.files.old_libraries)

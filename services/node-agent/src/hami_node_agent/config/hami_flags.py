@@ -56,7 +56,7 @@ def _kubelet_dir(value: str) -> Path:
     path = Path(value)
     if path.parts[-2:] != ("device-plugins", "kubelet.sock"):
         raise InvalidRequest(
-            f"{value!r}: a path that ends in /device-plugins/kubelet.sock is wanted"
+            f"{value!r}: expected a path that ends in /device-plugins/kubelet.sock"
         )
     return path.parent.parent
 
@@ -119,7 +119,7 @@ def _kubelet_dir_of(*inner: str) -> Callable[[str], object]:
         path = Path(value)
         if path.parts[-len(inner) :] != inner:
             raise InvalidRequest(
-                f"{value!r}: a path that ends in {'/'.join(inner)} is wanted, and "
+                f"{value!r}: expected a path that ends in {'/'.join(inner)}, and "
                 f"{OUR_PREFIX}KUBELET_DIR is the folder above"
             )
         return Path(*path.parts[: -len(inner)])
@@ -241,7 +241,7 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
             elif rest:
                 value = rest.pop(0)
             else:
-                raise InvalidRequest(f"--{name}: a value is wanted behind it")
+                raise InvalidRequest(f"--{name}: expected a value behind it")
         found.append((flag, f"--{name}", value))
     return found
 

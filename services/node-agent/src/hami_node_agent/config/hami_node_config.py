@@ -96,10 +96,10 @@ def parse(content: bytes, node: str) -> NodeFile:
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as exc:
-        raise InvalidRequest(f"no JSON: {exc}") from exc
+        raise InvalidRequest(f"not JSON: {exc}") from exc
     entries = _lowered(document, "the file").get("nodeconfig", [])
     if not isinstance(entries, list):
-        raise InvalidRequest(f"nodeconfig is {entries!r}: a list of nodes is wanted")
+        raise InvalidRequest(f"nodeconfig is {entries!r}: expected a list of nodes")
     notes: list[str] = []
     settings: dict[str, object] = {}
     for position, entry in enumerate(entries):
@@ -130,7 +130,7 @@ def parse(content: bytes, node: str) -> NodeFile:
 def _lowered(value: Any, where: str) -> dict[str, Any]:
     """Return a JSON object's keys in lower case, without those that are null, as Go reads them."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{where}: an object is wanted, not {value!r}")
+        raise InvalidRequest(f"{where}: expected an object, not {value!r}")
     return {str(key).lower(): entry for key, entry in value.items() if entry is not None}
 
 

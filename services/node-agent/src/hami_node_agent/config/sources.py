@@ -82,5 +82,5 @@ def _of_device_config(settings: Settings, notes: list[str]) -> dict[str, object]
     if config.nvidia is None:
         raise InvalidRequest(f"{path}: it has no block nvidia")
     if config.nvidia.device_split_count == 0:
-        raise InvalidRequest(f"{path}: nvidia.deviceSplitCount is 0: at least 1 is wanted")
+        raise InvalidRequest(f"{path}: nvidia.deviceSplitCount is 0: expected at least 1")
     return {name: getattr(config.nvidia, key) for name, key in _FROM_DEVICE_CONFIG.items()}

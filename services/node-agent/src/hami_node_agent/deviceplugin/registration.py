@@ -56,7 +56,7 @@ async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> No
         try:
             await cycle()
         except (OSError, RuntimeError, grpc.RpcError) as exc:
-            logger.exception("server failed", extra={"server": name})
+            logger.exception("Failed to serve", extra={"server": name})
             now = time.monotonic()
             failed_at.append(now)
             while now - failed_at[0] > CRASH_WINDOW_S:
@@ -113,13 +113,13 @@ class KubeletRegistration:
             self._own = _identity(self._socket)
             kubelet = await self._register()
             self.registered = True
-            logger.info("registered with the kubelet", extra={"resource": self._resource_name})
+            logger.info("Registered with the kubelet", extra={"resource": self._resource_name})
             await self._until_changed(kubelet)
         finally:
             self.registered = False
             # Before the stream: with its end the kubelet closes the connection under a call.
             if not await self._plugin.calls_finished(STOP_GRACE_S - _LAST_CALLS_S):
-                logger.warning("stopping, a call of the kubelet still runs")
+                logger.warning("Stopping while a call of the kubelet runs")
             self._plugin.end_streams()
             await server.stop(grace=_LAST_CALLS_S)
 
@@ -137,7 +137,7 @@ class KubeletRegistration:
                     await self._call_register()
                 except HamiError as exc:
                     logger.warning(
-                        "not registered with the kubelet, retrying", extra={"error": str(exc)}
+                        "Retrying to register with the kubelet", extra={"error": str(exc)}
                     )
                 else:
                     return before
@@ -163,12 +163,12 @@ class KubeletRegistration:
         while True:
             await asyncio.sleep(LOOK_S)
             if _identity(self._socket) != self._own:
-                logger.info("plugin socket removed, restarting the server")
+                logger.info("Restarting the server: the plugin socket was removed")
                 return
             now = _identity(self._kubelet)
             # A kubelet that is merely away has not forgotten us yet; a new socket has.
             if now is not None and now != kubelet:
-                logger.info("the kubelet has restarted, registering again")
+                logger.info("Registering again: the kubelet has restarted")
                 return
 
 

@@ -217,7 +217,7 @@ def _distinct(listed: Iterable[str]) -> frozenset[str]:
     ids = list(listed)
     unique = frozenset(ids)
     if not unique or len(unique) != len(ids):
-        raise InvalidRequest(f"devices_ids: distinct device ids are wanted, got {ids}")
+        raise InvalidRequest(f"devices_ids: expected distinct device ids, got {ids}")
     return unique
 
 

@@ -121,7 +121,7 @@ class ClaimPreparation:
             grant = await self._granted(pod)
             return claimed, list(await self._described(grant, claimed))
         except HamiError as exc:
-            logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
+            logger.error("Failed to prepare a claim", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
                 await self.node.pods.warn(ref_of(pod), f"claim {ref.name} not prepared: {exc}")
             raise
@@ -230,7 +230,7 @@ class ClaimPreparation:
             first=lambda: (self.slices.put if there else self.slices.make)(record, env),
         )
         logger.info(
-            "claim prepared",
+            "Prepared a claim",
             extra={
                 "pod_uid": grant.pod_uid,
                 "container": container.name,
@@ -276,7 +276,7 @@ class LostRecords:
             try:
                 await self.take_up()
             except HamiError as exc:
-                logger.warning("claims' records not found, retrying", extra={"error": str(exc)})
+                logger.warning("Retrying to find claims' records", extra={"error": str(exc)})
                 await asyncio.sleep(backoff.next_s())
             else:
                 return
@@ -314,7 +314,7 @@ class LostRecords:
 
         await self._state.change(edit, first=lambda: self._slices.put(record, env))
         logger.warning(
-            "record of a prepared claim was lost, made again",
+            "Recreated the lost record of a prepared claim",
             extra={"pod_uid": grant.pod_uid, "container": container, "cards": list(record.cards)},
         )
 
@@ -329,5 +329,5 @@ async def keep_passed_on(state: NodeState) -> None:
             backoff.reset()
         except Unavailable as exc:
             wait_s = backoff.next_s()
-            logger.warning("records not passed on, retrying", extra={"error": str(exc)})
+            logger.warning("Retrying to hand over records", extra={"error": str(exc)})
         await state.book_changed.wait(seen, wait_s)

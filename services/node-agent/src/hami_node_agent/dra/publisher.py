@@ -70,7 +70,7 @@ class SlicePublisher:
             except HamiError as exc:
                 wait_s = backoff.next_s()
                 logger.warning(
-                    "ResourceSlice not written, retrying",
+                    "Retrying to write a ResourceSlice",
                     extra={"error": str(exc), "retry_s": wait_s},
                 )
             await self._changed.wait(seen, wait_s)
@@ -84,7 +84,7 @@ class SlicePublisher:
         if body is not None:
             await self.store.write(body)
             logger.info(
-                "ResourceSlice written",
+                "Wrote a ResourceSlice",
                 extra={"devices": len(devices), "generation": body["spec"]["pool"]["generation"]},
             )
         self.published = True
@@ -97,7 +97,7 @@ async def withdraw(store: ResourceSlices, node: str) -> None:
         try:
             await store.remove(slice_name(node))
         except HamiError as exc:
-            logger.warning("ResourceSlice not removed, retrying", extra={"error": str(exc)})
+            logger.warning("Retrying to remove a ResourceSlice", extra={"error": str(exc)})
             await asyncio.sleep(backoff.next_s())
         else:
             return

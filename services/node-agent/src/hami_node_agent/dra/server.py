@@ -153,11 +153,14 @@ class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
     ) -> pluginregistration_pb2.RegistrationStatusResponse:
         """The kubelet has taken us, or has not."""
         if request.plugin_registered:
-            logger.info("DRA driver registered with the kubelet", extra={"driver": DRIVER})
+            logger.info("Registered the DRA driver with the kubelet", extra={"driver": DRIVER})
             self.accepted.set()
             self._registered()
         else:
-            logger.error("DRA driver refused by the kubelet", extra={"error": request.error})
+            logger.error(
+                "Failed to register the DRA driver: the kubelet refused it",
+                extra={"error": request.error},
+            )
             self.accepted.clear()
         return pluginregistration_pb2.RegistrationStatusResponse()
 
@@ -219,7 +222,7 @@ async def _cycle(
             await asyncio.sleep(LOOK_S)
             if not sockets.present():
                 break
-        logger.info("DRA driver's socket removed, restarting the server")
+        logger.info("Restarting the server: the DRA driver's socket was removed")
     finally:
         await registrar.stop(grace=0)
         await server.stop(grace=STOP_GRACE_S)

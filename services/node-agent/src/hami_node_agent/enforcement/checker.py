@@ -200,7 +200,7 @@ class LimitChecker:
                 answers = dict.fromkeys(new & held, _ELSEWHERE)
                 answers |= await self._by_claims(new - held)
             except Unavailable as exc:
-                logger.warning("kubelet not asked", extra={"error": str(exc)})
+                logger.warning("Failed to ask the kubelet", extra={"error": str(exc)})
                 # Asked again with the next look.
                 return replace(facts, elsewhere=dict.fromkeys(suspects, _NOT_ASKED))
             self._asked |= {owner: (now_s, text) for owner, text in answers.items()}
@@ -234,7 +234,7 @@ class LimitChecker:
                 continue
             if before is None or before.state is not standing.state:
                 logger.warning(
-                    "container beyond its grant",
+                    "Found a container beyond its grant",
                     extra={
                         "pod_uid": key.pod_uid,
                         "container": key.container,
@@ -264,8 +264,8 @@ class LimitPublisher:
     _outage: Outage = field(
         default_factory=lambda: Outage(
             logger,
-            failed="limit checks not published, retrying",
-            again="limit checks published again",
+            failed="Retrying to publish limit checks",
+            again="Published limit checks again",
         ),
         init=False,
     )

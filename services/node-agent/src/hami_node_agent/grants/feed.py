@@ -178,7 +178,9 @@ class GrantsFeed:
         """Asks for the snapshot on each connection that is made, and every interval."""
         asked_at: float | None = None
         backoff = Backoff(RETRY_FIRST_S, self._interval_s)
-        outage = Outage(logger, failed="no grant snapshot, retrying", again="grant snapshot taken")
+        outage = Outage(
+            logger, failed="Retrying to get a grant snapshot", again="Received a grant snapshot"
+        )
         while True:
             now, connected_for_s = time.monotonic(), self._bus.connected_for_s
             due_after_s = min(connected_for_s, self._interval_s)
@@ -264,14 +266,14 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
     try:
         grants = await pods.signed_grants()
     except HamiError as exc:
-        logger.warning("signed grants not read", extra={"error": str(exc)})
+        logger.warning("Failed to read signed grants", extra={"error": str(exc)})
         return
     least = state.saved.least_tokens
     current = [grant for grant in grants if grant.token >= least.get(grant.pod_uid, grant.token)]
     for grant in grants:
         if grant not in current:
             logger.warning(
-                "signed grant is of an older attempt",
+                "Ignoring a signed grant of an older attempt",
                 extra={"pod_uid": grant.pod_uid, "token": grant.token},
             )
     for grant in current:
@@ -284,5 +286,5 @@ async def _refreshed(source: GrantSource) -> bool:
     try:
         return await source.refresh()
     except (Unavailable, InvalidRequest) as exc:
-        logger.warning("no grant snapshot", extra={"error": str(exc)})
+        logger.warning("Failed to get a grant snapshot", extra={"error": str(exc)})
         return False

@@ -131,7 +131,7 @@ def _pending(report: events.ReportBase) -> PendingReport:
 async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
     """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
-    outage = Outage(logger, failed="report not sent, retrying", again="reports sent again")
+    outage = Outage(logger, failed="Retrying to send a report", again="Sending reports again")
     while True:
         seen = state.reports_changed.version
         try:
@@ -155,7 +155,7 @@ async def _send(waiting: PendingReport, bus: Publisher, *, node: str) -> None:
         report = events.REPORT.validate_json(waiting.body)
     except ValidationError as exc:
         logger.error(
-            "report dropped, it can't be read", extra={"body": waiting.body, "error": str(exc)}
+            "Dropped an unreadable report", extra={"body": waiting.body, "error": str(exc)}
         )
         return
     await bus.publish(events.reports_subject(node), report, message_id=waiting.report_id)

@@ -115,7 +115,7 @@ class NodeState:
         try:
             await self.change(lambda saved: saved.with_least_tokens(tokens))
         except Unavailable as exc:
-            logger.warning("tokens of ended attempts not saved", extra={"error": str(exc)})
+            logger.warning("Failed to save the tokens of ended attempts", extra={"error": str(exc)})
 
     async def _save(self, after: AgentState, first: Callable[[], None] | None) -> None:
         def write() -> None:

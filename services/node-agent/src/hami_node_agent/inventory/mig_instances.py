@@ -191,7 +191,7 @@ class MigInstances:
                     plans[card] = await self._settle(card)
                 except HamiError as exc:
                     logger.warning(
-                        "MIG instances not checked, retrying",
+                        "Retrying to check MIG instances",
                         extra={"card": card, "error": str(exc)},
                     )
             self._asked = tuple(plans)
@@ -260,7 +260,7 @@ class MigInstances:
             raise
         self._done["make", "done"] += 1
         logger.info(
-            "MIG instance made",
+            "Created a MIG instance",
             extra={
                 "card": card,
                 "profile": part.profile,
@@ -312,12 +312,12 @@ class MigInstances:
                 # In use, mostly: the next look tries again.
                 result = "busy" if isinstance(exc, Conflict) else "failed"
                 self._done["destroy", result] += 1
-                logger.warning("MIG instance not destroyed", extra={"error": str(exc)})
+                logger.warning("Failed to destroy a MIG instance", extra={"error": str(exc)})
                 continue
             gone.append(own)
             self._done["destroy", "done"] += 1
             logger.info(
-                "MIG instance destroyed",
+                "Destroyed a MIG instance",
                 extra={"card": own.card, "profile": own.part.profile, "uuid": own.uuid},
             )
         if gone:
@@ -331,7 +331,7 @@ class MigInstances:
         for instance in now.foreign:
             if instance not in self._logged:
                 logger.warning(
-                    "MIG instance that we have not made: left alone, its place is not offered",
+                    "Keeping a MIG instance that is not ours; its place is not offered",
                     extra={
                         "card": instance.card,
                         "gpu_instance": instance.gpu_instance,
@@ -342,7 +342,7 @@ class MigInstances:
         for own in now.lost:
             if own not in self._logged:
                 logger.error(
-                    "MIG instance of a container is gone",
+                    "Lost the MIG instance of a container",
                     extra={"card": own.card, "uuid": own.uuid},
                 )
         self._logged = news

@@ -122,7 +122,7 @@ class MigProbe(FilteredProbe):
             found.append(replace(card, mig=offer))
         for uuid, reason in left_out.items():
             if self._left_out.get(uuid) != reason:
-                logger.error("card left out", extra={"uuid": uuid, "reason": reason})
+                logger.error("Ignoring a card", extra={"uuid": uuid, "reason": reason})
         self._left_out = left_out
         return tuple(found)
 

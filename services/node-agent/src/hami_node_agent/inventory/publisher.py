@@ -60,7 +60,9 @@ class InventoryPublisher:
     _sequence: int = field(default=0, init=False)
     _outage: Outage = field(
         default_factory=lambda: Outage(
-            logger, failed="inventory not published, retrying", again="inventory published again"
+            logger,
+            failed="Retrying to publish the inventory",
+            again="Published the inventory again",
         ),
         init=False,
     )
@@ -132,7 +134,9 @@ async def keep_annotation(
     bulkhead = bulkhead or Bulkhead()
     backoff = Backoff(RETRY_S, RECHECK_S)
     outage = Outage(
-        logger, failed="node annotation not written, retrying", again="node annotation in place"
+        logger,
+        failed="Retrying to write a node annotation",
+        again="Wrote the node annotation again",
     )
     while True:
         seen = cards.changed.version
@@ -144,7 +148,7 @@ async def keep_annotation(
                 wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
             if not wanted.items() <= (await node.annotations()).items():
                 await node.annotate(wanted)
-                logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
+                logger.info("Wrote a node annotation", extra={"key": REGISTER_ANNOTATION})
             backoff.reset()
             outage.worked()
         except HamiError as exc:
@@ -190,12 +194,12 @@ async def warn_of_links(
                 f"cards {pair[0]} and {pair[1]} do not see the same number of NVLinks from both "
                 "ends; they count as not linked for placement: look at nvidia-smi nvlink --status"
             )
-            logger.warning("NVLinks contradict", extra={"cards": list(pair)})
+            logger.warning("Found contradicting NVLinks", extra={"cards": list(pair)})
             try:
                 with bulkhead.item("links", "/".join(pair)):
                     await node.warn(REASON, message)
             except HamiError as exc:
-                logger.warning("event not written, retrying", extra={"error": str(exc)})
+                logger.warning("Retrying to write an event", extra={"error": str(exc)})
                 failed = True
                 continue
             reported.add(pair)

@@ -91,7 +91,7 @@ class CardTracker:
                 self.pair_scores = pair_scores(links)
                 self.contradictions = contradictions(links)
             except Unavailable as exc:
-                logger.warning("links of cards not read", extra={"error": str(exc)})
+                logger.warning("Failed to read the links of cards", extra={"error": str(exc)})
             self._publish()
 
     async def probe(self) -> None:
@@ -110,7 +110,7 @@ class CardTracker:
             try:
                 event = await self._probe.next_xid()
             except Unavailable as exc:
-                logger.error("health events lost", extra={"error": str(exc)})
+                logger.error("Lost health events", extra={"error": str(exc)})
                 # Certain, though the cards may answer: nobody would hear of their errors.
                 lost = Failure(reason=str(exc), certain=True)
                 self._health.after_probe(dict.fromkeys(self._devices, lost), now=time.monotonic())
@@ -123,13 +123,13 @@ class CardTracker:
         """The driver reported an error; one that names no card of ours may be any card's."""
         matters = self._health.after_xid(uuid, xid, now=time.monotonic())
         self.xids_seen[uuid or "", xid, matters] += 1
-        logger.warning("XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})
+        logger.warning("Received an XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})
 
     def _on_change(self, uuid: GpuUuid, before: Health, health: Health, cause: HealthCause) -> None:
         if before.healthy != health.healthy:
             self.health_changes[uuid, cause] += 1
         logger.warning(
-            "card is healthy again" if health.healthy else "card is unhealthy",
+            "Marked a card healthy" if health.healthy else "Marked a card unhealthy",
             extra={"uuid": uuid, "reason": health.reason or before.reason},
         )
         self._publish()

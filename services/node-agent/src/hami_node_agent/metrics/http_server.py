@@ -79,7 +79,7 @@ async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
         try:
             response = await handler(request)
         except Exception:  # one request's fault; the next may be another one
-            logger.exception("request failed", extra={"path": request.path})
+            logger.exception("Failed to answer a request", extra={"path": request.path})
             response = web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR)
         response.headers["Server"] = "hami-node-agent"
         response.force_close()

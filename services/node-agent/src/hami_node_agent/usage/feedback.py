@@ -67,7 +67,7 @@ class LimitsWriter:
                 with self._bulkhead.item(loop, nonce):
                     write(nonce, value)
             except Unavailable as exc:
-                logger.warning("%s not written", loop, extra={"error": str(exc)})
+                logger.warning("Failed to write %s", loop, extra={"error": str(exc)})
 
 
 def nonce_of(container: Container) -> str:

@@ -260,7 +260,7 @@ class Monitor:
         try:
             return await self.probe.processes()
         except Unavailable as exc:
-            logger.warning("processes of cards not read", extra={"error": str(exc)})
+            logger.warning("Failed to read the processes of cards", extra={"error": str(exc)})
             return {}
 
     async def _evidence(

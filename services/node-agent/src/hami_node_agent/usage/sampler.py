@@ -164,7 +164,7 @@ class UsagePublisher:
         except Unavailable as exc:
             # Should it have arrived after all: what it owed is published again as it was, and
             # stored once.
-            logger.debug("usage not published", extra={"error": str(exc)})
+            logger.debug("Failed to publish usage", extra={"error": str(exc)})
         else:
             self._published = new.published
 
@@ -206,7 +206,7 @@ class Sampler:
         try:
             devices = await self.probe.samples()
         except Unavailable as exc:
-            logger.warning("cards not sampled", extra={"error": str(exc)})
+            logger.warning("Failed to sample cards", extra={"error": str(exc)})
             devices = ()
         seen = await self.monitor.look()
         await self.limits_writer.processes(seen)

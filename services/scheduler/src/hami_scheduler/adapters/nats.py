@@ -75,7 +75,7 @@ class NatsGrantAnnouncer:
             answer = read_of_node(Readiness, readiness_subject(node), reply, "readiness")
         except InvalidRequest as exc:
             # An agent that answers runs; whether it is ready is unknown, as without a bus.
-            logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
+            logger.warning("Failed to read the readiness", extra={"node": node, "error": str(exc)})
             return None
         if not answer.ready:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")

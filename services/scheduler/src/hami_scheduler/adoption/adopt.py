@@ -46,16 +46,16 @@ class Wanted:
     def parse(cls, body: object) -> Wanted:
         """Reads the request's body. Raises: InvalidRequest."""
         if not isinstance(body, dict):
-            raise InvalidRequest('{"apply": false, "nodes": [], "believe_node": false} is wanted')
+            raise InvalidRequest('expected {"apply": false, "nodes": [], "believe_node": false}')
         unknown = body.keys() - {"apply", "nodes", "believe_node"}
         if unknown:
-            raise InvalidRequest(f"{sorted(unknown)[0]}: apply, nodes and believe_node are wanted")
+            raise InvalidRequest(f"{sorted(unknown)[0]}: expected apply, nodes and believe_node")
         for key in ("apply", "believe_node"):
             if not isinstance(body.get(key, False), bool):
-                raise InvalidRequest(f"{key} is {body[key]!r}: true or false is wanted")
+                raise InvalidRequest(f"{key} is {body[key]!r}: expected true or false")
         nodes = body.get("nodes") or []
         if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
-            raise InvalidRequest(f"nodes is {nodes!r}: a list of names of nodes is wanted")
+            raise InvalidRequest(f"nodes is {nodes!r}: expected a list of names of nodes")
         return cls(
             apply=bool(body.get("apply")),
             nodes=frozenset(NodeName(name) for name in nodes),

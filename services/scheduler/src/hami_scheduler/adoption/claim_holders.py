@@ -144,7 +144,7 @@ class ClaimHolders:
                 # A race for the claim's rows, or for the pod's, is lost once or twice.
                 if not isinstance(exc, Conflict) or attempt == ATTEMPTS:
                     extra = {"pod_uid": asked.uid, "error": clip(str(exc))}
-                    logger.info("pod of a claim not granted", extra=extra)
+                    logger.info("Refused a grant to the pod of a claim", extra=extra)
                     return None
         await self._announce(allocation)
         return allocation
@@ -154,7 +154,7 @@ class ClaimHolders:
             await self.announcer.granted(grant_of(allocation))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
-            logger.warning("grant of a claim not published", extra={"error": str(exc)})
+            logger.warning("Failed to publish the grant of a claim", extra={"error": str(exc)})
 
 
 def _question(pod: JsonMapping) -> NodeQuestion:

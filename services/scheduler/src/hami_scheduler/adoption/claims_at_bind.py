@@ -70,7 +70,7 @@ class ClaimsAtBind:
         try:
             found = [await self.claims.get(namespace, n) for n in claim_names(pod).values()]
         except Forbidden as exc:
-            logger.info("claims not read at /bind", extra={"error": clip(str(exc))})
+            logger.info("Failed to read claims at /bind", extra={"error": clip(str(exc))})
             return []
         return [claim for claim in found if _has_cards(claim)]
 
@@ -84,7 +84,7 @@ class ClaimsAtBind:
             return
         except HamiError as exc:
             extra = {"claim": claim["metadata"]["name"], "error": clip(str(exc))}
-            logger.warning("allocation of a refused claim not taken back", extra=extra)
+            logger.warning("Failed to take back the allocation of a refused claim", extra=extra)
 
 
 def _has_cards(claim: JsonMapping) -> bool:

@@ -79,7 +79,7 @@ class AdoptionEntries:
             await self.grants.granted(grant_of(allocation))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
-            logger.warning("adoption not published to its node", extra={"error": str(exc)})
+            logger.warning("Failed to publish an adoption to its node", extra={"error": str(exc)})
 
     def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
         draft = Draft(

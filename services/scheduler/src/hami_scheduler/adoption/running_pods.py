@@ -149,7 +149,7 @@ class RunningPods:
                 labels=node_label(allocation.node),
             )
         except HamiError as exc:
-            logger.warning("running pod not annotated", extra={"error": str(exc)})
+            logger.warning("Failed to annotate a running pod", extra={"error": str(exc)})
 
 
 def reply_with(allocation: Allocation) -> ClaimsReply:

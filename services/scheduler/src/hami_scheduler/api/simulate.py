@@ -58,10 +58,10 @@ class ClusterSimulator:
 
     def _answer(self, body: object) -> Json:
         if not isinstance(body, dict):
-            raise InvalidRequest('{"pod": Pod} is wanted, with "nodes": [Node...] if need be')
+            raise InvalidRequest('expected {"pod": Pod}, with "nodes": [Node...] if needed')
         pod = body.get("pod")
         if not isinstance(pod, dict):
-            raise InvalidRequest("pod: a Pod object is wanted")
+            raise InvalidRequest("pod: expected a Pod object")
         if body.get("count") is not None:
             return self._fitting(pod, body["count"])
         if body.get("nodes") is None:
@@ -76,7 +76,7 @@ class ClusterSimulator:
     def _fitting(self, pod: Json, most: object) -> Json:
         """How many more pods of the kind fit now, node by node, until `most` are found."""
         if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MAX_COUNT:
-            raise InvalidRequest(f"count: a number from 1 to {MAX_COUNT} is wanted")
+            raise InvalidRequest(f"count: expected a number from 1 to {MAX_COUNT}")
         nodes: dict[NodeName, int] = {}
         total = 0
         found = fitting(
@@ -102,5 +102,5 @@ class ClusterSimulator:
 def _objects(body: dict[str, Any], key: str) -> Sequence[Json]:
     items = body.get(key) or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise InvalidRequest(f"{key}: a list of Kubernetes objects is wanted")
+        raise InvalidRequest(f"{key}: expected a list of Kubernetes objects")
     return items

@@ -44,7 +44,7 @@ async def running(loops: Sequence[tuple[str, Loop]]) -> AsyncIterator[None]:
         if not died:
             raise
         block.uncancel()
-        logger.error("background loop died", extra={"loop": died[0].get_name()})
+        logger.error("Restarting a background loop that failed", extra={"loop": died[0].get_name()})
         raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
     finally:
         stopping = True

@@ -42,13 +42,13 @@ async def serve(settings: Settings) -> None:
                 create_app(service, probes=not settings.probe_bind), settings.http_bind
             ) as port,
         ):
-            logger.info("serving", extra={"port": port})
+            logger.info("Serving", extra={"port": port})
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:
                 await until_stopped()
             finally:
                 await end([freezing])
-    logger.info("stopped")
+    logger.info("Stopped")
 
 
 @asynccontextmanager

@@ -56,10 +56,10 @@ class Logins:
             node = await self._node_of(question)
         except HamiError as exc:
             logger.warning(
-                "login refused", extra={"client": question.client_name, "error": str(exc)}
+                "Refused a login", extra={"client": question.client_name, "error": str(exc)}
             )
             return refused(question, str(exc), key=self._key, now_s=int(time.time()))
-        logger.info("node-agent logged in", extra={"node": node})
+        logger.info("Accepted the login of a node-agent", extra={"node": node})
         return granted(
             question,
             name=agent_user(node),

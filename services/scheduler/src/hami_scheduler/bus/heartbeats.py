@@ -110,7 +110,7 @@ class AgentLiveness:
         )
         self.silent = self.mute.union(self._unanswered)
         if self.silent != before:
-            logger.info("silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
+            logger.info("Noticed silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
         if before - self.silent:
             self.on_heard_again()
 

@@ -194,7 +194,7 @@ class InventoryReports:
         self.instruments.inventories_ignored.inc()
         self.on_heard(node)
         logger.info(
-            "inventory ignored, a later one is known",
+            "Ignoring an inventory older than the known one",
             extra={"node": node, "agent_id": inventory.agent_id},
         )
         before = self._ignored.get(node)

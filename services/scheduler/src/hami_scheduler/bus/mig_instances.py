@@ -56,7 +56,7 @@ class MadeInstances:
             return
         except (Conflict, Unavailable) as exc:
             logger.warning(
-                "names of MIG instances not annotated yet",
+                "Failed to annotate the names of MIG instances",
                 extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
             )
             self.doubt_mirror(allocation.pod_uid)

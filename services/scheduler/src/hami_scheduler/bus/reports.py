@@ -197,7 +197,9 @@ class GrantReports:
         if isinstance(report, PodGone):
             return await self._gone(allocation)
         if allocation.token != report.token:
-            logger.info("report under an old token", extra={"allocation_id": allocation.id})
+            logger.info(
+                "Ignoring a report under an old token", extra={"allocation_id": allocation.id}
+            )
         elif isinstance(report, Allocated):
             if not await self._allocated(allocation):
                 return False

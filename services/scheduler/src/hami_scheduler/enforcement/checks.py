@@ -59,7 +59,7 @@ class LimitChecks:
         findings = [finding for finding in check.findings if self._is_there(check.node, finding)]
         if len(findings) < len(check.findings):
             logger.warning(
-                "findings about pods that are not on the node are left out",
+                "Ignoring findings about pods that are not on the node",
                 extra={"node": check.node, "count": len(check.findings) - len(findings)},
             )
         changed = await self.history.record(check, findings, received_at=message.received_at)
@@ -90,7 +90,7 @@ class LimitChecks:
             if self.log_limit.take(PodUid(period.pod_uid), period.sentence) is None:
                 continue
             logger.warning(
-                "limit not held",
+                "Found a limit that is not held",
                 extra={"pod_uid": period.pod_uid, "state": str(period.state), "node": period.node},
             )
             pod = PodRef(

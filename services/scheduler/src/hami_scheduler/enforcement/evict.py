@@ -70,10 +70,10 @@ class LimitEvictor:
         self.instruments.limit_evictions.labels(result).inc()
         if problem:
             logger.warning(
-                "pod beyond its grant not ended",
+                "Failed to end a pod beyond its grant",
                 extra={"pod_uid": period.pod_uid, "error": problem},
             )
         else:
             self.announcer.announce(pod, EVICTED, message)
-            logger.warning("pod beyond its grant ended", extra={"pod_uid": period.pod_uid})
+            logger.warning("Ended a pod beyond its grant", extra={"pod_uid": period.pod_uid})
         await self.history.note_eviction(period.id, problem=problem)

@@ -61,5 +61,7 @@ class AgentOffers:
             raise
         except Unavailable as exc:
             self.instruments.grants_unannounced.inc()
-            logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to publish a grant, the signed one stands in", extra={"error": str(exc)}
+            )
             return None

@@ -74,14 +74,14 @@ class ExtenderVerbs:
         except HamiError as exc:
             return self.refuse(verb, exc), _nothing
         except Exception:  # the outermost frame
-            logger.exception("extender call failed", extra={"verb": verb})
+            logger.exception("Failed to answer an extender call", extra={"verb": verb})
             _, refusal = self._verbs[verb]
             return refusal(INTERNAL), _nothing
         return answered, lambda: _carry_out(verb, record)
 
     def refuse(self, verb: str, error: HamiError) -> bytes:
         """The answer to a call that can't be carried out."""
-        logger.warning("extender call refused", extra={"verb": verb, "error": str(error)})
+        logger.warning("Refused an extender call", extra={"verb": verb, "error": str(error)})
         _, refusal = self._verbs[verb]
         return refusal(str(error))
 
@@ -118,7 +118,7 @@ def _carry_out(verb: str, record: Record) -> None:
     try:
         record()
     except Exception:  # the outermost frame
-        logger.exception("failed after the answer", extra={"verb": verb})
+        logger.exception("Failed after the answer", extra={"verb": verb})
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ async def _read(receive: Receive) -> bytes:
         length += len(part)
         if length > MAX_BODY_BYTES:
             raise InvalidRequest(
-                f"the body is longer than {MAX_BODY_BYTES} bytes: names of nodes are wanted here "
+                f"the body is longer than {MAX_BODY_BYTES} bytes: expected names of nodes here "
                 "(nodeCacheCapable: true); ask /v1/simulate about whole Node objects"
             )
         parts.append(part)

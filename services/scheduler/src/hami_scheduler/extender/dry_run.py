@@ -47,7 +47,7 @@ def _annotated_cards(node: Json, vendors: Vendors) -> list[CardState]:
         try:
             devices = vendor.node_devices(node)
         except InvalidRequest as exc:
-            logger.info("node annotation not readable", extra={"error": str(exc)})
+            logger.info("Failed to read a node annotation", extra={"error": str(exc)})
             continue
         cards.extend(CardState(DeviceUsage(device=device), 1) for device in devices)
     return cards

@@ -246,7 +246,7 @@ class Filter:
         left_out = self.outcomes.log_limit.take(trace.uid, why)
         if left_out is not None:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
-            logger.warning("filter failed", extra=extra)
+            logger.warning("Failed to filter nodes", extra=extra)
         return FilterResult(error=why)
 
     def _announce(

@@ -49,7 +49,7 @@ class HostScoring:
             span.set_attributes({**_about(args.pod), "hami.candidates": len(names)})
             span.set_attribute("hami.outcome", outcome)
         self.instruments.host_score_seconds.labels(outcome).observe(time.perf_counter() - began)
-        logger.debug("hosts scored", extra={"outcome": outcome, "nodes": len(names)})
+        logger.debug("Scored hosts", extra={"outcome": outcome, "nodes": len(names)})
         return found
 
     def _asks_for_cards(self, pod: Json) -> bool:

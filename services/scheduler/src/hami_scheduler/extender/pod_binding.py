@@ -92,7 +92,7 @@ class PodBinding:
                 labels=labels,
             )
         except HamiError as exc:
-            logger.info("pod not labelled", extra={"error": str(exc)})
+            logger.info("Failed to label a pod", extra={"error": str(exc)})
 
     async def _replace_annotations(
         self, allocation: Allocation, annotations: Mapping[str, str]
@@ -112,7 +112,7 @@ class PodBinding:
             )
         except HamiError as exc:
             logger.warning(
-                "annotations of an earlier binding not replaced",
+                "Failed to replace the annotations of an earlier binding",
                 extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
             )
 

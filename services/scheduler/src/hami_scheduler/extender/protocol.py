@@ -198,7 +198,7 @@ def _object(body: bytes) -> Json:
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"extender args are not JSON: {exc}") from exc
     if not isinstance(value, dict):
-        raise InvalidRequest("extender args: a JSON object is wanted")
+        raise InvalidRequest("extender args: expected a JSON object")
     return _insensitive(value)
 
 

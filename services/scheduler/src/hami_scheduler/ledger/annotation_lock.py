@@ -104,7 +104,7 @@ class MirroredLocks:
                 await self._release(key, allocation)
             except HamiError as exc:
                 logger.warning(
-                    "node lock annotation not removed", extra={"key": key, "error": str(exc)}
+                    "Failed to remove a node lock annotation", extra={"key": key, "error": str(exc)}
                 )
 
     async def _release(self, key: str, allocation: Allocation) -> None:

@@ -135,7 +135,7 @@ class Transitions:
 
     def _note(self, target: AllocationState, about: dict[str, str]) -> None:
         self.instruments.transitions.labels(target.value).inc()
-        logger.info("allocation changed", extra={**about, "to": target})
+        logger.info("Changed an allocation", extra={**about, "to": target})
 
     async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
@@ -175,7 +175,7 @@ class Transitions:
         if change is None:
             return None
         logger.info(
-            "allocation changed",
+            "Changed an allocation",
             extra={
                 "pod_uid": allocation.pod_uid,
                 "pod": f"{allocation.namespace}/{allocation.pod_name}",
@@ -236,4 +236,4 @@ class Transitions:
         try:
             await self.grants.withdrawn(allocation, reason)
         except Unavailable as exc:
-            logger.warning("grant not withdrawn on the bus", extra={"error": str(exc)})
+            logger.warning("Failed to withdraw a grant on the bus", extra={"error": str(exc)})

@@ -104,7 +104,9 @@ class LedgerWriter:
         except Exception as exc:  # noqa: BLE001 - the callers get it
             if len(batch) > 1 and not isinstance(exc, Unavailable):
                 extra = {"count": len(batch), "error": str(exc)}
-                logger.info("Failed to commit a batch, committing each command alone", extra=extra)
+                logger.info(
+                    "Failed to commit a batch, committing each command by itself", extra=extra
+                )
                 for each in batch:
                     await self._commit([each])
                 return

@@ -38,11 +38,10 @@ class TableMaker:
         done, _ = await asyncio.wait({making}, timeout=self._late_s)
         if not done:
             logger.warning(
-                "the tables of the node policy fragmentation are late: pods are placed by those "
-                "of before",
+                "Placing pods by the previous fragmentation tables: the new ones are late",
                 extra={"after_s": self._late_s},
             )
         put = await making
         put()
         took_ms = round(1000 * (time.monotonic() - began), 1)
-        logger.info("the usual pods have changed", extra={"took_ms": took_ms})
+        logger.info("Updated the workload mix", extra={"took_ms": took_ms})

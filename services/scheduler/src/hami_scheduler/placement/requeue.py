@@ -95,4 +95,6 @@ class Requeuer:
             spent_s = time.perf_counter() - freed_at
             self.instruments.freed_to_retry_seconds.observe(spent_s)
         except HamiError as exc:
-            logger.info("waiting pod not requeued", extra={"pod_uid": pod.uid, "error": str(exc)})
+            logger.info(
+                "Failed to requeue a waiting pod", extra={"pod_uid": pod.uid, "error": str(exc)}
+            )

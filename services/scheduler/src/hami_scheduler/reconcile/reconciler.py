@@ -77,7 +77,8 @@ class Reconciler:
                 except HamiError as exc:
                     # It is looked at again; the others need not wait for it.
                     logger.info(
-                        "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                        "Failed to compare, retrying at the next round",
+                        extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
                     )
         self.mirrors.keep(held)
         self.rows.next_round(held)
@@ -89,7 +90,10 @@ class Reconciler:
                 except Unavailable:
                     raise
                 except HamiError as exc:
-                    logger.info("not compared now", extra={"pod_uid": uid, "error": str(exc)})
+                    logger.info(
+                        "Failed to compare, retrying at the next round",
+                        extra={"pod_uid": uid, "error": str(exc)},
+                    )
         self.ungranted.keep(held, self.watched.pods)
         return found
 
@@ -161,7 +165,8 @@ class Reaper:
             except HamiError as exc:
                 # What holds one up is no reason to let the others hold their cards.
                 logger.warning(
-                    "not reaped now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
+                    "Failed to reap, retrying at the next round",
+                    extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
                 )
         return done
 

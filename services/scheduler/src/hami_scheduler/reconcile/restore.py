@@ -97,10 +97,10 @@ class GrantRestorer:
         try:
             change = await self.store.enter(self._entry(pod, grant, facts, holdings))
         except (CapacityConflict, Conflict) as exc:
-            logger.warning("lost grant not restored", extra={"error": str(exc)})
+            logger.warning("Failed to restore a lost grant", extra={"error": str(exc)})
             return Outcome.LATER
         self.apply(change)
-        logger.info("lost grant restored", extra={"pod_uid": facts.uid, "node": grant.node})
+        logger.info("Restored a lost grant", extra={"pod_uid": facts.uid, "node": grant.node})
         return Outcome.RESTORED
 
     def _signed_for(self, pod: JsonMapping, facts: PodFacts) -> Grant | None:
@@ -110,7 +110,7 @@ class GrantRestorer:
         try:
             grant = self.read_signed(text)
         except InvalidRequest as exc:
-            logger.warning("a grant that we did not sign", extra={"error": str(exc)})
+            logger.warning("Ignoring a grant that is not signed by us", extra={"error": str(exc)})
             return None
         if (grant.pod_uid, grant.node) != (facts.uid, facts.node):
             return None
@@ -124,7 +124,7 @@ class GrantRestorer:
         try:
             holdings = await self.witness.holdings(node)
         except (NotFound, Unavailable) as exc:
-            logger.warning("node can't report who holds what", extra={"error": str(exc)})
+            logger.warning("Failed to learn the holders of a node", extra={"error": str(exc)})
             found = None
         else:
             found = holdings if holdings.readable else None

@@ -50,10 +50,12 @@ class HistoryCleanup:
             try:
                 gone[kind] = await self._all_of(kind)
             except (Unavailable, Conflict) as exc:
-                logger.warning("old history stays", extra={"kind": kind, "error": str(exc)})
+                logger.warning(
+                    "Failed to remove old history", extra={"kind": kind, "error": str(exc)}
+                )
                 continue
             if gone[kind]:
-                logger.info("old history removed", extra={"kind": kind, "count": gone[kind]})
+                logger.info("Removed old history", extra={"kind": kind, "count": gone[kind]})
         return gone
 
     async def _all_of(self, kind: str) -> int:

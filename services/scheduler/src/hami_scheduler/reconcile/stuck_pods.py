@@ -66,7 +66,7 @@ class StuckPodReporter:
             except HamiError as exc:
                 # It is looked at again; the others need not wait for it.
                 logger.warning(
-                    "late pod not reported",
+                    "Failed to report a stuck pod",
                     extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
                 )
         return len(late)
@@ -94,7 +94,7 @@ class StuckPodReporter:
         if await self.ledger.advance(step) is None:
             return False
         logger.warning(
-            "bound and late",
+            "Found a pod stuck before Allocate",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
         )
         self.announcer.announce(

@@ -116,6 +116,6 @@ class AnnotatedInventory:
             )
         except Conflict:
             # The node is another by now: its next state is on the way here.
-            logger.debug("handshake not asked", extra={"node": name})
+            logger.debug("Failed to ask for a handshake", extra={"node": name})
         except HamiError as exc:
-            logger.warning("handshake not asked", extra={"node": name, "error": str(exc)})
+            logger.warning("Failed to ask for a handshake", extra={"node": name, "error": str(exc)})

@@ -166,7 +166,7 @@ class ClaimTemplates:
         except Conflict:
             # Another replica's, which the informer brings.
             return
-        logger.info("claim template made", extra={"template": str(place)})
+        logger.info("Created a claim template", extra={"template": str(place)})
 
     def _body_for(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
         """The template, and what of the cluster it rests on: with another it is another one.
@@ -185,7 +185,7 @@ class ClaimTemplates:
         except (NotFound, Conflict):
             # It is gone, or another one now: the informer brings it.
             return
-        logger.info("claim template deleted", extra={"template": str(place)})
+        logger.info("Deleted a claim template", extra={"template": str(place)})
 
 
 def _place_of(template: JsonMapping) -> Place:

@@ -166,7 +166,7 @@ class PodWatch:
                 rows = await self.store.standing_of(some)
             except HamiError as exc:
                 # Each by itself then, with pauses.
-                logger.warning("pods not compared", extra={"error": clip(str(exc))})
+                logger.warning("Failed to compare pods", extra={"error": clip(str(exc))})
                 different.update(some)
                 continue
             different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))

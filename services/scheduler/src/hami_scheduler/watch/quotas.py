@@ -45,7 +45,9 @@ class QuotaSync:
         if old is None or self.limits_of(old).mistakes != found.mistakes:
             where = f"{metadata['namespace']}/{metadata['name']}"
             for why in found.mistakes.values():
-                logger.warning("quota limits nothing", extra={"quota": where, "error": why})
+                logger.warning(
+                    "Found a quota that limits nothing", extra={"quota": where, "error": why}
+                )
         self.mistakes.pop((metadata["namespace"], metadata["name"]), None)
         if found.mistakes:
             self.mistakes[metadata["namespace"], metadata["name"]] = found.mistakes

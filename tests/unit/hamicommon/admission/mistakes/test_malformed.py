@@ -19,12 +19,15 @@ from tests.unit.hamicommon.admission.pods import (
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        ({GPU: 1, MEM: "16Gi"}, "nvidia.com/gpumem is 16Gi: a whole number of MiB"),
-        ({GPU: -1}, "nvidia.com/gpu is -1: a whole number of cards"),
+        ({GPU: 1, MEM: "16Gi"}, "nvidia.com/gpumem is 16Gi: expected a whole number of MiB"),
+        ({GPU: -1}, "nvidia.com/gpu is -1: expected a whole number of cards"),
         ({GPU: "0.5"}, "nvidia.com/gpu is 0.5"),
-        ({GPU: 1, PCT: 101}, "nvidia.com/gpumem-percentage is 101: a whole number from 1 to 100"),
+        (
+            {GPU: 1, PCT: 101},
+            "nvidia.com/gpumem-percentage is 101: expected a whole number from 1 to 100",
+        ),
         ({PCT: -1}, "nvidia.com/gpumem-percentage is -1"),
-        ({GPU: 1, CORES: "x"}, "nvidia.com/gpucores is x, which is no quantity"),
+        ({GPU: 1, CORES: "x"}, "nvidia.com/gpucores is x, which is not a quantity"),
     ],
 )
 def test_a_malformed_amount_is_denied_with_field_value_and_what_would_be_right(
@@ -97,8 +100,8 @@ def test_malformed_weights_are_refused_with_what_would_be_right(weights: str) ->
     assert (verdict.allowed, verdict.code) == (False, 422)
     assert verdict.reason == "malformed-annotation"
     assert verdict.message == (
-        f"annotation hami.io/device-scoring-weights is '{weights}': each of slot, core and memory "
-        "once, with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
+        f"annotation hami.io/device-scoring-weights is '{weights}': expected each of slot, core "
+        "and memory once, with a whole number, not all 0, for example slot=1,core=1,memory=1"
     )
 
 

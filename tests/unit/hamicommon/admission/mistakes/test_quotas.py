@@ -82,6 +82,6 @@ def test_what_would_hold_nothing_is_named_with_what_would_be_right(
 def test_a_quota_that_can_not_be_read_has_no_mistakes_of_ours() -> None:
     assert quota_mistakes({"spec": None}, VENDORS) == {}
     assert quota_mistakes({"spec": {"hard": {MEMORY: {}}}}, VENDORS) == {
-        MEMORY: "limits.nvidia.com/gpumem: {} limits nothing: a whole number of MiB is wanted, "
+        MEMORY: "limits.nvidia.com/gpumem: {} limits nothing: expected a whole number of MiB, "
         "for example 20480"
     }

@@ -91,7 +91,7 @@ def test_an_amount_beside_the_resources_is_reported_to_be_without_effect(
 )
 def test_an_annotation_that_is_nearly_one_that_is_read_is_asked_about(key: str, meant: str) -> None:
     assert misspelt(a_pod(GPU, annotations={key: "x"}), VENDORS) == (
-        f"annotation {key} is read by nobody here: was {meant} meant?",
+        f"annotation {key} has no effect here: was {meant} meant?",
     )
 
 
@@ -99,7 +99,7 @@ def test_an_annotation_that_chooses_cards_and_is_never_evaluated_is_reported() -
     """HAMi declares it and does not read it (protocol 1.0.2)."""
     [sentence] = misspelt(a_pod(GPU, annotations={"vastaitech.com/use-va": "x"}), VENDORS)
 
-    assert sentence.startswith("annotation vastaitech.com/use-va is read by nobody here")
+    assert sentence.startswith("annotation vastaitech.com/use-va has no effect here")
 
 
 def test_annotations_that_are_read_or_are_not_ours_are_left_alone() -> None:

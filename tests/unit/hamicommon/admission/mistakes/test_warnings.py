@@ -27,7 +27,7 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
     [
         pytest.param(
             {"hami.io/node-scheduler-policy": "best"},
-            ["'best': binpack, spread or fragmentation is wanted; it is taken as binpack"],
+            ["'best': expected binpack, spread or fragmentation; it is taken as binpack"],
             id="node policy",
         ),
         pytest.param(
@@ -55,19 +55,19 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
         ),
         pytest.param(
             {"nvidia.com/numa-bind": "yes"},
-            ["numa-bind is 'yes': true or false is wanted; it is taken as false"],
+            ["numa-bind is 'yes': expected true or false; it is taken as false"],
             id="numa-bind",
         ),
         pytest.param({"nvidia.com/numa-bind": "T"}, [], id="numa-bind as Go writes it"),
         pytest.param(
             {"nvidia.com/vgpu-mode": "hamicore"},
-            ["vgpu-mode is 'hamicore': hami-core, mig, mps or a list of them is wanted"],
+            ["vgpu-mode is 'hamicore': expected hami-core, mig, mps or a list of them"],
             id="mode",
         ),
         pytest.param({"nvidia.com/vgpu-mode": "mig, mps"}, [], id="list of modes"),
         pytest.param(
             {"huawei.com/vnpu-mode": "soft"},
-            ["vnpu-mode is 'soft': hami-core is wanted; it is left out"],
+            ["vnpu-mode is 'soft': expected hami-core; it is left out"],
             id="mode of Ascend chips",
         ),
         pytest.param({"hami.io/node-scheduler-policy": "spread"}, [], id="nothing odd"),

@@ -26,7 +26,7 @@ def test_only_permitted_namespaces_go_before_others(first: dict[str, Any]) -> No
     verdict = refused(pod(**first))
 
     assert verdict.reason == "priority"
-    assert "1 or more is wanted" in verdict.message
+    assert "expected 1 or more" in verdict.message
     assert "HAMI_ADMISSION_PRIORITY_NAMESPACES" in verdict.message
     for names in ({"team"}, {"*"}):
         permitting = rules(TamperingPolicy(priority_namespaces=frozenset(names)))
@@ -49,7 +49,7 @@ def test_a_priority_is_warned_of_where_the_permissions_are_not_known() -> None:
     verdict = mutate(pod(limits=limits), rules(TamperingPolicy(priority_namespaces=None)))
 
     assert verdict.allowed
-    assert "1 or more is wanted" in verdict.warnings[0]
+    assert "expected 1 or more" in verdict.warnings[0]
 
 
 @pytest.mark.parametrize("undoing", [*UNDOING, {"limits": {**SLICE, "nvidia.com/priority": 0}}])

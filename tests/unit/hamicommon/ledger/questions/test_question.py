@@ -82,5 +82,5 @@ def test_a_default_a_choice_and_a_wanted_value() -> None:
     assert one_of.value_of(None, NOW) == "placed"
     with pytest.raises(InvalidRequest, match="right is placed or refused"):
         one_of.value_of("error", NOW)
-    with pytest.raises(InvalidRequest, match="parameter x is wanted: what it is"):
+    with pytest.raises(InvalidRequest, match="parameter x is missing: what it is"):
         parameter(ParameterKind.TEXT, required=True).value_of("", NOW)

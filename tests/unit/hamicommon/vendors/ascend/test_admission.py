@@ -141,7 +141,7 @@ def test_soft_slices_keep_their_memory_and_may_ask_for_cores_and_several_chips()
         (
             "Ascend310P",
             {"": 1, "-memory": 24577},
-            "24577 is invalid: 3072, 6144, 12288 or 21527 is wanted",
+            "24577 is invalid: expected 3072, 6144, 12288 or 21527",
         ),
         ("Ascend310P", {"": 1, "-memory": "16Gi"}, "write 16384"),
         ("Ascend310P", {"": "0.5"}, "a whole number of cards"),

@@ -73,12 +73,12 @@ def test_nothing_asked_for_is_no_request(limits) -> None:
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
-        ({DEV: "1.5"}, f"container 'c': {DEV} is 1.5: a whole number of cards"),
+        ({DEV: "1.5"}, f"container 'c': {DEV} is 1.5: expected a whole number of cards"),
         ({DEV: "2147483648"}, "a whole number of cards"),
         ({DEV: -1}, "a whole number of cards"),
         ({CORE: 3}, f"container 'c': {CORE} must be 1 or a multiple of 2, got 3"),
-        ({CORE: "500m"}, "1 or a multiple of 2 NeuronCores is wanted"),
-        ({CORE: -2}, "1 or a multiple of 2 NeuronCores is wanted"),
+        ({CORE: "500m"}, "expected 1 or a multiple of 2 NeuronCores"),
+        ({CORE: -2}, "expected 1 or a multiple of 2 NeuronCores"),
         ({DEV: 0}, f"{DEV} must be greater than 0"),
         ({CORE: 0}, f"{CORE} must be greater than 0"),
     ],

@@ -66,11 +66,11 @@ def test_a_request_is_one_slice_by_size_or_by_amounts(limits, traits, core) -> N
     ("limits", "wrong"),
     [
         ({SIZE: 0}, f"container 'c': {SIZE} must be greater than 0, not 0"),
-        ({SIZE: "1.5"}, f"{SIZE} is 1.5: a whole number above 0"),
+        ({SIZE: "1.5"}, f"{SIZE} is 1.5: expected a whole number above 0"),
         ({MEM: -1}, f"{MEM} must be greater than 0, not -1"),
         ({CORE: "130"}, rf"{CORE} must be in range \(0,100\], not 130"),
         ({MEM: 1, CORE: 0}, rf"{CORE} must be in range \(0,100\], not 0"),
-        ({MEM: "16Gi"}, f"{MEM} is 16Gi: a whole number above 0"),
+        ({MEM: "16Gi"}, f"{MEM} is 16Gi: expected a whole number above 0"),
     ],
     ids=str,
 )
@@ -138,11 +138,14 @@ def test_a_node_registers_its_cards_and_profiles() -> None:
 @pytest.mark.parametrize(
     ("changed", "wrong"),
     [
-        ({"profiles": {}}, "at least one profile is wanted"),
+        ({"profiles": {}}, "expected at least one profile"),
         ({"profiles": {"big": "1"}}, "profile 'big' is not written like 2g.12gb"),
         ({"devices": [{"index": "0", "capacity": 0}]}, "capacity of device 0 is '0'"),
-        ({"devices": [{"index": "x", "capacity": 6}]}, "index 'x' of a device is no whole number"),
-        ({"devices": {}}, "devices is no list of objects"),
+        (
+            {"devices": [{"index": "x", "capacity": 6}]},
+            "index 'x' of a device is not a whole number",
+        ),
+        ({"devices": {}}, "devices is not a list of objects"),
     ],
     ids=["no profile", "malformed profile", "capacity 0", "index", "devices"],
 )

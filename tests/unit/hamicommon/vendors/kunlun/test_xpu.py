@@ -35,7 +35,9 @@ def test_a_request_is_for_whole_cards() -> None:
 
     assert (found.count, found.memory_percent, found.core_percent) == (2, 100, 0)
     assert KUNLUN.parse_request(container({})) is None
-    with pytest.raises(InvalidRequest, match=f"container 'c': {COUNT} is 1500m: a whole number"):
+    with pytest.raises(
+        InvalidRequest, match=f"container 'c': {COUNT} is 1500m: expected a whole number"
+    ):
         KUNLUN.parse_request(container({COUNT: "1500m"}))
 
 

@@ -23,7 +23,9 @@ def test_a_request_is_for_whole_cards() -> None:
         (2, 0, 100, 100)
     )
     assert METAX.parse_request(container({COUNT: 0})) is None
-    with pytest.raises(InvalidRequest, match=f"container 'c': {COUNT} is 0.5: a whole number"):
+    with pytest.raises(
+        InvalidRequest, match=f"container 'c': {COUNT} is 0.5: expected a whole number"
+    ):
         METAX.parse_request(container({COUNT: "0.5"}))
 
 

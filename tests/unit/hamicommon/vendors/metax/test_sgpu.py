@@ -196,8 +196,8 @@ def test_a_node_registers_its_cards_as_json() -> None:
     ("text", "wrong"),
     [
         ("{", "node-gpu-devices is not JSON"),
-        ("{}", "is no JSON list of objects"),
-        ("[1]", "is no JSON list of objects"),
+        ("{}", "is not a JSON list of objects"),
+        ("[1]", "is not a JSON list of objects"),
         ("[{}]", r"node-gpu-devices\[0\] has no uuid"),
         ('[{"uuid": "a", "totalVRam": "1"}]', r"totalVRam of .*\[0\] is '1'"),
         ('[{"uuid": "a", "healthy": 1}]', r"healthy of .*\[0\] is 1"),

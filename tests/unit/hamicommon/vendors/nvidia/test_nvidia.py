@@ -61,10 +61,10 @@ def test_limits_go_before_requests() -> None:
 @pytest.mark.parametrize(
     ("resource", "value", "right"),
     [
-        (GPU, "-1", "a whole number of cards, for example 1, is wanted"),
+        (GPU, "-1", "expected a whole number of cards, for example 1"),
         (GPU, "0.5", "a whole number of cards"),
         (GPU, "1000m", "a whole number of cards"),
-        (GPU, "many", "which is no quantity: a whole number of cards"),
+        (GPU, "many", "which is not a quantity: expected a whole number of cards"),
         (MEM, "-1", "a whole number of MiB"),
         (MEM, "16Gi", r"\(the unit is MiB: write 16384\)"),
         (MEM, "16.0Gi", r"\(the unit is MiB: write 16384\)"),

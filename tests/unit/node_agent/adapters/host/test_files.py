@@ -84,7 +84,7 @@ def test_the_same_library_is_left_alone(files: HostFiles, library: Path) -> None
 
 
 def test_a_missing_library_is_named(files: HostFiles, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"library_path .*libvgpu\.so is wanted"):
+    with pytest.raises(InvalidRequest, match=r"library_path .*expected libvgpu\.so"):
         install(files, tmp_path / "nothing")
 
 

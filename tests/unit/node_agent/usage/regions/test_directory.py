@@ -105,7 +105,7 @@ def test_a_problem_is_counted_each_time_and_logged_once(
     with caplog.at_level(logging.WARNING):
         assert [read(regions), read(regions)] == [{}, {}]
 
-    assert [record.message for record in caplog.records] == ["region not usable"]
+    assert [record.message for record in caplog.records] == ["Ignoring an unusable region"]
     assert (regions.failures, len(regions.problems)) == ({"not_a_region": 2}, 1)
 
     v1_file(file)

@@ -128,11 +128,11 @@ def _counted_key(resource: str, vendors: Vendors) -> str:
 
 def _wrong_amount(amount: object, unit_mib: int) -> tuple[str, str] | None:
     """(what is wanted, the amount that was probably meant); None where the amount counts."""
-    wanted = "a whole number of MiB is wanted, for example 20480"
+    wanted = "expected a whole number of MiB, for example 20480"
     if not unit_mib:
-        wanted = "a whole number of percent is wanted, for example 100 for one whole card"
+        wanted = "expected a whole number of percent, for example 100 for one whole card"
     elif unit_mib > 1:
-        wanted = f"a whole number of units of {unit_mib} MiB is wanted, for example 80"
+        wanted = f"expected a whole number of units of {unit_mib} MiB, for example 80"
     try:
         whole = parse_int(amount)
         if whole is not None and not (unit_mib and _is_in_bytes(amount, whole)):

@@ -157,7 +157,7 @@ def _annotations(pod: Json, vendors: Vendors) -> Iterator[str]:
         meant = _meant(key, names, _LIKE_ANNOTATION)
         if meant or (domain in names and local.startswith(_SELECTING)):
             hint = f": was {meant} meant?" if meant else ""
-            yield f"annotation {key} is read by nobody here{hint}"
+            yield f"annotation {key} has no effect here{hint}"
 
 
 def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:

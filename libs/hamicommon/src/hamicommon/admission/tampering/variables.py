@@ -75,7 +75,7 @@ class VariableRules:
         value = "set from elsewhere" if entry.get("valueFrom") else _shown(entry.get("value", ""))
         right = "leave it out"
         if variable.needs == "priority":
-            right = f"{variable.instead} or more is wanted"
+            right = f"expected {variable.instead} or more"
         # Where the container has cards of its own, the node names them.
         granted = variable.without_card and self._asks(at.container)
         return at.finding(

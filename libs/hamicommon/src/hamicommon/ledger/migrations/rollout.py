@@ -61,7 +61,7 @@ async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], p
         async with asyncio.timeout(LONGEST_S):
             while why := await _asked_why_not(api, namespace, deployments, pod):
                 if why != logged:
-                    logger.info("waiting for the roll-out: %s", why)
+                    logger.info("Waiting for the rollout: %s", why)
                     logged = why
                 await asyncio.sleep(POLL_S)
     except TimeoutError as exc:

@@ -51,7 +51,7 @@ async def check_known(connection: Connection, values: Mapping[str, Value]) -> No
     for parameter, query in _KNOWN.items():
         name = values.get(parameter)
         if isinstance(name, str) and not await connection.fetchval(query, name):
-            raise NotFound(f"the ledger knows no {_TERMS[parameter]} {name}")
+            raise NotFound(f"the ledger has no {_TERMS[parameter]} {name}")
     namespace, pod = values.get("namespace"), values.get("pod")
     if (
         isinstance(namespace, str)
@@ -59,7 +59,7 @@ async def check_known(connection: Connection, values: Mapping[str, Value]) -> No
         and values.get("pod_uid") is None
         and not await connection.fetchval(_POD_KNOWN, namespace, pod)
     ):
-        raise NotFound(f"the ledger knows no pod {namespace}/{pod}")
+        raise NotFound(f"the ledger has no pod {namespace}/{pod}")
 
 
 async def record_began_at(connection: Connection) -> datetime | None:
@@ -199,7 +199,7 @@ async def answer(
     """
     asked = named(name)
     if not 1 <= limit <= MAX_ROWS:
-        raise InvalidRequest(f"limit: {limit} is no number of rows from 1 to {MAX_ROWS}")
+        raise InvalidRequest(f"limit: {limit} is not a number of rows from 1 to {MAX_ROWS}")
     position = None if after is None else read_position(asked, after)
     kinds = {column.name: column.kind for column in asked.columns}
     with translated():

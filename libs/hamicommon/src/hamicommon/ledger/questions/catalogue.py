@@ -501,7 +501,7 @@ AUDIT = (
         ),
         columns=columns(
             "called_at call username source verb object outcome message attempt_count ended_at",
-            unknown={"username": "nobody was asked who calls, or a certificate was shown"},
+            unknown={"username": "the caller was not identified, or showed a certificate"},
             none={"ended_at": "not ended, or cut off"},
         ),
         key=("called_at", "call"),

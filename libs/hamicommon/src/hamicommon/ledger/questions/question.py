@@ -84,7 +84,7 @@ class Parameter:
             given = self.default
         if given is None:
             if self.required:
-                raise InvalidRequest(f"parameter {self.name} is wanted: {self.meaning}")
+                raise InvalidRequest(f"parameter {self.name} is missing: {self.meaning}")
             return None
         found = _typed(self.kind, given) if not isinstance(given, str) else None
         if found is None and isinstance(given, str) and "\0" not in given:

@@ -38,7 +38,7 @@ def count(container: Json, resource: str, *, limits_only: bool = False) -> int |
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
-    wanted = "a whole number of cards, for example 1,"
+    wanted = "a whole number of cards, for example 1"
     return whole(container, resource, top=INT32_MAX, wanted=wanted, limits_only=limits_only)
 
 
@@ -49,9 +49,9 @@ def memory(container: Json, resource: str, *, factor: int = 1, limits_only: bool
     """
     factor = max(factor, 1)
     top = INT32_MAX // factor
-    wanted = f"a whole number of MiB up to {top}, for example 16384,"
+    wanted = f"a whole number of MiB up to {top}, for example 16384"
     if factor > 1:
-        wanted = f"a whole number of units of {factor} MiB up to {top}, for example 4,"
+        wanted = f"a whole number of units of {factor} MiB up to {top}, for example 4"
     units = whole(container, resource, top=top, wanted=wanted, limits_only=limits_only)
     return (units or 0) * factor
 
@@ -61,7 +61,7 @@ def cores(container: Json, resource: str, *, default: int, limits_only: bool = F
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
-    wanted = "a whole number from 0 to 100, the share of a card's cores,"
+    wanted = "a whole number from 0 to 100, the share of a card's cores"
     value = whole(container, resource, top=INT32_MAX, wanted=wanted, limits_only=limits_only)
     return default if value is None else value
 
@@ -91,9 +91,9 @@ def whole(
         nearly = parse_ceil(amount)
     except InvalidRequest as exc:
         where = _where(container, resource, amount)
-        raise InvalidRequest(f"{where}, which is no quantity: {wanted} is wanted") from exc
+        raise InvalidRequest(f"{where}, which is not a quantity: expected {wanted}") from exc
     where = _where(container, resource, amount)
-    raise InvalidRequest(f"{where}: {wanted} is wanted{_hint(amount, nearly, top)}")
+    raise InvalidRequest(f"{where}: expected {wanted}{_hint(amount, nearly, top)}")
 
 
 def _where(container: Json, resource: str, amount: object) -> str:

@@ -375,7 +375,7 @@ def listed(node: Json, part: str, resource: str) -> int:
     if value is None or value < 0:
         name = (node.get("metadata") or {}).get("name", "")
         raise InvalidRequest(
-            f"node {name}: {part} of {resource} is {amount}: a whole number is wanted"
+            f"node {name}: {part} of {resource} is {amount}: expected a whole number"
         )
     return value
 

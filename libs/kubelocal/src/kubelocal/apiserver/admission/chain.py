@@ -113,7 +113,9 @@ class AdmissionChain:
             annotations = {
                 f"{name}/{key}": value for key, value in response["auditAnnotations"].items()
             }
-            logger.info("audit annotations", extra={"uid": uid, "annotations": annotations})
+            logger.info(
+                "Received audit annotations", extra={"uid": uid, "annotations": annotations}
+            )
         if not response.get("allowed"):
             raise review.denial(name, response)
         return response
@@ -121,7 +123,7 @@ class AdmissionChain:
     def _failed(self, hook: Json, why: str) -> None:
         """Raises: ApiError (500) unless the webhook is one that may be missed."""
         text = f'failed calling webhook "{hook["name"]}": failed to call webhook: {why}'
-        logger.warning("webhook failed", extra={"webhook": hook["name"], "error": why})
+        logger.warning("Failed to call a webhook", extra={"webhook": hook["name"], "error": why})
         if hook.get("failurePolicy", "Fail") == "Fail":
             raise internal(text)
 

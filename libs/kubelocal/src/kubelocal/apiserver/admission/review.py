@@ -191,7 +191,7 @@ def patched(response: Json, body: Json) -> Json:
         # The patch works in place; a failed one must not leave a half-changed object.
         return apply_json_patch(orjson.loads(orjson.dumps(body)), operations)
     except (binascii.Error, orjson.JSONDecodeError) as error:
-        raise BadAnswer(f"the patch is no JSON patch: {error}") from error
+        raise BadAnswer(f"the patch is not a JSON patch: {error}") from error
     except ApiError as error:
         raise BadAnswer(f"the patch does not apply: {error.details}") from error
 

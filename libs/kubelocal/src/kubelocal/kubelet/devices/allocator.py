@@ -53,7 +53,7 @@ class DeviceAllocator:
                 self._checkpoint_file.read_bytes(), decode_answer
             )
         except InvalidRequest as exc:
-            logger.warning("checkpoint not read", extra={"error": str(exc)})
+            logger.warning("Failed to read the checkpoint", extra={"error": str(exc)})
             return
         self.book.restore(allocations, resources, now_s=time.monotonic())
 
@@ -68,7 +68,7 @@ class DeviceAllocator:
         try:
             self.book.register(resource, await plugin.options())
             self._plugins[resource] = plugin
-            logger.info("device plugin registered", extra={"resource": resource})
+            logger.info("Registered a device plugin", extra={"resource": resource})
             async for devices in plugin.device_lists():
                 if self._plugins.get(resource) is not plugin:
                     break
@@ -77,7 +77,8 @@ class DeviceAllocator:
                 self._on_counts()
         except PluginError as exc:
             logger.warning(
-                "device plugin's stream ended", extra={"resource": resource, "error": str(exc)}
+                "Lost the stream of a device plugin",
+                extra={"resource": resource, "error": str(exc)},
             )
         finally:
             if self._plugins.get(resource) is plugin:

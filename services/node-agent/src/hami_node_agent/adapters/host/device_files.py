@@ -73,4 +73,4 @@ def require_imex(channels: Iterable[int], dev_root: Path) -> None:
     for channel in channels:
         path = dev_root / "nvidia-caps-imex-channels" / f"channel{channel}"
         if not path.exists():
-            raise Unavailable(f"imex_channel_ids: channel {channel} is wanted and {path} is absent")
+            raise Unavailable(f"imex_channel_ids: expected channel {channel} and {path} is absent")

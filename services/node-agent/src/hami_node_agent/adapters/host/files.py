@@ -95,7 +95,7 @@ class HostFiles:
         try:
             content = library.read_bytes()
         except OSError as exc:
-            raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
+            raise InvalidRequest(f"library_path {library}: expected libvgpu.so: {exc}") from exc
         try:
             with Path(sys.executable).open("rb") as program:
                 require_same_machine(content, program.read(64))
@@ -181,9 +181,11 @@ class HostFiles:
         try:
             path.unlink(missing_ok=True)
         except OSError as exc:
-            logger.warning("library not removed", extra={"path": str(path), "error": str(exc)})
+            logger.warning(
+                "Failed to remove a library", extra={"path": str(path), "error": str(exc)}
+            )
         else:
-            logger.info("library of an earlier version removed", extra={"path": str(path)})
+            logger.info("Removed the library of an earlier version", extra={"path": str(path)})
 
     def limits_dir(self, nonce: str) -> Path:
         """The directory that a container sees at /etc/hami."""

@@ -147,7 +147,7 @@ class Removal:
         try:
             remove_tree(place / name, deadline_s=time.monotonic() + TURN_S)
         except OutOfTime:
-            logger.info("directory takes long to remove", extra={"directory": clip(name)})
+            logger.info("Still removing a directory", extra={"directory": clip(name)})
             return False
         except OSError as exc:
             self._failed(name, exc)
@@ -166,7 +166,7 @@ class Removal:
             self._troubles[name] = _Trouble(failures, self._clock() + pause_s)
             self._failures[errno.errorcode.get(exc.errno or 0, "other")] += 1
         logger.warning(
-            "directory not removed",
+            "Failed to remove a directory",
             extra={
                 "directory": clip(name),
                 "parent": str(self._parent),

@@ -96,7 +96,7 @@ def mig_devices_of(pod: Json) -> list[MigDevice]:
     try:
         reservations = decode_reservations(text)
     except InvalidRequest as exc:
-        logger.debug("MIG reservations not read", extra={"error": str(exc)})
+        logger.debug("Failed to read MIG reservations", extra={"error": str(exc)})
         return []
     names = [container["name"] for container in containers_of(pod)]
     return [

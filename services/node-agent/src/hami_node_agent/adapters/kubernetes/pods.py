@@ -73,15 +73,17 @@ class SignedGrants:
             grant = verify(text, self._key, now=datetime.now(UTC))
         except InvalidRequest as exc:
             logger.warning(
-                "signed grant refused", extra={"pod": pod["metadata"]["name"], "error": str(exc)}
+                "Refused a signed grant", extra={"pod": pod["metadata"]["name"], "error": str(exc)}
             )
             return None
         # A signed grant copied to another pod, or from another node, is worth nothing.
         if grant.pod_uid != uid or grant.node != self._node:
-            logger.warning("signed grant is another pod's", extra={"pod": pod["metadata"]["name"]})
+            logger.warning(
+                "Ignoring the signed grant of another pod", extra={"pod": pod["metadata"]["name"]}
+            )
             return None
         if grant.token < self._tokens.get(uid, grant.token):
-            logger.warning("signed grant is older", extra={"pod": pod["metadata"]["name"]})
+            logger.warning("Ignoring an older signed grant", extra={"pod": pod["metadata"]["name"]})
             return None
         self._tokens[uid] = grant.token
         return node_grant(grant)
@@ -230,7 +232,9 @@ class NodePods:
                     timeout_s=1.0,
                 )
             except HamiError as exc:
-                logger.warning("pod not read, its env is unknown", extra={"error": str(exc)})
+                logger.warning(
+                    "Failed to read a pod, its environment is unknown", extra={"error": str(exc)}
+                )
                 return {}
         if pod["metadata"]["uid"] != grant.pod_uid:
             return {}
@@ -254,7 +258,7 @@ class NodePods:
         try:
             await self._api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
         except HamiError as exc:
-            logger.warning("event not written", extra={"pod": pod.name, "error": str(exc)})
+            logger.warning("Failed to write an event", extra={"pod": pod.name, "error": str(exc)})
 
     def waiting_for(self, count: int) -> tuple[PodRef, ...]:
         """Pods that have not started and ask for `count` devices in one container."""

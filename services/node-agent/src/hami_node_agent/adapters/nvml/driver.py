@@ -236,12 +236,12 @@ class NvmlDriver:
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as exc:
-            logger.debug("NVML not shut down", extra={"error": str(exc)})
+            logger.debug("Failed to shut down NVML", extra={"error": str(exc)})
         self.start()
         self._by_handle.clear()
         self.cards()
         self.register_events()
-        logger.warning("driver reloaded", extra={"cards": len(self._by_handle)})
+        logger.warning("Saw the driver reload", extra={"cards": len(self._by_handle)})
 
     def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index."""
@@ -251,7 +251,7 @@ class NvmlDriver:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 facts = self._facts(index, handle)
             except pynvml.NVMLError as exc:
-                logger.error("card left out", extra={"index": index, "error": str(exc)})
+                logger.error("Ignoring a card", extra={"index": index, "error": str(exc)})
                 continue
             if facts is not None:
                 found.append(facts)
@@ -271,7 +271,7 @@ class NvmlDriver:
         # Cards that share the host's memory report none.
         memory_mib = self._fallback_memory_mib if memory is None else int(memory.total) // MIB
         if not memory_mib:
-            logger.warning("card without readable memory size left out", extra={"index": index})
+            logger.warning("Ignoring a card without readable memory size", extra={"index": index})
             return None
         return CardFacts(
             uuid=GpuUuid(text(pynvml.nvmlDeviceGetUUID(handle))),
@@ -338,7 +338,9 @@ class NvmlDriver:
                 pynvml.nvmlDeviceRegisterEvents(handle, _WANTED_EVENTS & supported, self._event_set)
             except pynvml.NVMLError as exc:
                 if exc.value in _UNSUPPORTED:
-                    logger.warning("card has no health events", extra={"uuid": uuid})
+                    logger.warning(
+                        "Failed to register for health events of a card", extra={"uuid": uuid}
+                    )
                 else:
                     self._unwatched[uuid] = f"health events can't be watched: {exc}"
 
@@ -362,7 +364,7 @@ class NvmlDriver:
             try:
                 found.append(device_sample(facts, _handle(uuid)))
             except pynvml.NVMLError as exc:
-                logger.debug("card not sampled", extra={"uuid": uuid, "error": str(exc)})
+                logger.debug("Failed to sample a card", extra={"uuid": uuid, "error": str(exc)})
         return tuple(found)
 
     def processes(self) -> dict[str, CardProcesses]:
@@ -377,7 +379,7 @@ class NvmlDriver:
                     _handle(uuid), since_us=since_us, now_us=now_us
                 )
             except pynvml.NVMLError as exc:
-                logger.debug("processes not read", extra={"uuid": uuid, "error": str(exc)})
+                logger.debug("Failed to read processes", extra={"uuid": uuid, "error": str(exc)})
         return found
 
 

@@ -240,7 +240,7 @@ def _require_mode(card: GpuUuid, handle: Any) -> None:
     if activation != pynvml.NVML_SUCCESS:
         reason = pynvml.NVMLError(activation)
         raise Conflict(f"card {card} wants a reset to change to MIG mode: {reason}")
-    logger.warning("card put into MIG mode", extra={"uuid": card})
+    logger.warning("Put a card into MIG mode", extra={"uuid": card})
 
 
 def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
@@ -306,7 +306,7 @@ def _undo(gpu: Any) -> None:
         _empty(gpu)
         pynvml.nvmlGpuInstanceDestroy(gpu)
     except pynvml.NVMLError as exc:
-        logger.warning("half-made MIG instance stays for now", extra={"error": str(exc)})
+        logger.warning("Failed to remove a half-made MIG instance", extra={"error": str(exc)})
 
 
 def _destroy(instance: Instance) -> None:

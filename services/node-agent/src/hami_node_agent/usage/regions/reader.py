@@ -374,7 +374,9 @@ class Regions:
             return
         except OSError as exc:
             self.failures["unlistable"] += 1
-            logger.warning("directories not listed", extra={"path": self._base, "error": str(exc)})
+            logger.warning(
+                "Failed to list directories", extra={"path": self._base, "error": str(exc)}
+            )
             return
         for entry in listed:
             try:
@@ -417,7 +419,8 @@ class Regions:
         self.failures[kind] += 1
         if kind != logged:
             logger.warning(
-                "region not usable", extra={"directory": name, "kind": kind, "error": str(exc)}
+                "Ignoring an unusable region",
+                extra={"directory": name, "kind": kind, "error": str(exc)},
             )
 
 

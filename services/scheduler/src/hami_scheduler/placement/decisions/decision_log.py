@@ -76,8 +76,8 @@ class DecisionQueue:
         """By id: whole clusters that wait in the queue, and how many traces share each."""
         self._outage = Outage(
             logger,
-            failed="decisions wait for the ledger",
-            again="decisions are written again",
+            failed="Retrying to write decisions: the ledger is unavailable",
+            again="Writing decisions again",
             starts_within_s=0.0,
         )
         self.dropped = 0
@@ -206,7 +206,7 @@ class DecisionQueue:
             return False
         except Exception as exc:  # noqa: BLE001 - of one row, which is found by writing each alone
             logger.warning(
-                "decisions are written one by one",
+                "Writing decisions one by one",
                 extra={"count": len(batch), "error": clip(f"{type(exc).__name__}: {exc}")},
             )
             return await self._write_each(batch)
@@ -229,7 +229,7 @@ class DecisionQueue:
             except HamiError as exc:
                 self.dropped += 1
                 logger.warning(
-                    "decision dropped", extra={"pod_uid": row.pod_uid, "error": clip(str(exc))}
+                    "Dropped a decision", extra={"pod_uid": row.pod_uid, "error": clip(str(exc))}
                 )
             batch.remove(row)
         self._outage.worked()
