@@ -54,9 +54,9 @@ def test_a_pod_without_a_name_is_called_by_what_its_name_starts_with() -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"[1]", "no JSON object"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[1]", "not a JSON object"),
         (b"{}", "apiVersion"),
         (b'{"apiVersion": "v1", "kind": "Pod"}', "apiVersion is 'v1'"),
         (b'{"apiVersion": "admission.k8s.io/v1", "kind": "Pod"}', "kind is 'Pod'"),

@@ -244,7 +244,7 @@ def test_unknown_keys_are_reported_with_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"[]", "the file: expected an object"),
         (b'{"nodeconfig": {}}', "expected a list of nodes"),
         (

@@ -317,7 +317,7 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
         pytest.param(b"{", "the body is not JSON", id="no JSON"),
         pytest.param([], "expected {", id="a list"),
         pytest.param({"pod": 3}, "pod: expected a Pod object", id="no pod"),
-        pytest.param({"pod": {}, "nodes": [3]}, "nodes: a list", id="no nodes"),
+        pytest.param({"pod": {}, "nodes": [3]}, "nodes: expected a list", id="no nodes"),
         pytest.param({"pod": {}, "nodes": [{}]}, "metadata.name", id="a nameless node"),
         pytest.param({"pod": {"spec": {"containers": 3}}}, "containers is 3", id="no list"),
         pytest.param({"pod": {"spec": {}}}, "the pod has no containers", id="no containers"),
