@@ -89,7 +89,15 @@ def test_an_annotation_that_the_filter_can_t_read_is_refused_in_one_sentence(
 
 @pytest.mark.parametrize(
     "weights",
-    ["", "slot=1", "slot=0,core=0,memory=0", "slot=-1,core=1,memory=1", "slot=a,core=1,memory=1"],
+    [
+        "",
+        "x",
+        "slot=1",
+        "slot=1,slot=1,core=1",
+        "slot=0,core=0,memory=0",
+        "slot=-1,core=1,memory=1",
+        "slot=a,core=1,memory=1",
+    ],
 )
 def test_malformed_weights_are_refused_with_what_would_be_right(weights: str) -> None:
     given_ = pod(container({GPU: 1}))
