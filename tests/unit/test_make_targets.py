@@ -38,7 +38,7 @@ def test_a_newcomer_finds_few_targets() -> None:
 
 
 def test_every_benchmark_is_on_its_page() -> None:
-    page = (ROOT / "docs" / "tests-and-benchmarks.md").read_text()
+    page = (ROOT / "tests" / "README.md").read_text()
 
     assert {"filter", "pods", "libvgpu", "node-agent", "pages", "packing"} == BENCHMARKS
     assert [name for name in BENCHMARKS if f"\n| `{name}` |" not in page] == []

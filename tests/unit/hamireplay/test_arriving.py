@@ -183,7 +183,9 @@ def test_the_mean_and_the_deviation_are_of_all_orders() -> None:
 
 
 def test_an_unknown_policy_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="policy 'bestfitt' is unknown: binpack, spread"):
+    with pytest.raises(
+        InvalidRequest, match="policy 'bestfitt' is unknown: expected binpack, spread"
+    ):
         checked("fgd,bestfitt")
 
 

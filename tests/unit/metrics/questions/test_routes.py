@@ -102,7 +102,7 @@ async def test_the_list_has_every_question_with_what_it_takes() -> None:
         ("nobody", "", 403, "nobody may not get questions.hami.io"),
         ("ann", "/drift", 403, "ann may not ask drift: it is about all namespaces"),
         ("ann", "/waiting-pods?namespace=team-b", 403, "ann may not list pods in namespace team-b"),
-        ("ann", "/what-runs-where?pod=x", 403, "it takes parameter namespace beside it"),
+        ("ann", "/what-runs-where?pod=x", 403, "add parameter namespace beside it"),
         ("operator", "/who-runs-where", 404, "did you mean what-runs-where?"),
         ("operator", "/nodes?limit=1e9", 400, "limit: '1e9' is not a number of rows"),
         ("operator", "/nodes?node=a&node=b", 400, "parameter 'node' is there more than once"),

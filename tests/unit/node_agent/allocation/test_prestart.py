@@ -387,7 +387,7 @@ async def test_where_containers_bind_late_only_the_checkpoint_will_do(
     node = Node(binds_late=True)
     node.only_listed = (a_holding("a", ids=set(IDS_A)),)
 
-    with pytest.raises(Unavailable, match="which alone has the names"):
+    with pytest.raises(Unavailable, match="the only place with the names"):
         await node.starting.check(IDS_A)
 
 

@@ -122,8 +122,12 @@ def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
         (["none"], {}, "none: no such flag"),
         (["--mig-strategy"], {}, "--mig-strategy: expected a value"),
         ([], {"GDS_ENABLED": "yes"}, "GDS_ENABLED: 'yes' is neither true nor false"),
-        (["--kubelet-socket=/x"], {}, r"--kubelet-socket: '/x': a path that ends in /device-plug"),
-        (["--kubelet-socket="], {}, "--kubelet-socket: '': a path that ends in"),
+        (
+            ["--kubelet-socket=/x"],
+            {},
+            r"--kubelet-socket: '/x': expected a path that ends in /device-plug",
+        ),
+        (["--kubelet-socket="], {}, "--kubelet-socket: '': expected a path that ends in"),
         ([], {"DEVICE_DISCOVERY_STRATEGY": "tegra"}, "'tegra': cards are found through NVML"),
         (
             [],

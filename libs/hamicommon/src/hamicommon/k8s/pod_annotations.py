@@ -46,7 +46,7 @@ class UserAnnotation(Generic[T]):
     parse: Callable[[str], T]
     """Read the value. Raises ValueError for one that makes admission refuse the pod."""
     wanted: str
-    """Right values: `... is wanted`."""
+    """Right values: `expected ...`."""
     holds: str
     """Meaning of the value, for people."""
     reader: str = "scheduler, webhook"

@@ -114,8 +114,10 @@ def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotC
 
 
 def _whole_modules(free: Sequence[GpuDevice], wanted: int) -> list[GpuDevice]:
-    """Chips of modules of which both are free, until there are `wanted`; fewer, or one more when
-    `wanted` is odd, when it can't be met. In the order given."""
+    """Return chips of modules of which both are free, until there are `wanted`, in their order.
+
+    Fewer, or one more when `wanted` is odd, when it can't be met.
+    """
     modules: dict[int, list[GpuDevice]] = {}
     for chip in free:
         modules.setdefault(chip.index // _CHIPS_PER_MODULE, []).append(chip)

@@ -108,9 +108,9 @@ def cards_of(text: str, host: str) -> tuple[GpuDevice, ...]:
         raise InvalidRequest(f"{CAPACITY} is not a JSON object of devices and profiles")
     devices, profiles = capacity.get("devices"), capacity.get("profiles")
     if not isinstance(devices, list) or not all(isinstance(entry, dict) for entry in devices):
-        raise InvalidRequest(f"{CAPACITY}: devices is no list of objects")
+        raise InvalidRequest(f"{CAPACITY}: devices is not a list of objects")
     if not isinstance(profiles, dict) or not profiles:
-        raise InvalidRequest(f"{CAPACITY}: at least one profile is wanted under profiles")
+        raise InvalidRequest(f"{CAPACITY}: expected at least one profile under profiles")
     known = [_profile(name, str(id_)) for name, id_ in profiles.items()]
     return tuple(_card(entry, known, host) for entry in devices)
 

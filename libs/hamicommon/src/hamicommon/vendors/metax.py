@@ -368,8 +368,7 @@ class MetaxSgpu(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return the standard request; the pod's class, policy and flag must be some that there
-        are.
+        """Return the standard request; check the pod's class, policy and flag.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -484,7 +483,7 @@ def _cards(text: str) -> tuple[GpuDevice, ...]:
     except (ValueError, RecursionError) as exc:
         raise InvalidRequest(f"{REGISTER} is not JSON: {exc}") from exc
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InvalidRequest(f"{REGISTER} is no JSON list of objects")
+        raise InvalidRequest(f"{REGISTER} is not a JSON list of objects")
     return tuple(_card(entry, index) for index, entry in enumerate(entries))
 
 
@@ -517,6 +516,6 @@ def _field(entry: Mapping[str, Any], name: str, absent: Any, index: int) -> Any:
     value = absent if value is None else value
     if type(value) is not type(absent) or (type(value) is int and not -1 <= value <= INT32_MAX):
         raise InvalidRequest(
-            f"{name} of {REGISTER}[{index}] is {value!r}: a value such as {absent!r} is wanted"
+            f"{name} of {REGISTER}[{index}] is {value!r}: expected a value such as {absent!r}"
         )
     return value

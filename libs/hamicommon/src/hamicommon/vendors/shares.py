@@ -197,7 +197,7 @@ class Amd(Vendor):
     alive_while_listed = True
 
     def _core_percent(self, container: Json, names: ResourceNames) -> int:
-        wanted = "a whole number from 1 to 100, the share of a card's compute units,"
+        wanted = "a whole number from 1 to 100, the share of a card's compute units"
         percent = amounts.whole(
             container, names.core, low=1, top=100, wanted=wanted, limits_only=True
         )
@@ -257,7 +257,7 @@ class Mthreads(Vendor):
         if not count:
             return None
         memory = self._memory_mib(container, names) // count
-        wanted = f"a whole number, {self.cores_per_card} for each card,"
+        wanted = f"a whole number, {self.cores_per_card} for each card"
         cores = amounts.whole(container, names.core, top=INT32_MAX, wanted=wanted)
         return DeviceRequest(
             vendor=self.name,
@@ -302,12 +302,12 @@ class Mthreads(Vendor):
 
     def _check_size(self, container: Json) -> None:
         sizes, resource = ", ".join(map(str, self.sizes)), self.resources.memory
-        wanted = f"one of {sizes}, in units of {self.memory_factor} MiB,"
+        wanted = f"one of {sizes}, in units of {self.memory_factor} MiB"
         top = max(self.sizes)
         size = amounts.whole(container, resource, top=top, wanted=wanted, limits_only=True)
         if size not in self.sizes:
             name = container.get("name", "")
-            raise InvalidRequest(f"container {name!r}: {resource} is {size}: {wanted} is wanted")
+            raise InvalidRequest(f"container {name!r}: {resource} is {size}: expected {wanted}")
 
     def _write_whole(self, container: Json, count: int) -> None:
         """Write all cores and memory of so many cards to the limits."""

@@ -53,7 +53,7 @@ def preempt(
 def _one_pod(file: str, namespace: str) -> Json:
     pods = pods_of(file, namespace)
     if len(pods) != 1:
-        raise InvalidRequest(f"{file} holds {len(pods)} pods: one is wanted")
+        raise InvalidRequest(f"{file} holds {len(pods)} pods: expected one")
     return pods[0]
 
 

@@ -100,7 +100,7 @@ class PreemptionPreviews:
         if isinstance(pod, dict):
             return pod
         if not (isinstance(namespace, str) and isinstance(name, str) and namespace and name):
-            raise InvalidRequest('{"pod": Pod} is wanted, or {"namespace": ..., "name": ...}')
+            raise InvalidRequest('expected {"pod": Pod}, or {"namespace": ..., "name": ...}')
         found = await self.pod_api.get(namespace, name)
         node = (found.get("spec") or {}).get("nodeName")
         if node:

@@ -115,6 +115,6 @@ async def test_an_api_server_that_is_away_in_between_is_asked_again(
         await until_over(cast(Any, api), "hami-system", ["hami-scheduler"], "p")
 
     assert [record.getMessage() for record in caplog.records] == [
-        "waiting for the roll-out: the API server can't be asked: no answer in 10 s",
-        "waiting for the roll-out: the API server can't be asked: roles are not read yet",
+        "Waiting for the rollout: the API server can't be asked: no answer in 10 s",
+        "Waiting for the rollout: the API server can't be asked: roles are not read yet",
     ]

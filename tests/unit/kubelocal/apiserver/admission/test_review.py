@@ -105,7 +105,7 @@ def test_a_patch_applies_to_a_copy() -> None:
     response = {"patch": base64.b64encode(orjson.dumps(steps)).decode()}
     assert review.patched(response, body)["metadata"]["labels"] == {"x": "y"}
     assert body == {"metadata": {"name": "a"}}
-    with pytest.raises(BadAnswer, match="no JSON patch"):
+    with pytest.raises(BadAnswer, match="not a JSON patch"):
         review.patched({"patch": "%%%"}, body)
 
 

@@ -222,8 +222,10 @@ class Vendor:
         return ""
 
     def hide_cards(self, container: Json) -> None:
-        """Write into a container that asks for no card what keeps the runtime from showing it any,
-        where the device configuration wants that (`overwriteEnv`)."""
+        """Write what keeps the runtime from showing cards to a container that asks for none.
+
+        Only if the device configuration wants that (`overwriteEnv`).
+        """
 
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
@@ -256,8 +258,7 @@ class Vendor:
         return amounts.cores(container, names.core, default=default, limits_only=self.limits_only)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow: by the lists of types and uuids that the vendor
-        has."""
+        """Return the cards that the annotations allow, by the vendor's lists of types and uuids."""
 
         def entries(key: str) -> tuple[str, ...]:
             return keys.split_list(annotations.get(key, "")) if key else ()

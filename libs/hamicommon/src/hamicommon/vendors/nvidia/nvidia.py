@@ -231,7 +231,7 @@ class Nvidia(Vendor):
         return tuple(found)
 
     def _percent(self, container: Json, *, low: int = 0, top: int = 100) -> int | None:
-        wanted = "a whole number from 1 to 100, the share of a card's memory,"
+        wanted = "a whole number from 1 to 100, the share of a card's memory"
         name = self.config.resource_memory_percentage_name
         return amounts.whole(container, name, low=low, top=top, wanted=wanted)
 
@@ -244,7 +244,7 @@ class Nvidia(Vendor):
         return min(percent, 100) if percent and percent > 0 else None
 
     def _cores(self, container: Json) -> int | None:
-        wanted = "a whole number from 0 to 100, the share of a card's cores,"
+        wanted = "a whole number from 0 to 100, the share of a card's cores"
         name = self.config.resource_core_name
         return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
 
