@@ -89,6 +89,7 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
         (folder / "image" / "psutil.py").write_text("raise ImportError('not in the image')\n")
         node.prepare()
         control = await stack.enter_async_context(open_control(nats_url))
+        control.agent_state = node.state
         kubelet = Kubelet(node)
         await kubelet.start()
         stack.push_async_callback(kubelet.stop)
