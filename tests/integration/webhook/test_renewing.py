@@ -170,6 +170,49 @@ async def test_every_certificate_of_the_manifests_is_renewed_before_its_end(
             assert list(purpose) == [ExtendedKeyUsageOID.SERVER_AUTH]
 
 
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_certificate_stays_while_its_authority_is_trusted(
+    cluster: Cluster, settings: RenewalSettings, registered: bool
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        if registered:
+            await register(api)
+        await renew(api, settings, NOW)
+        before = {name: await held(api, f"{name}-tls") for name in LEAVES}
+        old = await held(api, "hami-ca")
+        await api.delete("/api/v1/namespaces/hami-system/secrets/hami-ca")
+
+        await renew(api, settings, NOW)
+
+        after = {name: await held(api, f"{name}-tls") for name in LEAVES}
+        new = await held(api, "hami-ca")
+        # Only the webhook's configuration shows that the old one was trusted.
+        issuer = old if registered else new
+        assert (after == before) is registered
+        for leaf in after.values():
+            leaf.verify_directly_issued_by(issuer)
+        bundle = await api.get("/api/v1/namespaces/hami-system/configmaps/hami-ca")
+        trusted = x509.load_pem_x509_certificates(bundle["data"]["ca.crt"].encode())
+        assert trusted == ([new, old] if registered else [new])
+
+
+async def test_a_certificate_without_a_name_of_its_server_is_made_again(
+    cluster: Cluster, settings: RenewalSettings
+) -> None:
+    async with open_kube_api(cluster.kubeconfig) as api:
+        await renew(api, settings, NOW)
+        other = await api.get("/api/v1/namespaces/hami-system/secrets/hami-redis-tls")
+        path = "/api/v1/namespaces/hami-system/secrets/hami-nats-tls"
+        await api.replace(path, {**await api.get(path), "data": other["data"]})
+
+        await renew(api, settings, NOW)
+
+        names = (await held(api, "hami-nats-tls")).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        assert "hami-nats.hami-system.svc" in names.value.get_values_for_type(x509.DNSName)
+
+
 async def test_where_something_else_renews_nothing_is_made(cluster: Cluster) -> None:
     async with open_kube_api(cluster.kubeconfig) as api:
         await renew(api, RenewalSettings(issue=False), NOW)
