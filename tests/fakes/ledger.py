@@ -87,6 +87,8 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         wanted = wanted_by(draft, self._rules)
         if self._live_of(draft.pod_uid) is not None:
             raise Conflict(f"pod {draft.pod_uid} has a grant already")
+        if draft.allocation_id in self._allocations:
+            raise Conflict(f"allocation {draft.allocation_id} exists already")
         if entry.guarded:
             self._check_quota(draft.namespace, draft.quota)
             self._check(node, wanted)

@@ -2,16 +2,15 @@
 
 import asyncio
 
-from hami_scheduler.background_queue import MAX_DELAY_S
-
 from tests.simulation import fake_time
+from tests.simulation.cluster.replica import SETTINGS
 from tests.simulation.model import Broken
 from tests.simulation.world import World
 
 SETTLED_WITHIN_S = 30.0
 """Simulated seconds of promise LIVE-2; a binding without a result ends by then too."""
-ANNOUNCED_WITHIN_S = MAX_DELAY_S + 0.5
-"""Delay after a step until other replicas know of it."""
+COMPARED_WITHIN_S = SETTINGS.reconcile_s + 1.0
+"""Time within which every replica compares its view with the ledger."""
 
 
 async def settle(world: World) -> None:
@@ -54,15 +53,18 @@ async def _empty(world: World) -> None:
 
 
 async def _until_views_agree(world: World) -> None:
-    """A deadline may have passed a moment ago, and what it changed is announced after a while
-    where somebody waits for a decision or a binding (`BackgroundQueue.until_idle`)."""
+    """Wait until each replica has compared its view with the ledger once more.
+
+    The active one follows its own commits. Which it was changes with what is paused and killed,
+    and the others only compare.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         try:
             _check_views(world)
         except Broken:
-            if loop.time() - began > ANNOUNCED_WITHIN_S:
+            if loop.time() - began > COMPARED_WITHIN_S:
                 raise
         else:
             return

@@ -307,3 +307,17 @@ async def test_further_annotations_of_its_pod_are_kept_while_it_is_live(harness:
     assert await harness.history("p") == before
     await harness.advance("p", S.RELEASED)
     assert not await harness.store.annotate(bound.id, bound.token, {"b": "3"})
+
+
+async def test_a_grant_that_has_ended_is_not_begun_again_under_its_id(harness: Harness) -> None:
+    """Two calls of /bind for one placement: the second comes after the first has failed."""
+    await harness.add(card("0"))
+    placed = draft("p", container(("0", 400, 30)))
+    await harness.store.begin(placed)
+    await harness.advance("p", S.FAILED)
+
+    with pytest.raises(Conflict):
+        await harness.store.begin(placed)
+
+    assert await harness.used("0") == (0, 0, 0)
+    assert (await harness.store.begin(draft("p", container(("0", 400, 30))))).sequence == 3

@@ -18,7 +18,6 @@ from typer.main import get_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NEW_NAMES = {"capacity": "fits"}
 """Verbs under the name that pages have -> the name that hamictl may still have."""
 BLOCKS = re.compile(r"^```(?:sh|console|text)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ )?(hamictl .*)$", re.MULTILINE)
@@ -43,7 +42,7 @@ def test_a_command_has_a_verb_and_options_that_there_are(page: str, line: str) -
     while hasattr(command, "list_commands") and arguments and not arguments[0].startswith("-"):
         name = arguments.pop(0)
         known = command.list_commands(context)
-        found = name if name in known else NEW_NAMES.get(name, name)
+        found = name
         assert found in known, f"{page}: {line}"
         command = command.get_command(context, found)
     options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
