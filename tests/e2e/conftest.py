@@ -100,14 +100,15 @@ def cluster_kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-SHARED = pytest.StashKey[ExitStack]()
+SHARED = pytest.StashKey[list[ExitStack]]()
+"""One of each folder."""
 
 
 @pytest.fixture(scope="session")
 def shared(pytestconfig: pytest.Config) -> Iterator[ExitStack]:
     """Systems that end with the last case of their folder."""
     with ExitStack() as stack:
-        pytestconfig.stash[SHARED] = stack
+        pytestconfig.stash.setdefault(SHARED, []).append(stack)
         yield stack
 
 
@@ -123,8 +124,8 @@ def pytest_runtest_teardown(
 
 def end_shared(config: pytest.Config) -> None:
     """End the systems that cases share."""
-    if SHARED in config.stash:
-        config.stash[SHARED].close()
+    for stack in config.stash.get(SHARED, []):
+        stack.close()
 
 
 @contextmanager
