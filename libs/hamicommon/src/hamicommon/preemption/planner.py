@@ -41,7 +41,7 @@ class Holder:
     node: NodeName
     priority: int
     held: tuple[PodHolding, ...]
-    """Its footprint on each of its cards."""
+    """Footprint of the pod on each of its cards."""
     started_at: datetime | None = None
     owner: str = ""
     """Such as `Job train-3`; empty: nothing would make it again."""
@@ -50,7 +50,7 @@ class Holder:
     shield: str = ""
     """Which pods like it may not end, after "pods " (`of DaemonSets`); empty: it may."""
     is_ending: bool = False
-    """It is being deleted, so its cards are on their way back without a plan."""
+    """Whether the pod is being deleted: its cards come back without a plan."""
 
     @property
     def memory_mib(self) -> int:
