@@ -138,7 +138,7 @@ class Activity:
         raise StandingBy(f"this replica stands by: {self.lease.explain()}")
 
     async def wait(self) -> None:
-        """Return when this replica is active, which a caller may know before it does.
+        """Wait until this replica is active; kube-scheduler may ask before the Lease is seen here.
 
         Raises: StandingBy when it does not become so in time.
         """

@@ -43,7 +43,10 @@ def test_a_postgres_that_starts_later_is_waited_for(
         job(service.dsn, tmp_path) as (process, log),
     ):
         wait(
-            lambda: "waiting for the server" in log.read_text() or process.poll() is not None,
+            lambda: (
+                "Waiting for Postgres to accept connections" in log.read_text()
+                or process.poll() is not None
+            ),
             "the job finds no server",
         )
         assert process.poll() is None, log.read_text()
@@ -51,8 +54,11 @@ def test_a_postgres_that_starts_later_is_waited_for(
 
         assert process.wait(PATIENCE_S) == 0, log.read_text()
 
-    assert re.search(r"waiting for the server: Postgres at .* can't be reached", log.read_text())
-    assert "the schema is ready; after the roll-out: nothing" in log.read_text()
+    assert re.search(
+        r"Waiting for Postgres to accept connections: Postgres at .* can't be reached",
+        log.read_text(),
+    )
+    assert "The schema is ready; left for after the rollout: nothing" in log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -76,4 +82,4 @@ def test_what_no_wait_changes_ends_the_job_at_once(
         assert the_job([str(MIGRATIONS)]) == 1
 
     assert sentence in caplog.text
-    assert "waiting for the server" not in caplog.text
+    assert "Waiting for Postgres to accept connections" not in caplog.text

@@ -268,8 +268,8 @@ def test_use_that_is_not_brought_has_the_date_of_the_last() -> None:
     state = a_state(a_node("n1", a_card()), use={"GPU-n1-0": measured})
     [known] = notices(state, Away(events=AGO), NOW)
     [never] = notices(STATE, Away(events=AGO), NOW)
-    assert "use is of 2026-11-20 14:00:00 UTC" in known.text
-    assert "use was never measured" in never.text
+    assert "Use was last measured at 2026-11-20 14:00:00 UTC or soon after;" in known.text
+    assert "Use was never measured;" in never.text
 
 
 def test_silent_agents_are_named_with_when_they_were_heard_the_longest_silent_first() -> None:

@@ -21,7 +21,7 @@ def settings(**more: Any) -> Settings:
         ({"mig_strategy": "mixed"}, "mig_strategy mixed offers MIG instances that are there"),
         (
             {"device_list_strategy": "envvar,cdi-cri,cdi-annotations"},
-            "device_list_strategy cdi-annotations, cdi-cri names devices that a CDI file describes",
+            "device_list_strategy cdi-annotations, cdi-cri does not work with operating_mode mig",
         ),
     ],
 )

@@ -3,8 +3,8 @@
 The linear program: with as few cards as possible, cut the slices of the mix in their shares
 (cutting stock; Gilmore and Gomory 1961). The dual price of a slice is the part of a card that it
 really costs: 81 % cost a whole card where nothing small enough comes to fill the rest, 47 % half a
-card. A remainder is worth what the dearest slices that fit into it cost (an unbounded knapsack);
-what it has beyond that is lost. Sizes are percent of a card.
+card. A remainder is worth the highest total price of slices that fit into it (an unbounded
+knapsack); what it has beyond that is lost. Sizes are percent of a card.
 
 Where slices ask for cores and memory in different proportions, both are cut at once: a card with
 few cores left is not lost as long as slices of memory come.
@@ -47,7 +47,7 @@ class Cuts:
         self._memory_after = np.where(left_memory < 0, -1, self._memory_at[left_memory])
 
     def best(self, prices: Float64) -> tuple[float, Float64]:
-        """Return the worth of the dearest way of cutting a card, and its slices by kind."""
+        """Return the highest total price of slices cut from a card, and their number by kind."""
         worth, taken = self._cut(prices)
         column, core, memory = np.zeros(len(prices)), len(self._cores) - 1, len(self._memories) - 1
         while worth[core, memory] > 0:
@@ -65,7 +65,7 @@ class Cuts:
         return float(worth[len(self._cores) - 1, len(self._memories) - 1]), column
 
     def worth(self, prices: Float64) -> Float64:
-        """(101, 101): worth of the dearest slices that fit into the cores and the memory left."""
+        """Return the highest price of slices that fit: (101, 101), by cores and memory left."""
         worth, _ = self._cut(prices)
         found: Float64 = worth[self._core_at[:, None], self._memory_at]
         return found

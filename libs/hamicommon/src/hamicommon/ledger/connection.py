@@ -73,7 +73,7 @@ async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None
                 raise
             if str(exc) != logged:
                 logged = str(exc)
-                logger.info("Waiting for the server: %s", exc)
+                logger.info("Waiting for Postgres to accept connections: %s", exc)
             await asyncio.sleep(RETRY_S)
         else:
             await connection.close(timeout=settings.connect_timeout_s)

@@ -181,7 +181,7 @@ class TopScreen(App[None]):
         self._draw()
 
     def action_help(self) -> None:
-        """Shows the keys, or hides them; `h` after `o` is an order."""
+        """Show or hide the list of keys; after `o`, take `h` as the order instead."""
         if self._ordering:
             self._sort, self._ordering = SORTS["h"], False
             self._draw()

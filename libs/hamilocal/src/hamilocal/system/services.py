@@ -70,7 +70,7 @@ SCHEDULER_NAME = "hami-scheduler"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Input of every spec below."""
+    """Input of the functions below, each of which describes one process."""
 
     layout: Layout
     project: Project

@@ -351,12 +351,16 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
         )
     if away.events is not None and now - away.events >= RESTART_GRACE:
         measured = max((use.at for use in state.use.values()), default=None)
-        until = "was never measured" if measured is None else f"is of {moment(measured)}"
+        until = (
+            "was never measured"
+            if measured is None
+            else f"was last measured at {moment(measured)} or soon after"
+        )
         found.append(
             Notice(
                 "events",
-                f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date;"
-                f" use {until} or soon after, and newer reports are taken in when it is back.",
+                f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date."
+                f" Use {until}; newer reports are read when it is back.",
             )
         )
     found.extend(_silent_agents(state, now))

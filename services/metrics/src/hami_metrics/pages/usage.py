@@ -29,7 +29,8 @@ MAX_FINE_HOURS = 24
 MAX_FINE_NODES = 100
 """A larger cluster's own chart takes one bucket in three, which bounds what is read."""
 USE_TTL = timedelta(minutes=2)
-"""The feed reads samples of the last 90 s twice a minute; older use is no last point."""
+"""Age from which a sample is left out of a chart's last point: the feed reads samples of the last
+90 s, twice a minute."""
 KINDS = ("node", "pod", "namespace", "card")
 MIB_PER_GIB = 1024
 

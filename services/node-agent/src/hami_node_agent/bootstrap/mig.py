@@ -37,8 +37,8 @@ def require_possible(settings: Settings) -> None:
     by_cdi = ", ".join(sorted(cdi.intersection(settings.device_list_strategy)))
     if by_cdi:
         raise InvalidRequest(
-            f"device_list_strategy {by_cdi} names devices that a CDI file describes, and "
-            "operating_mode mig makes its instances without one: set envvar or volume-mounts"
+            f"device_list_strategy {by_cdi} does not work with operating_mode mig, which makes "
+            "MIG instances that no CDI file describes: set envvar or volume-mounts"
         )
 
 

@@ -200,7 +200,10 @@ class LimitChecker:
                 answers = dict.fromkeys(new & held, _ELSEWHERE)
                 answers |= await self._by_claims(new - held)
             except Unavailable as exc:
-                logger.warning("Failed to ask the kubelet", extra={"error": str(exc)})
+                logger.warning(
+                    "Failed to ask the kubelet which containers hold cards, retrying",
+                    extra={"error": str(exc)},
+                )
                 # Asked again with the next look.
                 return replace(facts, elsewhere=dict.fromkeys(suspects, _NOT_ASKED))
             self._asked |= {owner: (now_s, text) for owner, text in answers.items()}

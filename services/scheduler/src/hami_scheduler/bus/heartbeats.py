@@ -110,7 +110,9 @@ class AgentLiveness:
         )
         self.silent = self.mute.union(self._unanswered)
         if self.silent != before:
-            logger.info("Noticed silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
+            logger.info(
+                "Updated the list of silent node-agents", extra={"nodes": sorted(self.silent)[:20]}
+            )
         if before - self.silent:
             self.on_heard_again()
 

@@ -209,7 +209,10 @@ class Bind:
         try:
             await self.state.refresh()
         except HamiError as exc:
-            logger.warning("Failed to read the ledger again", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to reread the ledger after it refused a placement",
+                extra={"error": str(exc)},
+            )
 
     def _count_binding(self) -> None:
         self.outcomes.instruments.transitions.labels(AllocationState.BINDING.value).inc()

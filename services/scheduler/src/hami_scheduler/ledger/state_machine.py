@@ -153,11 +153,13 @@ def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
 
 def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transition | None:
     if allocation.state in _UNBOUND and node != allocation.node:
-        return Transition(State.RELEASED, f"the pod was bound to {node} past this grant")
+        return Transition(
+            State.RELEASED, f"the pod was bound to {node} instead of {allocation.node}"
+        )
     if allocation.state is State.BINDING:
         return Transition(State.BOUND, FOUND_BOUND)
     if allocation.state is State.RESERVED:
-        return Transition(State.RELEASED, "the pod was bound past the extender")
+        return Transition(State.RELEASED, "the pod was bound without the extender")
     if allocation.state is State.BOUND and facts.started:
         return Transition(State.ALLOCATED, "its containers were seen")
     answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent

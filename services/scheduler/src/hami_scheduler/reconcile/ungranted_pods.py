@@ -2,7 +2,7 @@
 
 In: a pod that asks for our cards, met by the reconciler. A grant that the ledger lost is entered
 again (`restore.py`; that of a pod that runs by ResourceClaims from the claims, `adoption/`); a pod
-that was bound past the scheduler gets one event with what to change.
+that was bound without the scheduler gets one event with what to change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CLASS = "pod-without-grant"
 CLAIMS_REASON = "entered again from what is allocated to its ResourceClaims"
 UNMANAGED_TEXT = (
-    "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
+    "this pod was bound to node {node} without the scheduler {scheduler} and has no grant: its "
     "containers don't start; remove spec.nodeName and set spec.schedulerName: {scheduler}; a pod "
     "that HAMi started is taken over by `hamictl adopt`"
 )

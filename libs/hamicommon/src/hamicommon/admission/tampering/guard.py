@@ -2,8 +2,8 @@
 
 In: a pod as raw JSON of any shape, and what its namespace may do; out: `Finding`s. Pure. In pods
 that ask for cards all containers are judged, init, sidecar and ephemeral ones too; in other pods
-only what takes cards from the runtime past the scheduler, and there a privileged container is let
-be, because it has every device of its node anyway. docs/admission.md has the tables.
+only what takes cards from the runtime and bypasses the scheduler, and there a privileged container
+is let be, because it has every device of its node anyway. docs/admission.md has the tables.
 """
 
 from __future__ import annotations

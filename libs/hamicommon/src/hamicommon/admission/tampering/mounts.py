@@ -120,7 +120,7 @@ class MountRules:
         """Return why a mount is wrong; empty: it is not."""
         reached = self._reached(path)
         if reached is not None and reached in self._requests:
-            return "asks the runtime for cards past the scheduler; ask for their resource"
+            return "asks the runtime for cards and bypasses the scheduler; ask for their resource"
         if not wants:
             return ""
         if reached is not None:
