@@ -89,7 +89,7 @@ def test_the_address_of_the_pages_is_the_first_line_and_sigterm_is_the_end(
     again = hamictl(folder, "up", "--detach", "--no-demo", "--nodes", "0").splitlines()
 
     assert again[0] == line
-    found = re.fullmatch(r"pages: (\S+) \(for this machine alone\)", line)
+    found = re.fullmatch(r"pages: (\S+) \(on this machine only\)", line)
     assert found is not None
     assert httpx.get(found[1], timeout=30).status_code == 200
     ends_on(signal.SIGTERM, up, folder)
