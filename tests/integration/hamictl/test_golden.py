@@ -55,6 +55,7 @@ WRITE = "HAMI_WRITE_GOLDEN" in os.environ
 ELSEWHERE = {
     **dict.fromkeys(("up", "down", "apply", "delete", "doctor"), "tests/e2e"),
     "explain": "tests/unit/hamictl/view/test_explanation.py",
+    "preempt": "tests/e2e/test_preemption_preview.py",
     "capacity": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
     "simulate": "tests/unit/hamictl/commands/test_simulate.py",

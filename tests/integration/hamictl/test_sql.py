@@ -58,5 +58,5 @@ async def test_without_the_role_in_the_database_the_query_is_refused(
 ) -> None:
     monkeypatch.setattr(asked, "READER", "hami_nobody")
 
-    with pytest.raises(InvalidRequest, match="no role hami_nobody, as which queries run"):
+    with pytest.raises(InvalidRequest, match="lacks the role hami_nobody, as which queries run"):
         await asked._query("select 1")
