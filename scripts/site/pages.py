@@ -22,7 +22,7 @@ OUTSIDE = (
 )
 """Pages elsewhere in the repository than in docs/; on the site they have the same path."""
 _FIRST = ("tasks.md", "troubleshooting.md", "operations.md", "quick-start.md", "helm.md")
-"""What people who search usually want to do."""
+"""Pages that people who search usually want."""
 _LAST = ("adr/", "reference/", "CHANGELOG.md", "CONTRIBUTING.md", "native/", "tests/", "libs/")
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^()\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hamicommon.k8s.types import Json
 
-from tests.e2e.system import System, a_pod, hamictl, slice_of
+from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 CARDS = 12
@@ -45,12 +45,12 @@ def test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run(
     manifest = tmp_path / "urgent.yaml"
     manifest.write_text(yaml.safe_dump(urgent))
 
-    planned = json.loads(hamictl(system.folder, "preempt", "-f", str(manifest), "-o", "json"))
+    found = json.loads(hamictl(system.folder, "preempt", "-f", str(manifest), "-o", "json"))
 
-    assert planned["priority"] == 1000
-    assert [len(plan["victims"]) for plan in planned["plans"]] == [1, 1]
-    assert len({plan["node"] for plan in planned["plans"]}) == 2
-    [victim] = planned["plans"][0]["victims"]
+    assert found["priority"] == 1000
+    assert [len(plan["victims"]) for plan in found["plans"]] == [1, 1]
+    assert len({plan["node"] for plan in found["plans"]}) == 2
+    [victim] = found["plans"][0]["victims"]
     assert victim["priority"] == 10
     assert system.create(urgent).status_code == 201
     system.wait_for_reason("urgent")
@@ -61,7 +61,7 @@ def test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run(
     assert len([pod for pod in system.pods() if pod["status"]["phase"] == "Running"]) == CARDS
     system.delete(victim["pod"].removeprefix("default/"))
     system.wait_for_phase("urgent", "Running", timeout_s=60)
-    [card] = planned["plans"][0]["cards"]
+    [card] = found["plans"][0]["cards"]
     held = system.sql(
         "SELECT d.device_uuid FROM allocations a JOIN allocation_devices d"
         " ON d.allocation_id = a.id WHERE a.pod_name = 'urgent' AND a.ended_at IS NULL"
@@ -69,12 +69,59 @@ def test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run(
     assert held.strip() == card["uuid"]
 
 
+def test_a_plan_goes_round_cordoned_nodes_and_a_pod_that_never_preempts_has_none(
+    system: System, classes: None
+) -> None:
+    holder = a_pod("batch-0", slice_of(80_000))
+    holder["spec"]["priorityClassName"] = "batch"
+    nodes = [node["metadata"]["name"] for node in system.get("/api/v1/nodes")["items"]]
+    system.run(*(dict(holder, metadata={"name": f"batch-{n}"}) for n in range(CARDS)))
+    closed = nodes[:-1]
+    try:
+        for node in closed:
+            set_unschedulable(system, node, closed=True)
+        wait(
+            lambda: (
+                planned(system, urgent_pod("late", slice_of(40_000)))["plans"][0]["node"]
+                == nodes[-1]
+            ),
+            "the plan to leave out the cordoned nodes",
+        )
+        answer = planned(system, urgent_pod("late", slice_of(40_000)))
+        assert len(answer["plans"]) == 1
+        assert "nodes that are cordoned: 2 not considered" in answer["notes"]
+    finally:
+        for node in closed:
+            set_unschedulable(system, node, closed=False)
+    polite = urgent_pod("polite", slice_of(40_000))
+    polite["spec"]["preemptionPolicy"] = "Never"
+
+    refused = planned(system, polite)
+
+    assert refused["plans"] == []
+    assert refused["summary"] == "no plan: the pod's preemptionPolicy is Never"
+
+
+def planned(system: System, pod: Json) -> Json:
+    answer = httpx.post(f"{system.scheduler_url}/v1/preempt", json={"pod": pod}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def set_unschedulable(system: System, node: str, *, closed: bool) -> None:
+    answer = system.api.patch(
+        f"/api/v1/nodes/{node}",
+        json={"spec": {"unschedulable": closed}},
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
+    assert answer.status_code == 200, answer.text
+
+
 def test_a_pod_of_no_higher_priority_has_no_plan(system: System, classes: None) -> None:
     holder = a_pod("equal", slice_of(80_000))
     holder["spec"]["priorityClassName"] = "urgent"
     system.run(holder)
-    body = {"pod": urgent_pod("late", slice_of(100_000))}
-    answer = httpx.post(f"{system.scheduler_url}/v1/preempt", json=body, timeout=30).json()
+    answer = planned(system, urgent_pod("late", slice_of(100_000)))
 
     assert answer["plans"] == []
     assert "no plan" in answer["summary"]

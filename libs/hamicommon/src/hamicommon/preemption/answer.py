@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from hamicommon.domain.ids import GpuUuid
@@ -21,7 +22,7 @@ def as_json(
     budgets: Mapping[str, int],
     now: datetime,
     may_preempt: bool,
-    silent_nodes: int,
+    closed: Mapping[str, int],
 ) -> Json:
     """Write the answer.
 
@@ -32,19 +33,20 @@ def as_json(
         budgets: evictions that each PodDisruptionBudget allows.
         now: for how long victims have run.
         may_preempt: False: the pod's preemptionPolicy is Never.
-        silent_nodes: nodes that were left out because their agents are silent.
+        closed: nodes that were left out, by the reason (`are cordoned`).
     """
     notes = [f"pods {reason}: {number} not considered" for reason, number in _most(found.left_out)]
-    if silent_nodes:
-        notes.append(f"nodes whose agent is silent: {silent_nodes} not considered")
+    notes += [
+        f"nodes that {why}: {number} not considered" for why, number in closed.items() if number
+    ]
     if not found.is_complete:
         notes.append(
             f"{found.nodes_searched} of {found.nodes_possible} possible nodes were searched, those "
             "where the pod lacks the least first"
         )
-    if not may_preempt:
-        notes.append("the pod's preemptionPolicy is Never, so no pod may be ended for it")
     notes.append(HOST_NOTE)
+    if not may_preempt and not found.fits_now:
+        found = replace(found, plans=(), problem="the pod's preemptionPolicy is Never")
     return {
         "priority": priority,
         "fits_now": found.fits_now,
@@ -61,7 +63,7 @@ def _most(left_out: Mapping[str, int]) -> Iterable[tuple[str, int]]:
 def summary_of(found: Preview, view: ClusterView) -> str:
     """Return the best plan in one sentence, or why there is none."""
     if found.fits_now:
-        return "fits now: no pod has to end"
+        return "fits now: no pod has to end; if it waits, `hamictl explain` has the reason"
     if not found.plans:
         return f"no plan: {found.problem}"
     plan = found.plans[0]

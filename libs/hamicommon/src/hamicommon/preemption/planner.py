@@ -2,11 +2,11 @@
 
 In: the request, its priority, the cards, and every pod that holds some of them; out: a `Preview`
 with the cheapest plan and the next best one, on another node. Pure but for the clock. The engine
-has the last word on every plan, so it holds for every vendor and every rule; no victim of a plan
+is asked about every plan, so it holds for every vendor and every rule; no victim of a plan
 can be left out. The order of plans is kube-scheduler's: victims of low priority, then few of them.
 
 The search changes the counters of the view that it is given and puts them back, so nobody else may
-read the view meanwhile.
+read the view until it returns.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ async def _apply(files: list[str], namespace: str) -> None:
             for pod in manifest.pods:
                 refused += not await _applied(api, pod)
             for name in manifest.left_out:
-                console.print(f"{name} skipped: hamictl applies pods and pod templates only")
+                console.print(f"{name} skipped: hamictl applies pods only; use kubectl apply")
     if refused:
         raise typer.Exit(1)
 

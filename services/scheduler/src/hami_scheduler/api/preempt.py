@@ -6,7 +6,7 @@ event loop (`bootstrap/simulating.py`), on the ledger's cards.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -50,7 +50,8 @@ class PreemptionQuestion:
     wish: Wish
     holders: Sequence[Holder]
     budgets: Mapping[str, int]
-    silent: Collection[NodeName]
+    closed: Mapping[str, frozenset[NodeName]]
+    """Nodes that take no pod now, by the reason: `is silent`, `is cordoned`."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -65,6 +66,8 @@ class PreemptionPreviews:
     nodes: Callable[[], Collection[NodeName]]
     silent: Callable[[], Collection[NodeName]]
     """Nodes whose agents are silent."""
+    node_objects: Callable[[], Iterable[JsonMapping]]
+    """Nodes of the node watch."""
     protected: Sequence[str]
     plan: Callable[[PreemptionQuestion], Awaitable[bytes]]
     is_on: bool = True
@@ -83,6 +86,11 @@ class PreemptionPreviews:
         wish = wish_of(pod, await self._list(PRIORITY_CLASSES))
         budgets = await self._list(BUDGETS)
         protected = protected_namespaces(await self._list(NAMESPACES), self.protected)
+        cordoned = frozenset(
+            NodeName(node["metadata"]["name"])
+            for node in self.node_objects()
+            if (node.get("spec") or {}).get("unschedulable")
+        )
         rows = await self.queries.held_at(datetime.now(UTC), sorted(self.nodes()), "")
         return await self.plan(
             PreemptionQuestion(
@@ -90,7 +98,10 @@ class PreemptionPreviews:
                 wish=wish,
                 holders=holders_of(rows, self.pods, budgets, protected),
                 budgets=budget_room(budgets),
-                silent=frozenset(self.silent()),
+                closed={
+                    "are cordoned": cordoned,
+                    "have a silent agent": frozenset(self.silent()) - cordoned,
+                },
             )
         )
 
@@ -101,7 +112,10 @@ class PreemptionPreviews:
             return pod
         if not (isinstance(namespace, str) and isinstance(name, str) and namespace and name):
             raise InvalidRequest('expected {"pod": Pod}, or {"namespace": ..., "name": ...}')
-        found = await self.pod_api.get(namespace, name)
+        try:
+            found = await self.pod_api.get(namespace, name)
+        except NotFound:
+            raise NotFound(f"pod {namespace}/{name} does not exist") from None
         node = (found.get("spec") or {}).get("nodeName")
         if node:
             raise InvalidRequest(f"pod {namespace}/{name} is on node {node} already")
@@ -125,7 +139,7 @@ def planned(
     if not wants:
         raise InvalidRequest("the pod asks for no card: kube-scheduler's own preemption is for it")
     now = datetime.now(UTC)
-    candidates = frozenset(view.nodes) - frozenset(question.silent)
+    candidates = frozenset(view.nodes).difference(*question.closed.values())
     found = preview(
         pod_request(pod, vendors, defaults),
         question.wish.priority,
@@ -144,6 +158,6 @@ def planned(
         budgets=question.budgets,
         now=now,
         may_preempt=question.wish.may_preempt,
-        silent_nodes=len(view.nodes) - len(candidates),
+        closed={why: len(nodes.intersection(view.nodes)) for why, nodes in question.closed.items()},
     )
     return orjson.dumps(about | answer)

@@ -129,6 +129,7 @@ def build(
             pods=watches.pods.by_uid,
             nodes=lambda: core.state.cluster.nodes,
             silent=lambda: core.liveness.mute,
+            node_objects=watches.informers["nodes"].store.values,
             protected=split_list(settings.preemption_protected_namespaces),
             plan=simulations.preempt,
             is_on=settings.preemption_mode != "off",

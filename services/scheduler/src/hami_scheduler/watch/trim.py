@@ -52,9 +52,10 @@ def trimmed_pod(pod: Json) -> Json:
 
 
 def trimmed_node(node: Json) -> Json:
-    """Identity, labels and annotations, capacity, conditions."""
+    """Identity, labels and annotations, whether it is cordoned, capacity, conditions."""
     return {
         "metadata": _metadata(node),
+        "spec": _only(node.get("spec") or {}, ("unschedulable",)),
         "status": _only(node.get("status") or {}, _NODE_STATUS),
     }
 
