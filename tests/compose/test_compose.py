@@ -115,4 +115,4 @@ def test_down_and_up_keep_pods_grants_and_history(examples: Compose) -> None:
     wait_until("every part is healthy", lambda: is_up(examples))
     wait_until("the pods are as before", lambda: examples.phases() == pods)
     assert slices(examples) == before
-    assert "every promise holds" in examples.run("exec -T tools hamictl db check")
+    assert "every rule of the ledger holds" in examples.run("exec -T tools hamictl db check")

@@ -191,7 +191,7 @@ def troubles(system: System) -> list[str]:
         f"{path.name}: {line[:2000]}"
         for path in system.folder.glob("logs/node-agent-*.log")
         for line in path.read_text(errors="replace").splitlines()
-        if "item failed" in line or ("Traceback" in line and '"logger":"hami' in line)
+        if "Failed to process an item" in line or ("Traceback" in line and '"logger":"hami' in line)
     ]
 
 

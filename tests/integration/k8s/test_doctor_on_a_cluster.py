@@ -156,6 +156,6 @@ def test_services_outside_the_cluster_are_asked_themselves(
         "unknown",
         "missing",
     )
-    assert (states["scheduler"], found["scheduler"]["next"]) == ("unknown", "first Postgres, above")
-    assert found["Postgres"]["next"] == "its log"
+    assert (states["scheduler"], found["scheduler"]["next"]) == ("unknown", "repair Postgres first")
+    assert found["Postgres"]["next"] == "see its log"
     assert "secret" not in done.stdout

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 def test_check_and_upgrade_need_one_connection(run: Run, empty_postgres_dsn: str) -> None:
     """`kubectl port-forward` ends with the first one that Postgres closes."""
-    for command, sentence in (("upgrade", "is current"), ("check", "every promise holds")):
+    for command, sentence in (("upgrade", "is current"), ("check", "every rule of the ledger holds")):
         with relay(empty_postgres_dsn, most=1) as forwarded:
             forwarded.open()
             result = run(forwarded.dsn, command)
@@ -35,7 +35,7 @@ def test_a_forwarded_port_that_closes_is_one_sentence_with_what_to_do(
     for result, what in ((refused, "can't be reached"), (cut, "went away")):
         assert result.exit_code == ExitCode.UNREACHABLE, result.output
         assert f"/{urlsplit(postgres_dsn).path[1:]} {what}: " in printed(result)
-        assert "does `kubectl port-forward` still run?" in printed(result)
+        assert "check that `kubectl port-forward` still runs" in printed(result)
         assert "Traceback" not in result.output
 
 

@@ -266,7 +266,7 @@ async def test_a_mistake_is_one_clear_sentence(
 async def test_names_from_callers_are_values_and_never_sql(reader: asyncpg.Connection) -> None:
     hostile = "'; DROP TABLE nodes; --"
 
-    with pytest.raises(NotFound, match="knows no node '; DROP"):
+    with pytest.raises(NotFound, match="has no node '; DROP"):
         await answer(reader, "nodes", {"node": hostile})
     assert (await answer(reader, "nodes", {"at": datetime.now(UTC)})).rows
 

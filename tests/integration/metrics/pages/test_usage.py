@@ -221,6 +221,6 @@ async def test_no_route_takes_a_query_an_address_or_a_script(
 async def test_pages_on_a_network_without_an_identity_do_not_start(
     postgres_dsn: str, nats_url: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match="nobody is asked who they are"):
+    with pytest.raises(InvalidRequest, match="callers are not identified"):
         async with open_app(settings(postgres_dsn, nats_url, pages_bind="0.0.0.0:0")):
             pass

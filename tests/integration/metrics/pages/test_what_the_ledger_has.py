@@ -26,8 +26,8 @@ async def test_an_empty_ledger_is_shown_as_empty_with_the_next_step(
 
         assert "No GPU nodes have registered." in shown
         assert "hamictl doctor" in shown
-        assert "ledger knows no node" in await text(http, "/nodes/n1", 404)
-        assert "ledger knows no card" in await text(http, "/cards/GPU-1", 404)
+        assert "ledger has no node" in await text(http, "/nodes/n1", 404)
+        assert "ledger has no card" in await text(http, "/cards/GPU-1", 404)
         assert "there is no such page" in await text(http, "/metrics", 404)
         assert (await http.post("/")).status_code == 405
 
@@ -200,7 +200,7 @@ async def test_a_pod_and_what_waits_show_the_stored_decision(
         holds = await text(http, f"/pods/{granted['namespace']}/{granted['pod_name']}")
         assert "holds its slices" in holds
         assert "hamictl explain" not in holds
-        assert "knows no pod nlp/none" in await text(http, "/pods/nlp/none", 404)
+        assert "has no pod nlp/none" in await text(http, "/pods/nlp/none", 404)
         assert "Nothing waits at that moment" in await text(http, "/pending?at=2026-01-01T00:00Z")
 
 
