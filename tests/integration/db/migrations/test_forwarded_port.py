@@ -14,7 +14,8 @@ pytestmark = pytest.mark.integration
 
 def test_check_and_upgrade_need_one_connection(run: Run, empty_postgres_dsn: str) -> None:
     """`kubectl port-forward` ends with the first one that Postgres closes."""
-    for command, sentence in (("upgrade", "is current"), ("check", "every rule of the ledger holds")):
+    rule = "every rule of the ledger holds"
+    for command, sentence in (("upgrade", "is current"), ("check", rule)):
         with relay(empty_postgres_dsn, most=1) as forwarded:
             forwarded.open()
             result = run(forwarded.dsn, command)
