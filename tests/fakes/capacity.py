@@ -3,12 +3,14 @@
 `ledger.py` checks before a grant and counts it afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.cards.room import CardDemand, CardRow
+from hamicommon.ledger.card_rows import CardDemand, CardRow
 from hamicommon.ledger.model import CardCounters, QuotaAmounts, QuotaUse
 
 
@@ -66,9 +68,20 @@ class LedgerCapacity:
         """The version of the card's row."""
         return self._cards[uuid].version
 
-    def _check(self, node: NodeName, wanted: Sequence[CardDemand]) -> None:
+    def _check(
+        self,
+        node: NodeName,
+        wanted: Sequence[CardDemand],
+        without: Mapping[AllocationId, Sequence[CardDemand]] = MappingProxyType({}),
+    ) -> None:
         for want in wanted:
             card = self._cards.get(want.uuid)
+            if card is not None:
+                card = replace(card, holdings=dict(card.holdings))
+                for owner, held in without.items():
+                    for each in held:
+                        if each.uuid == card.uuid:
+                            card.give_back(owner, each)
             if card is None or not card.can_take(node, want):
                 raise CapacityConflict(
                     want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"

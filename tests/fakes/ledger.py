@@ -19,7 +19,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
-from hamicommon.ledger.cards.room import demands, wanted_by
+from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
 from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.model import (
     CardCounters,
@@ -29,12 +29,17 @@ from hamicommon.ledger.model import (
     Entry,
     QuotaOf,
     QuotaUse,
+    Room,
     Rules,
     StateStep,
 )
 
 from tests.fakes.capacity import LedgerCapacity
 from tests.fakes.ledger_rows import Clock, LedgerRows
+
+_MAY_LEAVE = frozenset(
+    {AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING}
+)
 
 
 def _no_quota(containers: Sequence[ContainerGrant]) -> dict[str, int]:
@@ -57,6 +62,8 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         self._quota_of = quota_of
         self._rules = rules
         self._token = 0
+        self._rooms: dict[AllocationId, Room] = {}
+        self._wanted: dict[AllocationId, tuple[CardDemand, ...]] = {}
 
     async def begin(self, draft: Draft) -> Change:
         """See the port."""
@@ -68,15 +75,15 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
         """See the port."""
-        steps = {i: self._advance(c) for i, c in enumerate(commands) if isinstance(c, StateStep)}
+        steps = {i: self._done(c) for i, c in enumerate(commands) if isinstance(c, StateStep)}
         return [
-            self._entered(command) if isinstance(command, Entry) else steps[number]
+            self._done(command) if isinstance(command, Entry) else steps[number]
             for number, command in enumerate(commands)
         ]
 
-    def _entered(self, entry: Entry) -> Change | HamiError:
+    def _done(self, command: Command) -> Change | HamiError | None:
         try:
-            return self._enter(entry)
+            return self._enter(command) if isinstance(command, Entry) else self._advance(command)
         except Conflict as exc:
             return exc
 
@@ -91,13 +98,14 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             raise Conflict(f"allocation {draft.allocation_id} exists already")
         if entry.guarded:
             self._check_quota(draft.namespace, draft.quota)
-            self._check(node, wanted)
+            self._check(node, wanted, self._leaving(entry))
         for want in wanted:
             card = self._cards.get(want.uuid)
             if card is None or card.node != node:
                 raise CapacityConflict(want.uuid, f"card {want.uuid} is not on node {node}")
         quotas = self._count_quota(draft.namespace, draft.quota, 1)
-        self._take(draft.allocation_id, wanted, held=not entry.guarded)
+        is_held = not entry.guarded or entry.room is not None
+        self._take(draft.allocation_id, wanted, held=is_held)
         self._token += 1
         now = self._clock()
         allocation = Allocation(
@@ -119,11 +127,28 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             claims=entry.claims,
         )
         self._allocations[allocation.id] = allocation
-        if allocation.state is not AllocationState.BINDING:
+        if entry.room is not None:
+            self._rooms[allocation.id] = entry.room
+            self._wanted[allocation.id] = wanted
+        if allocation.state in (AllocationState.BOUND, AllocationState.ALLOCATED):
             self._bound_at.setdefault(allocation.id, now)
         sequence = self._note(allocation, None, entry.reason)
         counters = self._counters([card.uuid for card in wanted])
         return Change(allocation=allocation, sequence=sequence, counters=counters, quotas=quotas)
+
+    def _leaving(self, entry: Entry) -> dict[AllocationId, tuple[CardDemand, ...]]:
+        """Raises: Conflict when a victim has changed, or ends for another room."""
+        victims = {each.allocation_id for each in entry.room.victims} if entry.room else set()
+        taken = {
+            each.allocation_id
+            for identity, room in self._rooms.items()
+            if self._allocations[identity].state is AllocationState.RESERVED
+            for each in room.victims
+        }
+        rows = [self._allocations.get(each) for each in victims]
+        if victims & taken or any(row is None or row.state not in _MAY_LEAVE for row in rows):
+            raise Conflict("a grant that the plan counts on has changed; plan again")
+        return {row.id: demands(row.containers) for row in rows if row is not None}
 
     def _beside_others(self, entry: Entry) -> Entry:
         held = {
@@ -158,6 +183,12 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             return None
         counters: tuple[CardCounters, ...] = ()
         quotas: tuple[QuotaUse, ...] = ()
+        if old.state is AllocationState.RESERVED and step.target is AllocationState.BINDING:
+            room = self._wanted.get(old.id) or demands(old.containers, self._rules)
+            self._check(old.node, room, {old.id: room})
+            self._give(old.id, room)
+            self._take(old.id, room, held=False)
+            counters = self._counters([card.uuid for card in room])
         if step.target not in LIVE_STATES:
             given = without(old.containers, old.claims, self._pass_on(old))
             quotas = self._count_quota(old.namespace, self._quota_of(given), -1)

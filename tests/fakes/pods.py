@@ -7,7 +7,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 
 
 class FakePodApi:
@@ -82,6 +82,14 @@ class FakePodApi:
         if self.lose_next_bind_answer:
             self.lose_next_bind_answer = False
             raise Unavailable("no answer within 10 s")
+
+    async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
+        """See the port."""
+        metadata = pod["metadata"]
+        kept = await self.get(metadata["namespace"], metadata["name"])
+        if kept["metadata"]["uid"] != metadata["uid"]:
+            raise Conflict(f"pod {metadata['name']}: the uid differs")
+        self.put({**kept, "status": {**(kept.get("status") or {}), "nominatedNodeName": node}})
 
     def _maybe_fail(self) -> None:
         if self.fail_next is not None:

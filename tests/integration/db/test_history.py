@@ -294,6 +294,13 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
             ID.format(number),
             ODD_TEXT,
         )
+        await opened.execute(
+            "INSERT INTO preempted (room_id, victim_id, room_priority, victim_priority, planned_at,"
+            " problem) VALUES ($1, $1, 1000, 10, $2, $3)",
+            ID.format(number),
+            ended or LATER,
+            ODD_TEXT,
+        )
         for sequence, at in enumerate((BEFORE, INSIDE, LATER), start=1):
             await opened.execute(
                 "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state,"
@@ -389,6 +396,7 @@ async def test_the_archive_has_the_rows_of_the_month_and_can_be_read_back(
                 "admission_refusals",
             )
         },
+        "preempted": "SELECT * FROM preempted WHERE planned_at >= $1 AND planned_at < $2",
         **{
             name: f"SELECT t.* FROM {name} t WHERE ended_at >= $1 AND ended_at < $2"
             for name, *_ in PERIODS

@@ -159,6 +159,21 @@ class SchedulerInstruments:
         self.limit_evictions = self._counter(
             "limit_evictions", "Pods beyond their grants that were to be ended", ["result"]
         )
+        self.preemption_plans = self._counter(
+            "preemption_plans",
+            "Plans of preemption: made, none (no pod may end), failed (given up)",
+            ["result"],
+        )
+        self.preemption_victims = self._counter(
+            "preemption_victims", "Pods that were to end for others", ["result"]
+        )
+        self.preemption_plan_seconds = Histogram(
+            "hami_scheduler_preemption_plan_seconds",
+            "Time to search a plan",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
+        self.rooms_held = self._gauge("rooms_held", "Rooms that wait for pods to end")
         self.wrong_devices = self._counter(
             "wrong_devices",
             "Pods that got the devices of others at Allocate and were to be ended",

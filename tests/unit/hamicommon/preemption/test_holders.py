@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,8 +26,12 @@ CLASSES: list[Json] = [
 ]
 
 
+NOW = datetime(2026, 11, 30, 12, 30, tzinfo=UTC)
+
+
 def slice_row(pod: str, **facts: Any) -> dict[str, Any]:
     return {
+        "allocation_id": f"grant-of-{pod}",
         "pod_uid": pod,
         "namespace": "team",
         "pod_name": pod,
@@ -84,7 +89,7 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
         PodUid("other"): a_pod("other", deletionTimestamp="2026-11-30T12:30:00Z"),
     }
 
-    web, other = holders_of(rows, pods, [], ())
+    web, other = holders_of(rows, pods, [], (), now=NOW)
 
     assert (web.pod, web.priority, web.owner, web.shield) == ("team/web", 7, "Job train-3", "")
     assert [(each.uuid, each.memory_mib, each.slots) for each in web.held] == [("a", 1500, 2)]
@@ -117,7 +122,7 @@ def test_pods_that_may_not_end_have_the_reason(
 ) -> None:
     pods = {} if pod is None else {PodUid("web"): pod}
 
-    [found] = holders_of([slice_row("web", **row)], pods, [], ())
+    [found] = holders_of([slice_row("web", **row)], pods, [], (), now=NOW)
 
     assert found.shield == shield
 
@@ -131,7 +136,7 @@ def test_pods_of_protected_namespaces_may_not_end() -> None:
     protected = protected_namespaces(namespaces, ["kube-system"])
 
     assert protected == {"kube-system", "team"}
-    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, [], protected)
+    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, [], protected, now=NOW)
     assert found.shield == "in namespace team, which is protected"
 
 
@@ -148,7 +153,7 @@ def test_a_holder_counts_for_the_budgets_that_select_it() -> None:
         budget("elsewhere", "free", {}, 1),
     ]
 
-    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, budgets, ())
+    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, budgets, (), now=NOW)
 
     assert found.budgets == ("team/web", "team/all")
     assert budget_room(budgets) == {

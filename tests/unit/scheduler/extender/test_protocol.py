@@ -211,6 +211,7 @@ async def call(
         filtering=cast(Filter, filtering),
         hosts=cast(HostScoring, Hosts()),
         binding=cast(Bind, None),
+        preempting=cast(Any, None),
         background=BackgroundQueue(),
     )
     app = ExtenderApp(verbs, activity=gate or Activity(lease), rest=cast(Any, None))

@@ -20,7 +20,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, Unavailable
-from hamicommon.ledger.cards.room import CardDemand, wanted_by
+from hamicommon.ledger.card_rows import CardDemand, wanted_by
 from hamicommon.ledger.model import (
     CardCounters,
     Change,

@@ -23,7 +23,8 @@ class AllocationState(StrEnum):
     """Phase that an allocation is in."""
 
     RESERVED = "reserved"
-    """A phase of older releases, which wrote grants in /filter; no longer written."""
+    """Room on cards that is held for a waiting pod until others, who end for it, are gone. Older
+    releases wrote it in /filter, too."""
     BINDING = "binding"
     BOUND = "bound"
     ALLOCATED = "allocated"

@@ -133,6 +133,8 @@ MEANINGS: dict[str, ConstraintError] = {
     "fk_allocations_node_nodes": _violation("the allocation's node is not known yet"),
     "fk_allocation_devices_allocation_id_allocations": _violation("the allocation does not exist"),
     "fk_allocation_claims_allocation_id_allocations": _violation("the allocation does not exist"),
+    "fk_preempted_room_id_allocations": _violation("the room does not exist"),
+    "fk_preempted_victim_id_allocations": _violation("the victim's allocation does not exist"),
     "fk_allocation_devices_device_uuid_devices": _violation("the card is not known yet"),
     "fk_allocation_containers_allocation_id_allocations": _violation(
         "the allocation does not exist"

@@ -1,4 +1,4 @@
-"""The promises SAFE-1, SAFE-2 and SAFE-6 in the ledger: queries that must return nothing.
+"""The promises SAFE-1, SAFE-2, SAFE-6 and SAFE-7 in the ledger: queries that must return nothing.
 
 Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
 installation, the tests after every fault.
@@ -53,6 +53,30 @@ SELECT format('card %s on %s counts %s slots, %s memory, %s cores; its live gran
 SELECT format('card %s on %s holds a slice for %s, which is no live grant', d.uuid, d.node, h.id)
   FROM devices d CROSS JOIN LATERAL jsonb_object_keys(d.holdings) AS h (id)
  WHERE NOT EXISTS (SELECT FROM allocations a WHERE a.id::text = h.id AND a.ended_at IS NULL)
+ ORDER BY d.uuid
+""",
+    "SAFE-7: a room fits on its cards beside all who do not end for it": f"""
+WITH rooms AS (
+    SELECT DISTINCT r.id FROM allocations r JOIN preempted p ON p.room_id = r.id
+     WHERE r.ended_at IS NULL AND r.state = 'reserved'
+), counted AS (
+    SELECT r.id, x.device_uuid, x.allocation_id, {footprint("slots")} AS slots,
+           {footprint("memory_mib")} AS memory_mib, {footprint("core_percent")} AS core_percent
+      FROM rooms r
+      JOIN (SELECT DISTINCT allocation_id, device_uuid FROM allocation_devices) own
+        ON own.allocation_id = r.id
+      JOIN allocation_devices x ON x.device_uuid = own.device_uuid
+      JOIN allocations a ON a.id = x.allocation_id AND a.ended_at IS NULL
+     WHERE NOT EXISTS (SELECT FROM preempted p WHERE p.room_id = r.id AND p.victim_id = a.id)
+     GROUP BY r.id, x.device_uuid, x.allocation_id
+), beside AS (
+    SELECT id, device_uuid, sum(slots) AS slots, sum(memory_mib) AS memory_mib,
+           sum(core_percent) AS core_percent FROM counted GROUP BY id, device_uuid
+)
+SELECT format('room %s on card %s of %s: %s of %s slots, %s of %s memory without who ends for it',
+              b.id, d.uuid, d.node, b.slots, d.slots, b.memory_mib, d.memory_mib)
+  FROM beside b JOIN devices d ON d.uuid = b.device_uuid
+ WHERE d.present AND (b.slots > d.slots OR b.memory_mib > d.memory_mib)
  ORDER BY d.uuid
 """,
     "SAFE-2: a pod has one live grant": """

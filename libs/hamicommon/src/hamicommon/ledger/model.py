@@ -61,6 +61,28 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomVictim:
+    """A grant whose pod ends for another one."""
+
+    allocation_id: AllocationId
+    priority: int
+    is_ending: bool = False
+    """Whether its pod was being deleted when the plan was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Grants whose cards a waiting pod gets when they are gone; until then it counts beside them.
+
+    No grant of another pod fits on these cards beside it (SAFE-7).
+    """
+
+    priority: int
+    """Priority of the pod that waits."""
+    victims: tuple[RoomVictim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A grant that begins: of a pod that is to be bound, or of one that is on its node already."""
 
@@ -73,6 +95,8 @@ class Entry:
     claims: tuple[ClaimedSlice, ...] = ()
     """The draft's slices that come by ResourceClaims. The ledger leaves a slice out of the draft if
     another pod holds it: it is counted already."""
+    room: Room | None = None
+    """Grants that end for this one, whose state is `reserved`."""
 
     @property
     def guarded(self) -> bool:

@@ -220,6 +220,7 @@ NODE_INSUFFICIENT = "NodeInsufficientDevice"
 NODE_UNREGISTERED = "node unregistered"
 POD_REFUSED = "PodRefused"
 AGENT_SILENT = "node-agent silent"
+ROOM_HELD = "RoomHeld"
 NOT_ASKED = "not asked"
 OTHER = "other"
 
@@ -233,6 +234,10 @@ NODE_REASONS = {
     ),
     AGENT_SILENT: NodeReason(
         "silent agents", "the node is not offered: its agent was not heard in time"
+    ),
+    ROOM_HELD: NodeReason(
+        "room held",
+        "cards are held for the pod on one node until the pods that end for it are gone",
     ),
     NOT_ASKED: NodeReason(
         "not asked about",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 from hamicommon.domain.allocations import AllocationState, Origin
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.held_rows import holdings_of
 from hamicommon.k8s.annotations import annotations_of
@@ -89,6 +89,9 @@ def holders_of(
     pods: Mapping[PodUid, JsonMapping],
     budgets: Iterable[JsonMapping],
     protected: Collection[str],
+    *,
+    now: datetime,
+    min_runtime_s: float = 0.0,
 ) -> list[Holder]:
     """Return every pod that holds cards, with what shields it.
 
@@ -97,6 +100,8 @@ def holders_of(
         pods: the pods that the API server has, by uid.
         budgets: PodDisruptionBudgets of the cluster.
         protected: namespaces whose pods may not end.
+        now: for their ages.
+        min_runtime_s: pods that are younger may not end.
     """
     by_namespace: defaultdict[str, list[JsonMapping]] = defaultdict(list)
     for each in budgets:
@@ -104,7 +109,13 @@ def holders_of(
     found = []
     for (uid, node), slices in groupby(rows, key=lambda row: (row["pod_uid"], row["node"])):
         mine = list(slices)
-        found.append(_holder(PodUid(uid), NodeName(node), mine, pods, by_namespace, protected))
+        holder = _holder(PodUid(uid), NodeName(node), mine, pods, by_namespace, protected)
+        age_s = (
+            float("inf") if holder.started_at is None else (now - holder.started_at).total_seconds()
+        )
+        if age_s < min_runtime_s and not (holder.shield or holder.is_room):
+            holder = replace(holder, shield=f"that are younger than {min_runtime_s:g} s")
+        found.append(holder)
     return found
 
 
@@ -121,12 +132,21 @@ def _holder(
     held = holdings_of(name, node, slices)
     if pod is None:
         shield = "that the scheduler's pod watch does not show"
-        return Holder(uid=uid, pod=name, node=node, priority=0, held=held, shield=shield)
+        return Holder(
+            uid=uid,
+            pod=name,
+            node=node,
+            priority=0,
+            held=held,
+            shield=shield,
+            allocation_id=AllocationId(slices[0]["allocation_id"]),
+        )
     owner = owner_of(pod)
     kind, owned_by = (
         ("Deployment", owner.deployment) if owner.deployment else (owner.kind, owner.name)
     )
     labels = pod["metadata"].get("labels") or {}
+    is_room = slices[0]["state"] == AllocationState.RESERVED
     return Holder(
         uid=uid,
         pod=name,
@@ -138,10 +158,12 @@ def _holder(
         budgets=tuple(
             _full_name(each)
             for each in budgets.get(namespace, ())
-            if is_selected((each.get("spec") or {}).get("selector"), labels)
+            if not is_room and is_selected((each.get("spec") or {}).get("selector"), labels)
         ),
-        shield=_shield(pod, slices[0], namespace, kind, protected),
-        is_ending=bool(pod["metadata"].get("deletionTimestamp")),
+        shield="" if is_room else _shield(pod, slices[0], namespace, kind, protected),
+        is_ending=bool(pod["metadata"].get("deletionTimestamp")) and not is_room,
+        allocation_id=AllocationId(slices[0]["allocation_id"]),
+        is_room=is_room,
     )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from hamicommon.domain.allocations import Placement
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.placement.cluster.view import ClusterView
@@ -51,6 +51,10 @@ class Holder:
     """Which pods like it may not end, after "pods " (`of DaemonSets`); empty: it may."""
     is_ending: bool = False
     """Whether the pod is being deleted: its cards come back without a plan."""
+    allocation_id: AllocationId | None = None
+    """Grant that it holds; None: unknown."""
+    is_room: bool = False
+    """Whether it only waits for cards that are held for it: no program ends with it."""
 
     @property
     def memory_mib(self) -> int:

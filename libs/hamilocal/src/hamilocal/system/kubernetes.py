@@ -35,6 +35,7 @@ def scheduler_configuration(
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "bindVerb": "bind",
+        "preemptVerb": "preempt",
         "weight": 1,
         "httpTimeout": f"{EXTENDER_TIMEOUT_S}s",
         "ignorable": False,

@@ -15,10 +15,10 @@ from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.claims import claim_path
 from hamicommon.dra.shapes import templates_path
-from hamicommon.errors import Conflict, NotFound
+from hamicommon.errors import Conflict, NotFound, Unavailable
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
@@ -31,6 +31,8 @@ MAX_EVENTS = 20_000
 EVENT_QUIET_S = 5.0
 MAX_EVENT_QUIET_S = 300.0
 _MESSAGE_LIMIT = 1024
+_BUDGET = "disruption budget"
+"""In the API server's answer to an eviction that a PodDisruptionBudget forbids."""
 
 
 class KubernetesPodApi:
@@ -88,6 +90,30 @@ class KubernetesPodApi:
             f"{_path(metadata['namespace'], metadata['name'])}/status",
             {"metadata": guard, "status": {"conditions": conditions}},
         )
+
+    async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
+        """See the port."""
+        metadata = pod["metadata"]
+        body = {"metadata": {"uid": metadata["uid"]}, "status": {"nominatedNodeName": node}}
+        await self._api.patch(f"{_path(metadata['namespace'], metadata['name'])}/status", body)
+
+    async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
+        """See the port."""
+        metadata = pod["metadata"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
+        }
+        path = f"{_path(metadata['namespace'], metadata['name'])}/eviction"
+        try:
+            await self._api.create(f"{path}?dryRun=All" if dry_run else path, body)
+        except Unavailable as exc:
+            # 429 has other reasons too, which pass.
+            if _BUDGET in str(exc):
+                raise Conflict(str(exc)) from exc
+            raise
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
         """See the port."""

@@ -26,6 +26,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
@@ -93,6 +94,7 @@ class Connections:
         self.queries = PostgresQueries(database)
         self.calls = PostgresCallJournal(database)
         self.limits = PostgresLimits(database)
+        self.rooms = PostgresRooms(database)
         self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
         self.lock = wrapped(lock, "lock")
         self.pods = wrapped(KubernetesPodApi(api), "pods")

@@ -24,6 +24,7 @@ from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
+from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.log_limit import LogLimit
@@ -74,6 +75,7 @@ class Core:
         self.demand = Demand(
             waiting=WaitingPods(), arrivals=ArrivalCounts(self.state.cluster, connections.decisions)
         )
+        self.rooms = Rooms()
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
         )

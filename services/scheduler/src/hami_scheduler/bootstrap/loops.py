@@ -32,6 +32,7 @@ from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.waiting_pods import ARRIVALS_INTERVAL_S
 from hami_scheduler.pod_ending import PodEnder
+from hami_scheduler.preemption import loop as preemption
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.counters import CounterRepairer
@@ -264,6 +265,18 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         ("feeds", lambda: bus.serve_feeds(QUEUE)),
         ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
         periodic("ledger-stats", PUBLISH_EVERY_S, stats.once),
+    )
+
+
+def preemption_loops(core: Core, preemptor: preemption.Preemptor) -> Loops:
+    """Return the loops that keep rooms and make new ones."""
+    if core.settings.preemption_mode != "on":
+        # Rooms of before the setting was changed end at their deadline.
+        return ()
+    rounds = partial(periodic, bulkhead=core.bulkhead)
+    return (
+        rounds("rooms", preemption.LOOK_INTERVAL_S, preemptor.keep_rooms),
+        rounds("preemption", preemption.LOOK_INTERVAL_S, preemptor.plan_next),
     )
 
 

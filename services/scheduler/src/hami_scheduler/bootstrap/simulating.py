@@ -12,13 +12,15 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.database import open_database
 from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.preemption.planner import Preview
 from hamicommon.process.computing import ComputeProcess
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
-from hami_scheduler.api.preempt import PreemptionQuestion, planned
+from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.ports.ledger import CardReader
+from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler-simulate"
@@ -40,8 +42,12 @@ class Simulations:
         return await self._process.call(simulate, body, self._settings, self._defaults)
 
     async def preempt(self, question: PreemptionQuestion) -> bytes:
-        """Answer the question. Raises: InvalidRequest, Unavailable."""
+        """Answer /v1/preempt. Raises: InvalidRequest, Unavailable."""
         return await self._process.call(preempt, question, self._settings, self._defaults)
+
+    async def plan(self, question: PreemptionQuestion) -> Preview:
+        """Search plans. Raises: InvalidRequest, Unavailable."""
+        return await self._process.call(plan, question, self._settings, self._defaults)
 
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
@@ -57,8 +63,13 @@ def simulate(body: bytes, settings: Settings, defaults: Policy) -> bytes:
 
 
 def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> bytes:
-    """Answer the question, in the other process. Raises: InvalidRequest, Unavailable."""
-    return planned(question, live_view(settings), vendors_of(settings), defaults)
+    """Answer /v1/preempt, in the other process. Raises: InvalidRequest, Unavailable."""
+    return written_plans(question, live_view(settings), vendors_of(settings), defaults)
+
+
+def plan(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> Preview:
+    """Search plans, in the other process. Raises: InvalidRequest, Unavailable."""
+    return find_plans(question, live_view(settings), vendors_of(settings), defaults)
 
 
 def live_view(settings: Settings) -> ClusterView:

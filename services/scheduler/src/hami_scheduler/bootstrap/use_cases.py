@@ -31,6 +31,7 @@ from hami_scheduler.bootstrap.loops import (
     Loops,
     bus_loops,
     limit_loops,
+    preemption_loops,
     standby_loops,
     watching_loops,
     writing_loops,
@@ -46,6 +47,9 @@ from hami_scheduler.extender.place_at_bind import PlaceAtBind
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import Placer
+from hami_scheduler.preemption.loop import PreemptionLimits, Preemptor
+from hami_scheduler.preemption.planning import PreemptionPlans
+from hami_scheduler.preemption.verb import PreemptVerb
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 from hami_scheduler.settings import Settings
 from hami_scheduler.watch.dead_kube_scheduler import DeadKubeScheduler
@@ -86,6 +90,17 @@ def build(
         bulkhead=core.bulkhead,
     )
     simulations = Simulations(settings, core.requests.defaults)
+    plans = PreemptionPlans(
+        queries=connections.queries,
+        api=connections.api,
+        pods=watches.pods.by_uid,
+        nodes=lambda: core.state.cluster.nodes,
+        silent=lambda: core.liveness.mute,
+        node_objects=watches.informers["nodes"].store.values,
+        protected=split_list(settings.preemption_protected_namespaces),
+        min_runtime_s=settings.preemption_min_runtime_s,
+        search=simulations.plan,
+    )
     activity, active_loops = _activity(
         core,
         watches,
@@ -94,6 +109,7 @@ def build(
             *watching_loops(core, watches),
             *bus_loops(core, watches),
             *limit_loops(core, watches),
+            *preemption_loops(core, _preemptor(core, watches, plans)),
         ),
     )
     return Service(
@@ -103,6 +119,12 @@ def build(
                 cluster=core.state.cluster, requests=core.requests, instruments=instruments
             ),
             binding=binding,
+            preempting=PreemptVerb(
+                plans=plans,
+                state=core.state,
+                requests=core.requests,
+                may_add=settings.preemption_mode == "on",
+            ).answer,
             background=connections.background,
         ),
         activity=activity,
@@ -123,15 +145,9 @@ def build(
         ),
         simulated=simulations.answer,
         preemption=PreemptionPreviews(
-            queries=connections.queries,
-            api=connections.api,
+            plans=plans,
             pod_api=connections.pods,
-            pods=watches.pods.by_uid,
-            nodes=lambda: core.state.cluster.nodes,
-            silent=lambda: core.liveness.mute,
-            node_objects=watches.informers["nodes"].store.values,
-            protected=split_list(settings.preemption_protected_namespaces),
-            plan=simulations.preempt,
+            answered=simulations.preempt,
             is_on=settings.preemption_mode != "off",
         ),
         adopter=Adopter(
@@ -162,6 +178,29 @@ def build(
             *standby_loops(core, watches),
             ("simulations", simulations.run),
             *active_loops,
+        ),
+    )
+
+
+def _preemptor(core: Core, watches: Watches, plans: PreemptionPlans) -> Preemptor:
+    settings, connections = core.settings, core.connections
+    return Preemptor(
+        store=connections.rooms,
+        rooms=core.rooms,
+        plans=plans,
+        waiting=core.demand.waiting,
+        state=core.state,
+        writer=core.writer,
+        pods=watches.pods.by_uid,
+        pod_api=connections.pods,
+        requests=core.requests,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        limits=PreemptionLimits(
+            after_s=settings.preemption_after_s,
+            room_s=settings.preemption_room_s,
+            per_minute=settings.preemptions_per_minute,
+            max_victims=settings.preemption_max_victims,
         ),
     )
 
@@ -218,6 +257,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
     )
     filtering = Filter(
         state=core.state,
+        rooms=core.rooms,
         placer=placer if settings.allocate_at == "filter" else None,
         requests=core.requests,
         guard=Guard.of(core.vendors, TamperingPolicy.of(settings.admission)),

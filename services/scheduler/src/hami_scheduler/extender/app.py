@@ -29,6 +29,7 @@ from hami_scheduler.extender.protocol import (
     HostPriorities,
     NamesReader,
     bind_result,
+    no_victims,
     parse_bind_args,
     parse_extender_args,
 )
@@ -47,11 +48,18 @@ class ExtenderVerbs:
     """Answers the verbs here, in this replica."""
 
     def __init__(
-        self, *, filtering: Filter, hosts: HostScoring, binding: Bind, background: BackgroundQueue
+        self,
+        *,
+        filtering: Filter,
+        hosts: HostScoring,
+        binding: Bind,
+        preempting: Callable[[bytes], Awaitable[bytes]],
+        background: BackgroundQueue,
     ) -> None:
         self._filtering = filtering
         self._hosts = hosts
         self._binding = binding
+        self._preempting = preempting
         self.background = background
         """Waits while calls are answered."""
         self._reader = NamesReader()
@@ -60,6 +68,7 @@ class ExtenderVerbs:
             "prioritize": (self._prioritize, _no_scores),
             "prioritize-without-cards": (self._score_hosts, _no_scores),
             "bind": (self._bind, bind_result),
+            "preempt": (self._preempt, no_victims),
         }
 
     def __contains__(self, verb: str) -> bool:
@@ -103,6 +112,9 @@ class ExtenderVerbs:
         args = parse_bind_args(body)
         with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
             return bind_result(await self._binding.bind(args)), _nothing
+
+    async def _preempt(self, body: bytes) -> tuple[bytes, Record]:
+        return await self._preempting(body), _nothing
 
 
 def _no_scores(_: str) -> bytes:

@@ -24,7 +24,7 @@ from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.engine import feasible, prioritize
-from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, reason_label
+from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, ROOM_HELD, reason_label
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
@@ -33,6 +33,7 @@ from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
+from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
@@ -44,6 +45,7 @@ from hami_scheduler.pod_events import (
     found_message,
     refusal_messages,
 )
+from hami_scheduler.ports.ledger import HeldRoom
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +62,11 @@ class Filter:
     Without `placer`, /filter answers every node that fits, and /bind places the pod.
 
     `guard` judges again what admission should have refused; `silent`: nodes whose agents
-    have stopped talking (`bus/heartbeats.py`).
+    have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods.
     """
 
     state: ClusterState
+    rooms: Rooms
     placer: Placer | None
     requests: PodRequests
     guard: Guard
@@ -157,6 +160,9 @@ class Filter:
         bound_to = self.state.binding_node(request.uid)
         if bound_to is not None:
             return self._kept(bound_to, names, trace)
+        room = self.rooms.of(request.uid)
+        if room is not None:
+            return self._in_room(room, names, trace)
         try:
             found = self.placer.place(request, offered, trace)
         except OverQuota as exc:
@@ -164,6 +170,7 @@ class Filter:
         if isinstance(found, Draft):
             return self._placed(found, trace)
         assert found.refusal is not None
+        self.demand.waiting.note_refusal(request.uid, offered)
         return self._refused(found.refusal, trace)
 
     def _placed(self, draft: Draft, trace: DecisionTrace) -> FilterResult:
@@ -188,6 +195,24 @@ class Filter:
         trace.outcome, trace.kept = "placed", True
         trace.message = f"kept the grant on {node}"
         return FilterResult(node_names=[node])
+
+    def _in_room(
+        self, room: HeldRoom, names: Sequence[NodeName], trace: DecisionTrace
+    ) -> FilterResult:
+        """The answer for a pod whose cards are held: its node, once those who end for it are gone.
+
+        /bind makes the room its grant.
+        """
+        if room.is_ready and room.node in names and room.node not in self.silent():
+            return self._kept(room.node, names, trace)
+        left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
+        trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
+        why = f"waits until {', '.join(left)} ended" if left else "is ready"
+        trace.message = clip(f"room on node {room.node} {why}", MAX_ERROR_LENGTH)
+        return FilterResult(
+            refused={name: ROOM_HELD for name in names if name != room.node},
+            awaited={room.node: ROOM_HELD} if room.node in names else {},
+        )
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
         reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}

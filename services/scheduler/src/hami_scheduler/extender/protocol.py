@@ -39,13 +39,16 @@ class FilterResult:
     condition, in an order that changes with each attempt; the changed condition wakes the pod, and
     the next attempt follows at once.
     FailedNodes has the same nodes: kube-scheduler before 1.22 knows only that, newer ones give
-    FailedAndUnresolvableNodes precedence.
+    FailedAndUnresolvableNodes precedence. Only the node of the pod's room is in FailedNodes alone,
+    because kube-scheduler keeps a nomination only of such a node.
     """
 
     node_names: Sequence[str] | None = None
     nodes: Sequence[Json] | None = None
     refused: Mapping[NodeName, str] | None = None
     """The reason by node."""
+    awaited: Mapping[NodeName, str] = field(default_factory=dict)
+    """The node where the pod's room is being made, with the reason."""
     error: str = ""
 
     def to_json(self) -> bytes:
@@ -54,7 +57,9 @@ class FilterResult:
             {
                 "Nodes": None if self.nodes is None else {"metadata": {}, "items": self.nodes},
                 "NodeNames": self.node_names,
-                "FailedNodes": self.refused,
+                "FailedNodes": {**(self.refused or {}), **self.awaited}
+                if self.awaited
+                else self.refused,
                 "FailedAndUnresolvableNodes": self.refused,
                 "Error": self.error,
             }
@@ -183,6 +188,11 @@ _GO_NAMES = {
     "poduid": "PodUID",
     "node": "Node",
 }
+
+
+def no_victims(_: str) -> bytes:
+    """The body of the answer of /preempt when there is none: nothing ends."""
+    return orjson.dumps({"NodeNameToMetaVictims": {}})
 
 
 def bind_result(error: str) -> bytes:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import HamiError
-from hamicommon.ledger.cards.room import CardDemand, wanted_by
+from hamicommon.ledger.card_rows import CardDemand, wanted_by
 from hamicommon.ledger.model import CardCounters, Change, Command, Draft, Entry
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from cachetools import LRUCache
-from hamicommon.domain.ids import PodUid
+from cachetools import LRUCache, TTLCache
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.cluster.arrivals import HALF_LIFE, shape_of
@@ -24,6 +24,14 @@ from hami_scheduler.ports.ledger import DecisionLog
 
 MAX_VISITS = 20_000
 """Pods whose last visit is remembered; older ones are released by their deadline only."""
+
+
+MAX_REFUSED = 1000
+"""Pods whose last refusals are remembered."""
+REFUSED_S = 30.0
+"""How long a node that a refused pod was offered counts as one that it may go to."""
+_MAX_SAMPLES = 5
+"""kube-scheduler offers a sample of a large cluster's nodes, another one at the next attempt."""
 
 
 class RequestShape:
@@ -78,10 +86,21 @@ class WaitingPods:
         self._places: list[tuple[int, str, PodUid]] = []
         """Places of all pods, in order."""
         self._visits: LRUCache[PodUid, _Visit] = LRUCache(MAX_VISITS)
+        self._offered: TTLCache[PodUid, tuple[Sequence[NodeName], ...]] = TTLCache(
+            MAX_REFUSED, REFUSED_S
+        )
 
     def note_visit(self, pod: JsonMapping, request: PodRequest) -> None:
         """Remember how the pod looked when it came to /filter."""
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
+
+    def note_refusal(self, uid: PodUid, offered: Sequence[NodeName]) -> None:
+        """Remember the nodes that a pod was offered and had no room on."""
+        self._offered[uid] = (*self._offered.get(uid, ())[1 - _MAX_SAMPLES :], offered)
+
+    def offered_to(self, uid: PodUid) -> frozenset[NodeName]:
+        """Return the nodes of the pod's refusals in the last `REFUSED_S`; empty without one."""
+        return frozenset[NodeName]().union(*self._offered.get(uid, ()))
 
     def is_given_up_since(self, pod: JsonMapping) -> bool:
         """Return whether kube-scheduler has set PodScheduled=False after the last visit here.

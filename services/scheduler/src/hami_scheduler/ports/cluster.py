@@ -14,7 +14,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.grants.grant import Grant
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import LockHolder
 
 
@@ -53,6 +53,15 @@ class PodApi(Protocol):
         """Writes the pod's conditions, if it has not changed since it was read.
 
         Raises: NotFound, Conflict, Forbidden, Unavailable.
+        """
+
+    async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
+        """Writes `status.nominatedNodeName`. Raises: NotFound, Conflict, Forbidden, Unavailable."""
+
+    async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
+        """Evicts this very pod by the eviction API.
+
+        Raises: NotFound, Conflict (a PodDisruptionBudget forbids it), Forbidden, Unavailable.
         """
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:

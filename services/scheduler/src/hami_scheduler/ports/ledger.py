@@ -43,14 +43,16 @@ class AllocationStore(Protocol):
         """Write a grant that begins as the entry reports, with its token and evidence.
 
         If the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to what
-        is held, and quotas are counted but not checked.
+        is held, and quotas are counted but not checked. A room (`Entry.room`) must fit without
+        its victims, counts beside them, and is refused (Conflict) when one of them has changed.
         Raises: as `begin`; unguarded, CapacityConflict means that a card is not on the node.
         """
 
     async def advance(self, step: StateStep) -> Change | None:
         """Change the state if the row still allows it; otherwise return None and change nothing.
 
-        A target that is not live gives the cards back. Raises: Conflict, Unavailable.
+        A target that is not live gives the cards back. Raises: Conflict, Unavailable;
+        CapacityConflict for a room whose cards are not free yet (`reserved` to `binding`).
         """
 
     async def annotate(
@@ -89,6 +91,38 @@ class AllocationStore(Protocol):
 
     async def late(self, after_s: float) -> list[Allocation]:
         """Allocations that are still `bound` so long after the binding. Raises: Unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A pod that ends for a room."""
+
+    allocation_id: AllocationId
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    is_evicted: bool
+    """Whether the API server has taken its eviction, or it was being deleted before."""
+    is_gone: bool
+    """Whether its cards are back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRoom:
+    """A room in the ledger, and who ends for it."""
+
+    id: AllocationId
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    node: NodeName
+    priority: int
+    victims: list[Victim] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its pod can take it."""
+        return all(each.is_gone for each in self.victims)
 
 
 class QuotaStore(Protocol):

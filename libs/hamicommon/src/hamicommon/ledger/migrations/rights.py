@@ -25,6 +25,7 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "allocation_devices": {SCHEDULER: _WRITE},
     "allocation_containers": {SCHEDULER: _WRITE},
     "allocation_claims": {SCHEDULER: _WRITE},
+    "preempted": {SCHEDULER: _WRITE},
     # History is append-only for every role; `UPDATED_COLUMNS` has what marks it as announced.
     "allocation_events": {SCHEDULER: ("INSERT",)},
     "decisions": {SCHEDULER: _WRITE},

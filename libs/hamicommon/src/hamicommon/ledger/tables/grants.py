@@ -184,6 +184,32 @@ Such a slice is one budget. It is `counted` for one of its holders at a time, wh
 `allocation_devices`, and in the counters of the card, too.
 """
 
+preempted = Table(
+    "preempted",
+    metadata,
+    *(
+        Column(
+            name,
+            UUID(as_uuid=False),
+            ForeignKey("allocations.id", ondelete="CASCADE"),
+            nullable=False,
+        )
+        for name in ("room_id", "victim_id")
+    ),
+    Column("room_priority", Integer, nullable=False),
+    Column("victim_priority", Integer, nullable=False),
+    at("planned_at", default=True),
+    at("evicted_at", nullable=True),
+    texts("problem"),
+    PrimaryKeyConstraint("room_id", "victim_id"),
+    Index(None, "victim_id"),
+    Index(None, "planned_at"),
+)
+"""Grants whose pods end for a room: a grant in state `reserved`, which waits until they are gone.
+
+`evicted_at` is NULL until the API server has taken the eviction; `problem` has why it did not.
+"""
+
 allocation_containers = Table(
     "allocation_containers",
     metadata,

@@ -124,7 +124,7 @@ SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at,
 _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
 # The same as the function allocations_at, narrowed before the join.
 _HELD = """
-SELECT a.pod_uid, a.namespace, a.pod_name, a.node, a.state, a.origin,
+SELECT a.id::text AS allocation_id, a.pod_uid, a.namespace, a.pod_name, a.node, a.state, a.origin,
        d.container_index, d.container_name,
        CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END AS role, d.vendor, d.device_uuid,
        d.memory_mib, d.core_percent, d.slots, d.detail

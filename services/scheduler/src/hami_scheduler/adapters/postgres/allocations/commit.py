@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hamicommon.domain.allocations import LIVE_STATES, Allocation, ContainerGrant
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+)
 from hamicommon.domain.ids import AllocationId, PodUid
-from hamicommon.errors import Conflict, HamiError
-from hamicommon.ledger.cards.room import CardDemand, demands, wanted_by
+from hamicommon.errors import CapacityConflict, Conflict, HamiError
+from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
 from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, Command, Entry, QuotaOf, Rules, StateStep
@@ -25,6 +30,11 @@ from hami_scheduler.adapters.postgres.allocations.claims import (
     record_claims,
 )
 from hami_scheduler.adapters.postgres.allocations.locked_rows import LockedRows
+from hami_scheduler.adapters.postgres.allocations.rooms import (
+    find_leaving,
+    record_victims,
+    rules_of_room,
+)
 from hami_scheduler.adapters.postgres.allocations.writing import (
     NewEvent,
     insert_grants,
@@ -51,6 +61,8 @@ class _Row:
     last: StateStep | None = None
     gives: tuple[ContainerGrant, ...] = ()
     held: tuple[CardDemand, ...] = ()
+    room: tuple[CardDemand, ...] = ()
+    """Amounts of a room that its pod takes now."""
 
 
 @dataclass(slots=True)
@@ -83,6 +95,15 @@ async def commit(
             await _prepare_end(connection, row)
     entries = [(i, await _beside_others(connection, each, quota_of)) for i, each in entries]
     wanted = {i: wanted_by(each.draft, rules) for i, each in entries}
+    leaving = {i: await find_leaving(connection, e.room) for i, e in entries if e.room is not None}
+    taken = {
+        number: row
+        for number, event in batch.stepped.items()
+        if event.previous is AllocationState.RESERVED and event.state is AllocationState.BINDING
+        for row in (batch.rows[event.allocation_id],)
+    }
+    for row in taken.values():
+        row.room = await rules_of_room(connection, row.allocation, rules)
 
     ending = [row for row in batch.rows.values() if row.held or row.gives]
     ledger = await LockedRows.lock(
@@ -90,15 +111,22 @@ async def commit(
         namespaces={each.draft.namespace for _, each in entries if each.draft.quota}
         | {row.allocation.namespace for row in ending if quota_of(row.gives)},
         cards={card.uuid for cards in wanted.values() for card in cards}
-        | {card.uuid for row in ending for card in row.held},
+        | {card.uuid for row in ending for card in row.held}
+        | {card.uuid for row in taken.values() for card in row.room},
     )
     for row in ending:
         ledger.count_quota(row.allocation.namespace, quota_of(row.gives), -1)
         ledger.give_back(row.allocation.id, row.held)
+    for number, row in taken.items():
+        try:
+            ledger.take_room(row.allocation.id, row.allocation.node, row.room)
+        except CapacityConflict as exc:
+            batch.answers[number], row.last = exc, None
+            del batch.stepped[number]
     live = await _live_pods(connection, [each.draft.pod_uid for _, each in entries])
     for number, entry in entries:
         try:
-            _grant(ledger, live, entry, wanted[number])
+            _grant(ledger, live, entry, wanted[number], leaving.get(number))
         except Conflict as exc:
             batch.answers[number] = exc
         else:
@@ -190,19 +218,29 @@ async def _live_pods(connection: Connection, pod_uids: Sequence[PodUid]) -> set[
 
 
 def _grant(
-    ledger: LockedRows, live: set[PodUid], entry: Entry, wanted: Sequence[CardDemand]
+    ledger: LockedRows,
+    live: set[PodUid],
+    entry: Entry,
+    wanted: Sequence[CardDemand],
+    leaving: Sequence[Allocation] | None,
 ) -> None:
-    """Count the grant, or nothing. Raises: Conflict, QuotaConflict, CapacityConflict."""
+    """Count the grant, or nothing.
+
+    A room counts beside the grants in `leaving`, and must fit without them.
+
+    Raises: Conflict, QuotaConflict, CapacityConflict.
+    """
     draft, node = entry.draft, entry.draft.placement.node
     if draft.pod_uid in live:
         raise Conflict(f"pod {draft.pod_uid} has a grant already")
     if entry.guarded:
         ledger.check_quota(draft.namespace, draft.quota)
-        ledger.check_cards(node, wanted)
+        gone = {each.id: demands(each.containers) for each in leaving or ()}
+        ledger.check_cards(node, wanted, without=gone)
     else:
         ledger.check_present(node, wanted)
     ledger.count_quota(draft.namespace, draft.quota, 1)
-    ledger.take(draft.allocation_id, wanted, held=not entry.guarded)
+    ledger.take(draft.allocation_id, wanted, held=not entry.guarded or entry.room is not None)
     live.add(draft.pod_uid)
 
 
@@ -223,7 +261,7 @@ async def _write_steps(
                 deadline=new["deadline"],
             ),
             sequence=new["sequence"],
-            counters=ledger.counters(card.uuid for card in (row.held if ends else ())),
+            counters=ledger.counters(card.uuid for card in (row.held if ends else row.room)),
             quotas=ledger.quota_use(row.allocation.namespace, quota_of(row.gives) if ends else {}),
         )
 
@@ -250,6 +288,8 @@ async def _write_grants(
     rows = await insert_grants(connection, list(granted.values()), events)
     for (number, entry), row in zip(granted.items(), rows, strict=True):
         await record_claims(connection, entry.draft.allocation_id, entry.claims)
+        if entry.room is not None:
+            await record_victims(connection, entry.draft.allocation_id, entry.room)
         batch.answers[number] = Change(
             allocation=_granted(entry, row),
             sequence=row["sequence"],

@@ -6,12 +6,13 @@ Locks are taken in one order: allocations, then quotas, then cards by uuid.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.cards.room import CardDemand, CardRow
+from hamicommon.ledger.card_rows import CardDemand, CardRow
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import CardCounters, QuotaAmounts, QuotaUse
 
@@ -98,10 +99,25 @@ class LockedRows:
                     namespace, resource, limit=quota.limit, used=quota.used, wanted=wanted
                 )
 
-    def check_cards(self, node: NodeName, wanted: Sequence[CardDemand]) -> None:
-        """Raises: CapacityConflict, which names the first card that can't take its part."""
+    def check_cards(
+        self,
+        node: NodeName,
+        wanted: Sequence[CardDemand],
+        *,
+        without: Mapping[AllocationId, Sequence[CardDemand]] = MappingProxyType({}),
+    ) -> None:
+        """Raises: CapacityConflict, which names the first card that can't take its part.
+
+        The grants in `without` are left out of account.
+        """
         for want in wanted:
             card = self._cards.get(want.uuid)
+            if card is not None and without:
+                card = replace(card, holdings=dict(card.holdings))
+                for owner, held in without.items():
+                    for each in held:
+                        if each.uuid == card.uuid:
+                            card.give_back(owner, each)
             if card is None or not card.can_take(node, want):
                 raise CapacityConflict(
                     want.uuid,
@@ -121,6 +137,19 @@ class LockedRows:
         for want in wanted:
             row = self._card(want.uuid)
             (row.count_held if held else row.take)(owner, want)
+
+    def take_room(self, owner: AllocationId, node: NodeName, room: Sequence[CardDemand]) -> None:
+        """Make a room that is counted already an ordinary grant.
+
+        Raises: CapacityConflict if the cards still have no place for it; it stays counted then.
+        """
+        self.give_back(owner, room)
+        fits = False
+        try:
+            self.check_cards(node, room)
+            fits = True
+        finally:
+            self.take(owner, (each for each in room if each.uuid in self._cards), held=not fits)
 
     def give_back(self, owner: AllocationId, held: Iterable[CardDemand]) -> None:
         """Return a grant's slices; a card that is no more in the ledger has none."""

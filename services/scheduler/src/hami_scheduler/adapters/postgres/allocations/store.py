@@ -80,7 +80,8 @@ class PostgresAllocationStore:
     async def advance(self, step: StateStep) -> Change | None:
         """See the port."""
         [answer] = await self.commit([step])
-        assert not isinstance(answer, HamiError)
+        if isinstance(answer, HamiError):
+            raise answer
         return answer
 
     async def annotate(

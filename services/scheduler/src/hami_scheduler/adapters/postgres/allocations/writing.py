@@ -42,7 +42,7 @@ step AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, reason,
                                  actor, detail, published_at)
   SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail,
-         CASE WHEN state = 'binding' THEN now() END
+         CASE WHEN state IN ('reserved', 'binding') THEN now() END
     FROM step ORDER BY number
 )
 """
@@ -73,7 +73,7 @@ WITH given AS (
          CASE WHEN g.lease_s <> 0 THEN now() + make_interval(secs => g.lease_s) END,
          greatest(now(), before.ended_at),
          CASE WHEN g.state = 'binding' THEN now() END,
-         CASE WHEN g.state <> 'binding' THEN now() END,
+         CASE WHEN g.state IN ('bound', 'allocated') THEN now() END,
          CASE WHEN g.state = 'allocated' THEN now() END,
          g.owner->>'kind', g.owner->>'name', g.owner->>'uid', g.owner->>'deployment',
          g.owner->>'service_account', g.owner->>'created_by', g.owner->'labels'

@@ -1,1 +1,0 @@
-"""Amounts that grants take from cards and quotas."""

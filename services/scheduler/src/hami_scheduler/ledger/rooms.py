@@ -1,0 +1,37 @@
+"""Rooms that are held for waiting pods, in memory: what /filter asks.
+
+A room is a grant in state `reserved`. The ledger is the truth; `preemption/loop.py` reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hamicommon.domain.ids import PodUid
+
+from hami_scheduler.ports.ledger import HeldRoom
+
+
+class Rooms:
+    """The room of each waiting pod that has one."""
+
+    def __init__(self) -> None:
+        self._by_pod: dict[PodUid, HeldRoom] = {}
+
+    def of(self, pod_uid: PodUid) -> HeldRoom | None:
+        """Return the pod's room."""
+        return self._by_pod.get(pod_uid)
+
+    def put(self, room: HeldRoom) -> None:
+        """Take in a room that has just been written."""
+        self._by_pod[room.pod_uid] = room
+
+    def replace(self, rooms: Iterable[HeldRoom]) -> None:
+        """Take over what the ledger has."""
+        self._by_pod = {room.pod_uid: room for room in rooms}
+
+    def __iter__(self) -> Iterator[HeldRoom]:
+        return iter(list(self._by_pod.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_pod)

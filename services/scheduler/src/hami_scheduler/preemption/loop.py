@@ -1,0 +1,425 @@
+"""Make room for waiting pods (`HAMI_SCHEDULER_PREEMPTION_MODE=on`).
+
+A plan is tried on the API server first (dry run), then written with its room, and only then acted
+on: the pod is nominated, the victims are evicted, and once their cards are back the pod is tried
+again, for which alone the room is. The room is a grant in state `reserved`, so a scheduler that
+becomes active goes on from the ledger. kube-scheduler's own preemption stays out, because /filter
+names the node (`FilterResult.awaited`) and the victims' condition has its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cachetools import TTLCache
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
+from hamicommon.preemption.planner import Holder, Plan
+from hamicommon.vendors.pod_request import PodRequests
+
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.ledger.writer import LedgerWriter
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.placer import draft_of
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.pod_ending import with_condition
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import HeldRoom, Victim
+from hami_scheduler.preemption.planning import PreemptionPlans
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "preemption"
+DELAY = "hami.io/preemption-delay-seconds"
+"""Annotation of a waiting pod: how long it waits before others end for it."""
+PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempted"
+KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
+"""Reason in the condition `DisruptionTarget`, by which kube-scheduler knows that the victim makes
+room, and begins no preemption of its own."""
+LOOK_INTERVAL_S = 1.0
+PLAN_AGAIN_S = 30.0
+"""A pod for which there was no plan is looked at again then."""
+MAX_ROOMS_PER_HOUR = 3
+"""Rooms that one pod may have."""
+WAKE_AGAIN_S = 2.0
+"""A pod whose room is ready and that does not come to /filter is woken again."""
+MAX_CONDITION_ATTEMPTS = 5
+MAX_PLANNED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionLimits:
+    """The operator's settings."""
+
+    after_s: float
+    room_s: float
+    per_minute: int
+    max_victims: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Preemptor:
+    """Makes rooms and keeps them until their pods take them."""
+
+    store: PostgresRooms
+    rooms: Rooms
+    plans: PreemptionPlans
+    waiting: WaitingPods
+    state: ClusterState
+    writer: LedgerWriter
+    pods: Mapping[PodUid, JsonMapping]
+    """Pods of the pod watch."""
+    pod_api: PodApi
+    requests: PodRequests
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    limits: PreemptionLimits
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _looked_at: TTLCache[PodUid, None] = field(init=False)
+    _woken: TTLCache[PodUid, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looked_at = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
+        self._woken = TTLCache(MAX_PLANNED, WAKE_AGAIN_S)
+
+    # Rooms that are held
+
+    async def keep_rooms(self) -> None:
+        """Go on with the rooms that are held. Raises: Unavailable."""
+        self.rooms.replace(await self.store.held())
+        self.instruments.rooms_held.set(len(self.rooms))
+        for room in self.rooms:
+            with self.instruments.bulkhead.item("preemption", room.pod_uid):
+                try:
+                    await self._keep(room)
+                except HamiError as exc:
+                    # The next look goes on; the room's deadline ends it.
+                    extra = {"pod_uid": room.pod_uid, "error": str(exc)}
+                    logger.warning("Failed to go on with a room, retrying", extra=extra)
+
+    async def _keep(self, room: HeldRoom) -> None:
+        closed = next((why for why, n in self.plans.closed().items() if room.node in n), "")
+        if closed:
+            await self._give_up(room, f"node {room.node}: nodes that {closed} take no pod")
+            return
+        if not await self._nominate(room):
+            return
+        for victim in room.victims:
+            if not (victim.is_evicted or victim.is_gone):
+                problem = await self._evict(room, victim)
+                if problem:
+                    await self._give_up(room, problem)
+                    return
+        if room.is_ready and room.pod_uid not in self._woken:
+            self._woken[room.pod_uid] = None
+            at = self.clock().isoformat(timespec="milliseconds")
+            await self.pod_api.annotate(
+                room.namespace,
+                room.pod_name,
+                uid=room.pod_uid,
+                annotations={RETRY_AT: at},
+                labels={},
+            )
+
+    async def _nominate(self, room: HeldRoom) -> bool:
+        """Have kube-scheduler keep the host's room, too; False if the pod is gone."""
+        pod = self.pods.get(room.pod_uid)
+        if pod is None:
+            return True  # the watch may lag; that the pod is gone ends the room elsewhere
+        if (pod.get("status") or {}).get("nominatedNodeName") == room.node:
+            return True
+        try:
+            await self.pod_api.nominate(pod, room.node)
+        except NotFound:
+            return False
+        return True
+
+    async def _evict(self, room: HeldRoom, victim: Victim) -> str:
+        """Evict the victim's pod; return why it can't be. Raises: Unavailable."""
+        message = f"ended to make room for {_name(room)} (priority {room.priority}), plan {room.id}"
+        problem = ""
+        try:
+            pod = await self.pod_api.get(victim.namespace, victim.pod_name)
+            if pod["metadata"]["uid"] == victim.pod_uid:
+                await self.pod_api.evict(pod)
+                await self._show(victim, message)
+        except NotFound:
+            pass
+        except Conflict as exc:
+            problem = clip(f"{_name(victim)} could not be evicted: {exc}")
+        await self.store.note_eviction(room.id, victim.allocation_id, problem=problem)
+        self.instruments.preemption_victims.labels("blocked" if problem else "evicted").inc()
+        if not problem:
+            reference = PodRef(victim.namespace, victim.pod_name, victim.pod_uid)
+            self.announcer.announce(reference, PREEMPTED, message)
+            extra = {"pod_uid": victim.pod_uid, "for": room.pod_uid, "plan": room.id}
+            logger.warning("Evicted a pod to make room", extra=extra)
+        return problem
+
+    async def _show(self, victim: Victim, message: str) -> None:
+        """Write the condition by which kube-scheduler knows a victim."""
+        try:
+            for attempt in range(1, MAX_CONDITION_ATTEMPTS + 1):
+                pod = await self.pod_api.get(victim.namespace, victim.pod_name)
+                conditions = (pod.get("status") or {}).get("conditions") or []
+                shown = with_condition(
+                    conditions, KUBE_SCHEDULERS_REASON, message, now=self.clock()
+                )
+                try:
+                    await self.pod_api.set_conditions(pod, shown)
+                except Conflict:  # its kubelet writes the status at the same moment
+                    if attempt == MAX_CONDITION_ATTEMPTS:
+                        raise
+                else:
+                    return
+        except HamiError as exc:
+            # The event and the ledger have it, too.
+            extra = {"pod_uid": victim.pod_uid, "error": str(exc)}
+            logger.info("Failed to write a victim's condition", extra=extra)
+
+    async def _give_up(self, room: HeldRoom, reason: str) -> None:
+        step = StateStep(
+            allocation_id=room.id,
+            sources=frozenset({AllocationState.RESERVED}),
+            target=AllocationState.FAILED,
+            reason=reason,
+            actor=ACTOR,
+        )
+        if await self.writer.advance(step) is None:
+            return
+        self.rooms.replace(each for each in self.rooms if each.id != room.id)
+        self.instruments.preemption_plans.labels("failed").inc()
+        wasted = sum(each.is_evicted for each in room.victims)
+        extra = {"pod_uid": room.pod_uid, "plan": room.id, "reason": reason, "wasted": wasted}
+        logger.warning("Gave a room up", extra=extra)
+        reference = PodRef(room.namespace, room.pod_name, room.pod_uid)
+        self.announcer.announce(reference, BLOCKED, f"gave the room on {room.node} up: {reason}")
+
+    # New rooms
+
+    async def plan_next(self) -> None:
+        """Make a room for the first waiting pod for which a plan is due."""
+        pod = self._next()
+        if pod is not None:
+            await self._make_room(pod)
+
+    def _next(self) -> WaitingPod | None:
+        """Return the first waiting pod for which others may end, if a plan is due."""
+        candidates = [pod for pod in self.waiting.in_order() if self._is_due(pod)]
+        if not candidates:
+            return None
+        lowest = min(
+            (
+                int((pod.get("spec") or {}).get("priority") or 0)
+                for pod in self.pods.values()
+                if (pod.get("spec") or {}).get("nodeName")
+            ),
+            default=None,
+        )
+        if lowest is None:
+            return None
+        return next((pod for pod in candidates if pod.priority > lowest), None)
+
+    def _is_due(self, waiting: WaitingPod) -> bool:
+        if waiting.uid in self._looked_at or self.rooms.of(waiting.uid) is not None:
+            return False
+        pod = self.pods.get(waiting.uid)
+        if pod is None or (pod.get("spec") or {}).get("preemptionPolicy") == "Never":
+            return False
+        if _nominated(pod):
+            return True  # kube-scheduler has ended pods for it
+        age_s = (self.clock() - datetime.fromisoformat(waiting.created_at)).total_seconds()
+        return age_s >= _delay_s(pod, self.limits.after_s)
+
+    async def _make_room(self, waiting: WaitingPod) -> None:
+        self._looked_at[waiting.uid] = None
+        reference = PodRef(waiting.namespace, waiting.name, waiting.uid)
+        try:
+            pod = await self.pod_api.get(waiting.namespace, waiting.name)
+            if pod["metadata"]["uid"] != waiting.uid or (pod.get("spec") or {}).get("nodeName"):
+                return
+            nominated = _nominated(pod)
+            offered = nominated or self.waiting.offered_to(waiting.uid)
+            if not offered:
+                await self._wake(waiting)
+                return
+            with self.instruments.preemption_plan_seconds.time():
+                question = await self.plans.question(pod, offered)
+                found = await self.plans.search(question)
+            if found.fits_now:
+                await self._wake(waiting)
+                return
+            problem = found.problem
+            for plan in found.plans:
+                problem = await self._begin(waiting, pod, plan)
+                if not problem:
+                    return
+        except HamiError as exc:
+            problem = str(exc)
+        self.instruments.preemption_plans.labels("none").inc()
+        self.announcer.announce(reference, BLOCKED, clip(f"no pod ends for it: {problem}"))
+
+    async def _wake(self, waiting: WaitingPod) -> None:
+        """Have kube-scheduler try the pod: its nodes are not known any more."""
+        self._looked_at.pop(waiting.uid, None)
+        if waiting.uid in self._woken:
+            return
+        self._woken[waiting.uid] = None
+        at = self.clock().isoformat(timespec="milliseconds")
+        await self.pod_api.annotate(
+            waiting.namespace, waiting.name, uid=waiting.uid, annotations={RETRY_AT: at}, labels={}
+        )
+
+    async def _begin(self, waiting: WaitingPod, pod: Json, plan: Plan) -> str:
+        """Write the plan with its room, and begin; return why it can't be. Raises: HamiError."""
+        victims = [each for each in plan.victims if not each.is_room]
+        evicted, rooms = await self.store.lately(waiting.uid)
+        if rooms >= MAX_ROOMS_PER_HOUR:
+            return f"it had {rooms} rooms within the last hour"
+        if len(victims) > self.limits.max_victims:
+            return f"{len(victims)} pods would have to end, {self.limits.max_victims} may"
+        if evicted + len(victims) > self.limits.per_minute:
+            self._looked_at.pop(waiting.uid, None)
+            return f"{evicted} pods ended within a minute, {self.limits.per_minute} may"
+        longest_s = 0
+        for holder in victims:
+            namespace, _, name = holder.pod.partition("/")
+            victim = await self.pod_api.get(namespace, name)
+            longest_s = max(longest_s, _grace_s(victim))
+            try:
+                await self.pod_api.evict(victim, dry_run=True)
+            except Conflict as exc:
+                return f"{holder.pod} can't be evicted: {exc}"
+        for holder in plan.ending:
+            ending = self.pods.get(holder.uid)
+            longest_s = max(longest_s, _grace_s(ending or {}))
+        draft = self._draft(waiting, pod, plan, lease_s=longest_s + self.limits.room_s)
+        if self.state.quotas.conflict(draft.namespace, draft.quota) is not None:
+            return "its namespace's quota has no room for it"
+        room = Room(
+            priority=waiting.priority,
+            victims=(
+                *(_victim(each) for each in victims),
+                *(_victim(each, is_ending=True) for each in plan.ending),
+            ),
+        )
+        pod_name = f"{waiting.namespace}/{waiting.name}"
+        # In this order one after the other: nobody gets between a room that ends and the new one.
+        ended = [
+            self.writer.submit(
+                StateStep(
+                    allocation_id=each.allocation_id,
+                    sources=frozenset({AllocationState.RESERVED}),
+                    target=AllocationState.RELEASED,
+                    reason=f"its room went to {pod_name}, priority {waiting.priority}",
+                    actor=ACTOR,
+                )
+            )
+            for each in plan.victims
+            if each.is_room and each.allocation_id is not None
+        ]
+        evidence = {"core_totals": dict(draft.core_totals)}
+        change = await self.writer.enter(
+            Entry(draft=draft, state=AllocationState.RESERVED, room=room, evidence=evidence)
+        )
+        for step in ended:
+            await step
+        self._on_planned(waiting, change.allocation, victims, plan.ending)
+        return ""
+
+    def _draft(self, waiting: WaitingPod, pod: Json, plan: Plan, *, lease_s: float) -> Draft:
+        cards = self.state.cluster.cards(plan.placement.node)
+        draft = draft_of(
+            waiting.request,
+            plan.placement,
+            {card.usage.device.uuid: card for card in cards},
+            self.requests.vendors,
+            now=self.clock(),
+            lease_s=lease_s,
+            owner=owner_of(pod),
+        )
+        # The cards change when the victims go.
+        return replace(draft, seen={}, actor=ACTOR)
+
+    def _on_planned(
+        self,
+        waiting: WaitingPod,
+        row: Allocation,
+        victims: Sequence[Holder],
+        ending: Sequence[Holder],
+    ) -> None:
+        self.rooms.put(
+            HeldRoom(
+                id=row.id,
+                pod_uid=waiting.uid,
+                namespace=waiting.namespace,
+                pod_name=waiting.name,
+                node=row.node,
+                priority=waiting.priority,
+                victims=[_held(each, is_evicted=False) for each in victims]
+                + [_held(each, is_evicted=True) for each in ending],
+            )
+        )
+        self.instruments.preemption_plans.labels("made").inc()
+        names = ", ".join(each.pod for each in (*victims, *ending))
+        text = f"room on node {row.node} is held; {names} end for it, plan {row.id}"
+        self.announcer.announce(
+            PodRef(waiting.namespace, waiting.name, waiting.uid), PLANNED, clip(text), warning=False
+        )
+        extra = {"pod_uid": waiting.uid, "node": row.node, "victims": names, "plan": row.id}
+        logger.info("Holding room for a pod", extra=extra)
+
+
+def _nominated(pod: JsonMapping) -> frozenset[NodeName]:
+    node = (pod.get("status") or {}).get("nominatedNodeName")
+    return frozenset({NodeName(node)}) if node else frozenset()
+
+
+def _delay_s(pod: JsonMapping, default_s: float) -> float:
+    """Return how long the pod waits before others end for it."""
+    text = annotations_of(pod).get(DELAY, "")
+    return max(default_s, float(text)) if text.isdecimal() else default_s
+
+
+def _grace_s(pod: JsonMapping) -> int:
+    return int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+
+
+def _victim(holder: Holder, *, is_ending: bool = False) -> RoomVictim:
+    assert holder.allocation_id is not None
+    return RoomVictim(
+        allocation_id=holder.allocation_id, priority=holder.priority, is_ending=is_ending
+    )
+
+
+def _held(holder: Holder, *, is_evicted: bool) -> Victim:
+    assert holder.allocation_id is not None
+    namespace, _, name = holder.pod.partition("/")
+    return Victim(
+        allocation_id=holder.allocation_id,
+        pod_uid=holder.uid,
+        namespace=namespace,
+        pod_name=name,
+        is_evicted=is_evicted,
+        is_gone=False,
+    )
+
+
+def _name(of: HeldRoom | Victim) -> str:
+    return f"{of.namespace}/{of.pod_name}"

@@ -1,0 +1,152 @@
+"""/preempt: kube-scheduler's own preemption, judged by cards before it ends a pod.
+
+kube-scheduler asks when a pod lacks something that it counts itself, such as CPU, and has chosen
+victims by that alone. In: nodes with their victims. Out: the nodes where the pod's slices fit too
+once those are gone; with `may_add` also nodes where the end of a few more pods is enough. The
+others are left out, so no pod ends in vain. No answer is an empty one: nothing ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import orjson
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
+from hamicommon.preemption.planner import Holder, preview
+from hamicommon.vendors.pod_request import PodRequests
+
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.preemption.planning import PreemptionPlans, PreemptionQuestion
+
+logger = logging.getLogger(__name__)
+
+NODE_BUDGET_S = 0.1
+"""Longest search on one node; kube-scheduler decides on no other pod until the answer is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptArgs:
+    """Arguments of /preempt."""
+
+    pod: Json
+    nodes: Mapping[NodeName, tuple[tuple[PodUid, ...], int]]
+    """By node the uids of kube-scheduler's victims, and how many PodDisruptionBudgets they break.
+    """
+
+
+@dataclass(eq=False, kw_only=True)
+class PreemptVerb:
+    """The use case of /preempt."""
+
+    plans: PreemptionPlans
+    state: ClusterState
+    requests: PodRequests
+    may_add: bool
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer /preempt. Raises: InvalidRequest, Forbidden, Unavailable."""
+        args = parse_preempt_args(body)
+        request = self.requests.of(args.pod)
+        if not request.wants_devices:
+            return _written({node: uids for node, (uids, _) in args.nodes.items()}, args)
+        question = await self.plans.question(args.pod, frozenset(args.nodes))
+        closed = frozenset[NodeName]().union(*question.closed.values())
+        found = {}
+        for node, (given, _) in args.nodes.items():
+            if node not in closed:
+                victims = self._victims(request, node, given, question)
+                if victims:
+                    found[node] = victims
+        left_out = sorted(set(args.nodes) - set(found))
+        extra = {"pod_uid": request.uid, "left": sorted(found)[:20], "left_out": left_out[:20]}
+        logger.info("Judged kube-scheduler's preemption", extra=extra)
+        return _written(found, args)
+
+    def _victims(
+        self,
+        request: PodRequest,
+        node: NodeName,
+        given: tuple[PodUid, ...],
+        question: PreemptionQuestion,
+    ) -> tuple[PodUid, ...]:
+        """Return the victims with which the pod fits on the node; empty if there are none."""
+        found = preview(
+            request,
+            question.wish.priority,
+            self.state.cluster,
+            list(_of_node(question.holders, node, given)),
+            now=datetime.now(UTC),
+            budgets=question.budgets,
+            candidates=(node,),
+            budget_s=NODE_BUDGET_S,
+        )
+        if found.fits_now:
+            return given
+        if not found.plans:
+            return ()
+        added = tuple(each.uid for each in found.plans[0].victims)
+        return (*given, *added) if self.may_add or not added else ()
+
+
+def _of_node(
+    holders: Iterable[Holder], node: NodeName, given: tuple[PodUid, ...]
+) -> Iterable[Holder]:
+    for holder in holders:
+        if holder.node != node:
+            continue
+        if holder.uid in given:
+            yield replace(holder, is_ending=True)
+        elif holder.is_room:
+            # kube-scheduler can end pods of the node only.
+            yield replace(holder, shield="that wait for cards which are held for them")
+        else:
+            yield holder
+
+
+def parse_preempt_args(body: bytes) -> PreemptArgs:
+    """Read the body of /preempt. Raises: InvalidRequest."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"extender preemption args are not JSON: {exc}") from exc
+    fields = {key.lower(): item for key, item in value.items()} if isinstance(value, dict) else {}
+    pod = fields.get("pod")
+    if not isinstance(pod, dict):
+        raise InvalidRequest("extender preemption args: Pod is missing")
+    # With nodeCacheCapable the victims are uids, otherwise whole pods.
+    nodes = fields.get("nodenametometavictims") or fields.get("nodenametovictims") or {}
+    try:
+        return PreemptArgs(
+            pod=pod, nodes={NodeName(node): _victims_of(each or {}) for node, each in nodes.items()}
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise InvalidRequest(f"extender preemption args: victims can't be read: {exc!r}") from exc
+
+
+def _victims_of(victims: Json) -> tuple[tuple[PodUid, ...], int]:
+    fields = {key.lower(): item for key, item in victims.items()}
+    uids = []
+    for pod in fields.get("pods") or ():
+        flat = {key.lower(): item for key, item in pod.items()}
+        uids.append(PodUid(flat["uid"] if "uid" in flat else flat["metadata"]["uid"]))
+    return tuple(uids), int(fields.get("numpdbviolations") or 0)
+
+
+def _written(found: Mapping[NodeName, tuple[PodUid, ...]], args: PreemptArgs) -> bytes:
+    return orjson.dumps(
+        {
+            "NodeNameToMetaVictims": {
+                node: {
+                    "Pods": [{"UID": uid} for uid in uids],
+                    "NumPDBViolations": args.nodes[node][1],
+                }
+                for node, uids in found.items()
+            }
+        }
+    )

@@ -1,0 +1,144 @@
+"""Rooms that are held until others are gone: what every AllocationStore promises (SAFE-7)."""
+
+import pytest
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
+from hamicommon.ledger.model import Entry, Room, RoomVictim
+
+from tests.contract.ledger.allocation_stores import MEMORY, Harness, S, card, container, draft
+
+
+def room_of(pod: str, *containers: ContainerGrant, victims: list[Allocation]) -> Entry:
+    room = Room(
+        priority=1000,
+        victims=tuple(RoomVictim(allocation_id=each.id, priority=10) for each in victims),
+    )
+    return Entry(draft=draft(pod, *containers), state=S.RESERVED, room=room)
+
+
+async def running(harness: Harness, pod: str, *containers: ContainerGrant) -> Allocation:
+    await harness.store.begin(draft(pod, *containers))
+    await harness.advance(pod, S.ALLOCATED)
+    found = await harness.store.live_of(PodUid(pod))
+    assert found is not None
+    return found
+
+
+async def taken(harness: Harness, pod: str) -> None:
+    await harness.advance(pod, S.BINDING, new_token=True, lease_s=60.0)
+
+
+async def test_a_room_counts_beside_its_victim_and_is_taken_when_that_is_gone(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 800, 50)))
+
+    change = await harness.store.enter(room_of("high", container(("0", 900, 60)), victims=[victim]))
+
+    assert change.allocation.state is S.RESERVED
+    assert await harness.used("0") == (2, 1700, 110)
+    with pytest.raises(CapacityConflict):
+        await taken(harness, "high")
+    assert (await harness.store.live_of(PodUid("high"))) == change.allocation
+    await harness.advance("low", S.RELEASED)
+    assert await harness.used("0") == (1, 900, 60)
+    await taken(harness, "high")
+    found = await harness.store.live_of(PodUid("high"))
+    assert found is not None
+    assert (found.state, found.containers) == (S.BINDING, change.allocation.containers)
+    assert await harness.used("0") == (1, 900, 60)
+    assert [step[1:] for step in await harness.history("high")] == [
+        (None, "reserved"),
+        ("reserved", "binding"),
+    ]
+
+
+async def test_nobody_gets_what_is_freed_for_a_room(harness: Harness) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 800, 50)))
+    await harness.store.enter(room_of("high", container(("0", 900, 60)), victims=[victim]))
+    await harness.advance("low", S.RELEASED)
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.begin(draft("thief", container(("0", 200, 1))))
+    await harness.store.begin(draft("small", container(("0", 100, 1))))
+    await taken(harness, "high")
+
+    assert await harness.used("0") == (2, 1000, 61)
+
+
+async def test_a_room_that_ends_gives_its_cards_back(harness: Harness) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 800, 50)))
+    await harness.store.enter(room_of("high", container(("0", 900, 60)), victims=[victim]))
+
+    await harness.advance("high", S.EXPIRED)
+    assert await harness.used("0") == (1, 800, 50)
+    await harness.store.begin(draft("other", container(("0", 200, 1))))
+
+
+@pytest.mark.parametrize(
+    ("memory", "why"), [(1001, "the card is too small"), (900, "somebody stays beside the victim")]
+)
+async def test_a_room_that_would_not_fit_without_its_victims_is_refused(
+    harness: Harness, memory: int, why: str
+) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 500, 50)))
+    await running(harness, "stays", container(("0", 200, 10)))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.enter(room_of("high", container(("0", memory, 10)), victims=[victim]))
+    assert await harness.used("0") == (2, 700, 60), why
+
+
+async def test_a_victim_that_is_over_or_ends_for_another_room_is_refused(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 800, 50)))
+    await harness.store.enter(room_of("high", container(("0", 500, 10)), victims=[victim]))
+
+    with pytest.raises(Conflict, match="has changed"):
+        await harness.store.enter(room_of("higher", container(("0", 400, 10)), victims=[victim]))
+    await harness.advance("high", S.RELEASED)
+    await harness.advance("low", S.RELEASED)
+    with pytest.raises(Conflict, match="has changed"):
+        await harness.store.enter(room_of("higher", container(("0", 400, 10)), victims=[victim]))
+
+
+async def test_a_room_obeys_the_quota(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.limit("team", 900)
+    victim = await running(harness, "low", container(("0", 800, 50)))
+    entry = room_of("high", container(("0", 901, 10)), victims=[victim])
+    wanted = draft("high", container(("0", 901, 10)), quota={MEMORY: 901})
+
+    with pytest.raises(QuotaConflict):
+        await harness.store.enter(Entry(draft=wanted, state=S.RESERVED, room=entry.room, reason=""))
+
+
+async def test_a_room_keeps_the_rules_that_its_pod_was_placed_by(harness: Harness) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 500, 50)))
+    stays = await running(harness, "stays", container(("0", 100, 10)))
+    alone = draft("high", container(("0", 500, 10)), policy=Policy(gpu=("mutex",)))
+    both = room_of("high", container(("0", 500, 10)), victims=[victim, stays])
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.enter(
+            Entry(
+                draft=alone,
+                state=S.RESERVED,
+                room=room_of("high", victims=[victim]).room,
+            )
+        )
+    await harness.store.enter(Entry(draft=alone, state=S.RESERVED, room=both.room))
+    await harness.advance("low", S.RELEASED)
+    with pytest.raises(CapacityConflict):
+        await taken(harness, "high")
+    await harness.advance("stays", S.RELEASED)
+    await taken(harness, "high")

@@ -1,0 +1,377 @@
+"""Rooms are planned within the operator's limits, and given up when they can't be made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports.ledger import HeldRoom, Victim
+from hami_scheduler.preemption.loop import PreemptionLimits, Preemptor
+from hamicommon import device_config
+from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare, Placement
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.k8s.types import Json
+from hamicommon.ledger.model import Entry, StateStep
+from hamicommon.placement.cluster.view import CardState
+from hamicommon.preemption.planner import Holder, Plan, Preview
+from hamicommon.vendors.pod_request import PodRequests, pod_request
+from hamicommon.vendors.registry import Vendors
+
+from tests.fakes.ledger import FakeLedger
+from tests.fakes.pods import FakePodApi, FakePodEvents
+from tests.unit.devices import a_device
+from tests.unit.scheduler.states import state_of
+
+VENDORS = Vendors.from_config(device_config.load(None))
+NODE, NOW = NodeName("n"), datetime(2026, 11, 30, 12, tzinfo=UTC)
+CARD = a_device(type="A100", memory_mib=10_000)
+
+
+def pod_of(name: str, priority: int, **spec: Any) -> Json:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "creationTimestamp": "2026-11-30T11:00:00Z",
+        },
+        "spec": {
+            "priority": priority,
+            "containers": [{"name": "main", "resources": {"limits": limits}}],
+            **spec,
+        },
+    }
+
+
+class Evicting(FakePodApi):
+    """Notes evictions; `bars` has why one is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evicted: list[str] = []
+        self.tried: list[str] = []
+        self.bars: dict[str, Exception] = {}
+
+    async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
+        name = pod["metadata"]["name"]
+        if name in self.bars:
+            raise self.bars[name]
+        (self.tried if dry_run else self.evicted).append(name)
+
+    async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
+        self.put({**pod, "status": {"conditions": conditions}})
+
+
+@dataclass
+class Stored:
+    """What `PostgresRooms` has, with its own tests in `tests/integration` and `tests/e2e`."""
+
+    rooms: list[HeldRoom] = field(default_factory=list)
+    noted: list[tuple[str, str]] = field(default_factory=list)
+    recently: tuple[int, int] = (0, 0)
+
+    async def held(self) -> list[HeldRoom]:
+        return self.rooms
+
+    async def note_eviction(self, room: str, victim: str, *, problem: str) -> None:
+        del room
+        self.noted.append((victim, problem))
+
+    async def lately(self, pod_uid: PodUid) -> tuple[int, int]:
+        del pod_uid
+        return self.recently
+
+
+@dataclass
+class Plans:
+    found: Preview
+    shut: Mapping[str, frozenset[NodeName]] = field(default_factory=dict)
+    asked: list[frozenset[NodeName]] = field(default_factory=list)
+
+    async def question(self, pod: Json, offered: frozenset[NodeName]) -> None:
+        del pod
+        self.asked.append(offered)
+
+    async def search(self, question: None) -> Preview:
+        del question
+        return self.found
+
+    def closed(self) -> Mapping[str, frozenset[NodeName]]:
+        return self.shut
+
+
+class Writer:
+    """The ledger without waiting for others' commands."""
+
+    def __init__(self, ledger: FakeLedger) -> None:
+        self._ledger = ledger
+
+    async def enter(self, entry: Entry) -> Any:
+        return await self._ledger.enter(entry)
+
+    async def advance(self, step: StateStep) -> Any:
+        return await self._ledger.advance(step)
+
+
+PLACEMENT = Placement(
+    node=NODE,
+    containers=(
+        ContainerGrant(
+            index=0,
+            name="main",
+            role="app",
+            shares=(DeviceShare(uuid=CARD.uuid, vendor="NVIDIA", memory_mib=8000, core_percent=0),),
+        ),
+    ),
+)
+
+
+@dataclass
+class World:
+    preemptor: Preemptor
+    pods: Evicting
+    store: Stored
+    plans: Plans
+    events: FakePodEvents
+    ledger: FakeLedger
+
+    async def room(self) -> str:
+        live = await self.ledger.live_of(PodUid("high"))
+        return "" if live is None else live.state
+
+    def blocked(self) -> list[str]:
+        return [each.message for each in self.events.shown if each.reason == "PreemptionBlocked"]
+
+
+async def world(*, victims: int = 1, limits: dict[str, Any] | None = None, **spec: Any) -> World:
+    """A pod `high` that waits, and `low-N` that hold its card."""
+    state, ledger, pods = state_of(cast(Any, None), VENDORS.rules), FakeLedger(), Evicting()
+    state.cluster.set_node(NODE, [CardState(DeviceUsage(device=CARD), 1)])
+    ledger.add_card(NODE, CARD)
+    holders = []
+    for number in range(victims):
+        low = pods.put(pod_of(f"low-{number}", 10, nodeName="n"))
+        grant = replace(
+            PLACEMENT.containers[0],
+            shares=(replace(PLACEMENT.containers[0].shares[0], memory_mib=8000 // victims),),
+        )
+        change = await ledger.enter(running(low["metadata"]["uid"], grant))
+        holders.append(
+            Holder(
+                uid=PodUid(low["metadata"]["uid"]),
+                pod=f"default/low-{number}",
+                node=NODE,
+                priority=10,
+                held=(),
+                allocation_id=change.allocation.id,
+            )
+        )
+    high = pods.put(pod_of("high", 1000, **spec))
+    waiting = WaitingPods()
+    request = pod_request(high, VENDORS, Policy())
+    waiting.add(
+        WaitingPod(
+            uid=PodUid("high"),
+            namespace="default",
+            name="high",
+            created_at="2026-11-30T11:00:00Z",
+            priority=1000,
+            request=request,
+        )
+    )
+    waiting.note_refusal(PodUid("high"), (NODE,))
+    plan = Plan(placement=PLACEMENT, victims=tuple(holders))
+    plans, store, events = Plans(Preview(plans=(plan,))), Stored(), FakePodEvents()
+    usual = {"after_s": 5.0, "room_s": 60.0, "per_minute": 10, "max_victims": 8}
+    preemptor = Preemptor(
+        store=cast(Any, store),
+        rooms=Rooms(),
+        plans=cast(Any, plans),
+        waiting=waiting,
+        state=state,
+        writer=cast(Any, Writer(ledger)),
+        pods={PodUid("high"): high, PodUid("low-0"): pod_of("low-0", 10, nodeName="n")},
+        pod_api=pods,
+        requests=PodRequests(vendors=VENDORS, defaults=Policy()),
+        announcer=Announcer(events),
+        instruments=SchedulerInstruments(),
+        limits=PreemptionLimits(**(usual | (limits or {}))),
+        clock=lambda: NOW,
+    )
+    return World(preemptor, pods, store, plans, events, ledger)
+
+
+def running(uid: str, grant: ContainerGrant) -> Entry:
+    from tests.contract.ledger.allocation_stores import draft
+
+    made = draft(uid, grant, node=NODE)
+    return Entry(draft=made, state=AllocationState.ALLOCATED)
+
+
+async def test_a_plan_is_tried_first_and_written_before_anybody_ends() -> None:
+    made = await world()
+
+    await made.preemptor.plan_next()
+
+    assert (made.pods.tried, made.pods.evicted) == (["low-0"], [])
+    assert await made.room() == "reserved"
+    room = made.preemptor.rooms.of(PodUid("high"))
+    assert room is not None
+    assert not room.is_ready
+    made.store.rooms = [room]
+    await made.preemptor.keep_rooms()
+    assert made.pods.evicted == ["low-0"]
+    assert (await made.pods.get("default", "high"))["status"]["nominatedNodeName"] == NODE
+    [condition] = (await made.pods.get("default", "low-0"))["status"]["conditions"]
+    assert condition["reason"] == "PreemptionByScheduler"
+    assert [problem for _, problem in made.store.noted] == [""]
+
+
+@pytest.mark.parametrize(
+    ("limits", "recently", "why"),
+    [
+        ({"max_victims": 1}, (0, 0), "2 pods would have to end, 1 may"),
+        ({"per_minute": 10}, (9, 0), "9 pods ended within a minute, 10 may"),
+        ({}, (0, 3), "it had 3 rooms within the last hour"),
+    ],
+)
+async def test_a_limit_keeps_pods_alive_and_is_named(
+    limits: dict[str, Any], recently: tuple[int, int], why: str
+) -> None:
+    made = await world(victims=2, limits=limits)
+    made.store.recently = recently
+
+    await made.preemptor.plan_next()
+
+    assert (made.pods.tried, made.pods.evicted, await made.room()) == ([], [], "")
+    assert made.blocked() == [f"no pod ends for it: {why}"]
+
+
+@pytest.mark.parametrize(
+    "spec", [{"preemptionPolicy": "Never"}, {"nodeName": "n"}], ids=["never", "bound since"]
+)
+async def test_a_pod_that_must_not_preempt_has_no_plan(spec: Json) -> None:
+    made = await world(**spec)
+    await made.preemptor.plan_next()
+    assert (made.plans.asked, await made.room()) == ([], "")
+
+
+async def test_a_pod_may_ask_to_wait_for_longer() -> None:
+    made = await world(limits={"after_s": 3601.0})
+    await made.preemptor.plan_next()
+    assert made.plans.asked == []
+
+
+async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:
+    made = await world()
+    made.pods.bars["low-0"] = Conflict("it would violate the pod's disruption budget")
+
+    await made.preemptor.plan_next()
+
+    assert (made.pods.evicted, await made.room()) == ([], "")
+    assert "default/low-0 can't be evicted" in made.blocked()[0]
+
+
+async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
+    made = await world(victims=2)
+    await made.preemptor.plan_next()
+    room = made.preemptor.rooms.of(PodUid("high"))
+    assert room is not None
+    made.store.rooms = [room]
+    made.pods.bars["low-1"] = Conflict("it would violate the pod's disruption budget")
+
+    await made.preemptor.keep_rooms()
+
+    assert (made.pods.evicted, await made.room()) == (["low-0"], "")
+    assert "default/low-1 could not be evicted" in made.blocked()[0]
+    assert [bool(problem) for _, problem in made.store.noted] == [False, True]
+
+
+async def test_an_api_server_that_is_away_is_asked_again() -> None:
+    made = await world()
+    await made.preemptor.plan_next()
+    room = made.preemptor.rooms.of(PodUid("high"))
+    assert room is not None
+    made.store.rooms = [room]
+    made.pods.bars["low-0"] = Unavailable("no answer within 10 s")
+    await made.preemptor.keep_rooms()
+    assert (made.store.noted, await made.room()) == ([], "reserved")
+
+    made.pods.bars.clear()
+    await made.preemptor.keep_rooms()
+    assert made.pods.evicted == ["low-0"]
+
+
+async def test_a_node_that_takes_no_pods_ends_the_room() -> None:
+    made = await world()
+    await made.preemptor.plan_next()
+    made.store.rooms = list(made.preemptor.rooms)
+    made.plans.shut = {"are cordoned": frozenset({NODE})}
+
+    await made.preemptor.keep_rooms()
+
+    assert (made.pods.evicted, await made.room()) == ([], "")
+    assert made.preemptor.rooms.of(PodUid("high")) is None
+
+
+async def test_a_pod_whose_room_is_ready_is_woken() -> None:
+    made = await world()
+    gone = Victim(
+        allocation_id=AllocationId("v"),
+        pod_uid=PodUid("low-0"),
+        namespace="default",
+        pod_name="low-0",
+        is_evicted=True,
+        is_gone=True,
+    )
+    made.store.rooms = [
+        HeldRoom(
+            id=AllocationId("r"),
+            pod_uid=PodUid("high"),
+            namespace="default",
+            pod_name="high",
+            node=NODE,
+            priority=1000,
+            victims=[gone],
+        )
+    ]
+
+    await made.preemptor.keep_rooms()
+
+    annotations = (await made.pods.get("default", "high"))["metadata"]["annotations"]
+    assert "hami.io/retry-at" in annotations
+
+
+async def test_a_pod_that_was_not_refused_lately_is_tried_before_anybody_ends() -> None:
+    made = await world()
+    made.preemptor.waiting._offered.clear()
+
+    await made.preemptor.plan_next()
+
+    assert (made.plans.asked, await made.room()) == ([], "")
+    annotations = (await made.pods.get("default", "high"))["metadata"]["annotations"]
+    assert "hami.io/retry-at" in annotations
+
+
+async def test_victims_of_kube_schedulers_preemption_are_waited_for() -> None:
+    made = await world(victims=0)
+    high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
+    made.preemptor.pods = {
+        PodUid("high"): made.pods.put(high),
+        PodUid("x"): pod_of("x", 1, nodeName="n"),
+    }
+
+    await made.preemptor.plan_next()
+
+    assert made.plans.asked == [frozenset({NODE})]
