@@ -15,7 +15,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hamicommon.domain.allocations import Placement
@@ -26,8 +26,8 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import Decision, decide
 
 SEARCH_BUDGET_S = 2.0
-MAX_NODES_SEARCHED = 50
-"""Nodes on which victims are chosen: those where the pod lacks the least."""
+MAX_NODES_SEARCHED = 20
+"""Nodes on which victims are chosen: those where it may cost the least."""
 OF_NO_LOWER_PRIORITY = "of its priority or a higher one"
 
 
@@ -96,6 +96,54 @@ class Preview:
 
 Order = Callable[[Holder], tuple[float, ...]]
 """Key by which pods are put back."""
+
+
+_NO_COST = (float("-inf"), float("-inf"), 0.0, 0.0)
+
+
+_ANY_COST = (float("inf"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lack:
+    """Free amounts that a card lacks for the smallest part of the request."""
+
+    uuid: GpuUuid
+    memory_mib: int
+    slots: int
+
+    def is_met_by(self, victims: Iterable[Holder]) -> bool:
+        """Whether the end of these frees enough; the engine has further rules."""
+        held = [each for one in victims for each in one.held if each.uuid == self.uuid]
+        return (
+            sum(each.memory_mib for each in held) >= self.memory_mib
+            and sum(each.slots for each in held) >= self.slots
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """Pods to choose victims from."""
+
+    cost: tuple[float, ...]
+    """The least that it may cost, as `Plan.cost`."""
+    holders: Sequence[Holder]
+    lack: _Lack | None = None
+    """Of the one card that they are on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spot:
+    """A node where the end of pods may be enough."""
+
+    node: NodeName
+    starts: Sequence[_Start]
+    """The cheapest first, if they are of one card each."""
+
+    @property
+    def cost(self) -> tuple[float, ...]:
+        """The least that it may cost."""
+        return self.starts[0].cost
 
 
 class SearchTimeout(Exception):
@@ -206,61 +254,165 @@ class _Search:
     def answer(
         self, candidates: Collection[NodeName] | None, left_out: Mapping[str, int]
     ) -> Preview:
-        """Choose victims node by node, on the nodes where those of the lowest priority suffice."""
+        """Choose victims node by node, first where the least may be enough."""
         first = self._decide(candidates)
         if first.placement is not None:
             plan = self._plan(first.placement.node, ())
             return Preview(plans=(plan,), left_out=left_out)
-        level = self._lowest_level(candidates)
-        if level is None:
-            pods = sum(len(some) for some in self.by_node.values())
-            problem = (
-                "no pod that holds cards may end for it"
-                if pods == 0
-                else f"it would not fit if all {pods} pods ended that may end for it"
-            )
-            return Preview(left_out=left_out, problem=problem)
-        with self.without(self._upto(level)):
-            possible = list(self._decide(candidates).scores)
-        plans, searched, is_complete = [], 0, True
-        for node in self._nearest(first, possible):
+        spots = sorted(self._spots(), key=lambda spot: (spot.cost, spot.node))
+        plans: list[Plan] = []
+        searched, is_possible, is_complete = 0, False, True
+        for spot in spots:
+            if len(plans) > 1 and spot.cost >= plans[1].cost:
+                break  # nor is any of the others better
+            is_complete = searched < MAX_NODES_SEARCHED
             try:
-                plan_here = self._cheapest(node, level)
+                if not is_complete or not self._fits_without(spot.node, self.by_node[spot.node]):
+                    continue
+                is_possible = True
+                searched += 1
+                plan_here = self._cheapest(spot)
             except SearchTimeout:
                 is_complete = False
                 break
-            searched += 1
             if plan_here is not None:
                 plans.append(plan_here)
-        plans.sort(key=lambda plan: (plan.cost, plan.placement.node))
-        problem = "" if plans else "PodDisruptionBudgets allow too few evictions on every node"
-        if not plans and not is_complete:
-            problem = "the search took too long and found no plan"
+                plans.sort(key=lambda plan: (plan.cost, plan.placement.node))
         return Preview(
             plans=tuple(plans[:2]),
             left_out=left_out,
             nodes_searched=searched,
-            nodes_possible=len(possible),
-            is_complete=is_complete and searched == len(possible),
-            problem=problem,
+            nodes_possible=len(spots),
+            is_complete=is_complete,
+            problem="" if plans else self._problem(is_possible, is_complete),
         )
+
+    def _problem(self, is_possible: bool, is_complete: bool) -> str:
+        pods = sum(len(some) for some in self.by_node.values())
+        if pods == 0:
+            return "no pod that holds cards may end for it"
+        if not is_complete:
+            return "the search took too long and found no plan"
+        if is_possible:
+            return "PodDisruptionBudgets allow too few evictions on every node"
+        return f"it would not fit if all {pods} pods ended that may end for it"
 
     def _decide(self, candidates: Collection[NodeName] | None) -> Decision:
         return decide(self.request, self.view, candidates=candidates)
 
-    def _upto(self, level: int) -> list[Holder]:
-        return [one for some in self.by_node.values() for one in some if one.priority <= level]
+    def _spots(self) -> Iterator[_Spot]:
+        """Find by arithmetic where the end of pods may be enough, and what it costs at least."""
+        requests = [each for container in self.request.containers for each in container.requests]
+        cards = max(each.count for each in requests)
+        for node, holders in self.by_node.items():
+            on_card: defaultdict[GpuUuid, list[tuple[Holder, PodHolding]]] = defaultdict(list)
+            for holder in holders:
+                for each in holder.held:
+                    on_card[each.uuid].append((holder, each))
+            found: list[tuple[tuple[float, ...], _Lack]] = []
+            for state in self.view.cards(node):
+                usage = state.usage
+                mine = [each for each in requests if each.vendor == usage.device.vendor]
+                if not mine:
+                    continue
+                lack = _Lack(
+                    uuid=usage.device.uuid,
+                    memory_mib=min(each.memory_mib_on(usage.device.memory_mib) for each in mine)
+                    - usage.free_memory_mib,
+                    slots=1 - (usage.device.slots - usage.used_slots),
+                )
+                cost = self._least(lack, on_card.get(usage.device.uuid, ()))
+                if cost is not None:
+                    found.append((cost, lack))
+            found.sort(key=lambda each: (each[0], each[1].uuid))
+            if len(found) < cards:
+                continue
+            if cards == len(requests) == 1:
+                starts = [
+                    _Start(cost=cost, holders=[one for one, _ in on_card[lack.uuid]], lack=lack)
+                    for cost, lack in found
+                ]
+            else:
+                starts = self._on_several(holders, found[:cards])
+            yield _Spot(node=node, starts=starts)
 
-    def _lowest_level(self, candidates: Collection[NodeName] | None) -> int | None:
-        """Find the lowest priority up to which pods must end for some node to take the pod."""
-        levels = sorted({one.priority for some in self.by_node.values() for one in some})
+    def _on_several(
+        self, holders: Sequence[Holder], cheapest: Sequence[tuple[tuple[float, ...], _Lack]]
+    ) -> list[_Start]:
+        """Start with the pods on the cards that cost the least, then with all of the node."""
+        uuids = {lack.uuid for _, lack in cheapest}
+        mine = [one for one in holders if any(each.uuid in uuids for each in one.held)]
+        level = max(cost[0] for cost, _ in cheapest)
+        if any(len(one.held) > 1 for one in holders):
+            least = (level, *_NO_COST[1:])
+            return [_Start(cost=least, holders=mine), _Start(cost=least, holders=holders)]
+        sums = (sum(max(0.0, cost[part]) for cost, _ in cheapest) for part in (2, 3))
+        first = _Start(cost=(level, float("-inf"), *sums), holders=mine)
+        return [first, _Start(cost=_ANY_COST, holders=holders)]
+
+    def _least(
+        self, lack: _Lack, on_card: Sequence[tuple[Holder, PodHolding]]
+    ) -> tuple[float, ...] | None:
+        """Return the least that it costs to free what a card lacks; None: it can't be freed."""
+        if lack.memory_mib <= 0 and lack.slots <= 0:
+            # By another rule it lacks something.
+            return _NO_COST
+        memory_mib = slots = 0
+        by_priority = sorted(on_card, key=lambda pair: pair[0].priority)
+        for number, (holder, held) in enumerate(by_priority, start=1):
+            memory_mib, slots = memory_mib + held.memory_mib, slots + held.slots
+            if memory_mib >= lack.memory_mib and slots >= lack.slots:
+                upto = by_priority[:number]
+                level = holder.priority
+                break
+        else:
+            return None
+        upto += [pair for pair in by_priority[number:] if pair[0].priority == level]
+        alone = [
+            self._lost(one)
+            for one, each in upto
+            if each.memory_mib >= lack.memory_mib and each.slots >= lack.slots
+        ]
+        # One at least has that priority: those below it are not enough.
+        if alone:
+            return float(level), float(level), 1.0, min(alone)
+        largest, pods = 0, 0
+        for each in sorted((each.memory_mib for _, each in upto), reverse=True):
+            largest, pods = largest + each, pods + 1
+            if largest >= lack.memory_mib and pods >= lack.slots:
+                break
+        total = level + sum(one.priority for one, _ in upto[: pods - 1])
+        lost = sum(sorted(self._lost(one) for one, _ in upto)[:pods])
+        return float(level), float(total), float(pods), lost
+
+    def _cheapest(self, spot: _Spot) -> Plan | None:
+        """Search the node's cheapest plan. Raises: SearchTimeout."""
+        best: Plan | None = None
+        for start in spot.starts:
+            if best is not None and start.cost >= best.cost:
+                break
+            level = self._lowest_level(spot.node, start)
+            if level is None:
+                continue
+            holders = [one for one in start.holders if one.priority <= level]
+            for order in (_small_first, _large_first):
+                victims = self._spare(spot.node, replace(start, holders=holders), order)
+                if victims is None:
+                    continue
+                plan = self._plan(spot.node, victims)
+                if best is None or plan.cost < best.cost:
+                    best = plan
+        return best
+
+    def _lowest_level(self, node: NodeName, start: _Start) -> int | None:
+        """Find the lowest priority up to which these must end for the node to take the pod."""
+        levels = sorted({one.priority for one in start.holders})
         low, high, found = 0, len(levels) - 1, None
         while low <= high:
             # The highest first: if it does not help, nothing does.
             middle = high if found is None else (low + high) // 2
-            with self.without(self._upto(levels[middle])):
-                fits = self._decide(candidates).placement is not None
-            if fits:
+            upto = [one for one in start.holders if one.priority <= levels[middle]]
+            if self._fits_without(node, upto, start.lack):
                 found, high = levels[middle], middle - 1
             elif found is None:
                 return None
@@ -268,60 +420,36 @@ class _Search:
                 low = middle + 1
         return found
 
-    def _nearest(self, first: Decision, possible: Sequence[NodeName]) -> list[NodeName]:
-        """Return the nodes that lack the least for the pod as they are."""
-        assert first.refusal is not None
-        shortfalls = first.refusal.shortfalls
-
-        def lacking(node: NodeName) -> tuple[int, NodeName]:
-            short = [max(0, one.requested - one.available) for one in shortfalls.get(node, ())]
-            return min(short, default=0), node
-
-        return sorted(possible, key=lacking)[:MAX_NODES_SEARCHED]
-
-    def _cheapest(self, node: NodeName, level: int) -> Plan | None:
-        """Search the node's cheapest plan. Raises: SearchTimeout."""
-        holders = [one for one in self.by_node[node] if one.priority <= level]
-        by_card: defaultdict[GpuUuid, list[Holder]] = defaultdict(list)
-        for holder in holders:
-            for each in holder.held:
-                by_card[each.uuid].append(holder)
-        starts = [*by_card.values(), holders] if len(by_card) > 1 else [holders]
-        plans = []
-        for start in starts:
-            for victims in (
-                self._spare(node, start, order) for order in (_small_first, _large_first)
-            ):
-                if victims is not None:
-                    plans.append(self._plan(node, victims))
-        return min(plans, key=lambda plan: plan.cost, default=None)
-
     def _spare(
         self,
         node: NodeName,
-        holders: Sequence[Holder],
-        order: Callable[[Holder], tuple[float, ...]],
+        start: _Start,
+        order: Order,
     ) -> list[Holder] | None:
         """Put pods back, the most important first, for as long as the pod fits without the others.
 
         None: it does not fit without all of these, or a PodDisruptionBudget forbids what is left.
         """
-        victims = list(holders)
-        if not self._fits_without(node, victims):
+        victims = list(start.holders)
+        if not self._fits_without(node, victims, start.lack):
             return None
         spent = Counter(name for one in victims for name in one.budgets)
-        for holder in sorted(holders, key=order):
+        for holder in sorted(start.holders, key=order):
             rest = [one for one in victims if one is not holder]
-            if self._fits_without(node, rest):
+            if self._fits_without(node, rest, start.lack):
                 victims = rest
                 spent.subtract(holder.budgets)
         if any(number > self.budgets.get(name, 0) for name, number in spent.items()):
             return None
         return victims
 
-    def _fits_without(self, node: NodeName, victims: Sequence[Holder]) -> bool:
+    def _fits_without(
+        self, node: NodeName, victims: Sequence[Holder], lack: _Lack | None = None
+    ) -> bool:
         if self.clock() > self.ends_at:
             raise SearchTimeout
+        if lack is not None and not lack.is_met_by(victims):
+            return False
         with self.without(victims):
             return self._decide([node]).placement is not None
 
@@ -329,7 +457,7 @@ class _Search:
         with self.without(victims):
             placement = self._decide([node]).placement
         assert placement is not None
-        lost = sum(one.memory_mib * self._ran_s(one) for one in victims)
+        lost = sum(map(self._lost, victims))
         cost = (
             max((one.priority for one in victims), default=0),
             sum(one.priority for one in victims),
@@ -343,6 +471,10 @@ class _Search:
             ending=tuple(self.ending.get(node, ())),
             cost=tuple(map(float, cost)),
         )
+
+    def _lost(self, holder: Holder) -> float:
+        """Work that ends with the pod, in MiB seconds."""
+        return holder.memory_mib * self._ran_s(holder)
 
     def _ran_s(self, holder: Holder) -> float:
         if holder.started_at is None:
