@@ -30,8 +30,33 @@ SELECT v.namespace, v.pod_name, v.pod_uid, p.victim_priority AS priority, v.owne
 """
 
 
+# As in 0032, but a pod that a room is held for still waits.
+PENDING = """
+CREATE OR REPLACE VIEW v_pending_reasons AS
+SELECT d.pod_uid, d.namespace, d.pod_name, d.message, d.reason_counts,
+       d.candidates, d.repeat_count, d.at AS since, d.last_at, d.summary
+FROM decisions d
+WHERE d.outcome <> 'placed'
+  AND (d.wait_ended_at > now()
+       OR (d.wait_ended_at = '-infinity' AND d.last_at > now() - interval '10 minutes'))
+  AND NOT EXISTS (SELECT FROM decisions later
+                  WHERE later.pod_uid = d.pod_uid AND later.at >= d.at
+                    AND (later.at, later.id) > (d.at, d.id))
+  AND NOT EXISTS (SELECT FROM allocations a
+                  WHERE a.pod_uid = d.pod_uid AND a.ended_at IS NULL{unless})
+"""
+_GRANTED, _ON_ITS_WAY = "a.reserved_at <= $1", "coalesce(a.binding_at, a.bound_at) <= $1"
+# The function of 0037, with another condition.
+WAITING = """
+DO $do$ BEGIN
+    EXECUTE replace(pg_get_functiondef('waiting_pods_at(timestamptz)'::regprocedure),
+                    '{old}', '{new}');
+END $do$
+"""
+
+
 def upgrade() -> None:
-    """Add the table and its view."""
+    """Add the table and its view, and let pods with a room wait."""
     op.create_table(
         TABLE,
         *(
@@ -60,9 +85,13 @@ def upgrade() -> None:
     op.create_index(f"ix_{TABLE}_victim_id", TABLE, ["victim_id"])
     op.create_index(f"ix_{TABLE}_planned_at", TABLE, ["planned_at"])
     op.execute(VIEW)
+    op.execute(PENDING.format(unless=" AND a.state <> 'reserved'"))
+    op.execute(WAITING.format(old=_GRANTED, new=_ON_ITS_WAY))
 
 
 def downgrade() -> None:
     """Drop the record; rooms stay until their deadline."""
+    op.execute(WAITING.format(old=_ON_ITS_WAY, new=_GRANTED))
+    op.execute(PENDING.format(unless=""))
     op.execute("DROP VIEW v_preempted_pods")
     op.drop_table(TABLE)

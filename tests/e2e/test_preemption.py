@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import httpx
@@ -12,7 +13,7 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import checked, running_system
-from tests.e2e.system import System, a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -107,6 +108,7 @@ def test_a_pod_of_a_lower_priority_ends_for_one_that_waits(one: System) -> None:
     assert record == "low 10 high 1000 taken - t t"
     [message] = [text for reason, text in one.events("low") if reason == "Preempted"]
     assert message.startswith("ended to make room for default/high (priority 1000), plan ")
+    assert message in hamictl(one.folder, "history", "low")
 
 
 def test_only_the_pod_that_it_was_freed_for_gets_the_room(one: System) -> None:
@@ -121,6 +123,7 @@ def test_only_the_pod_that_it_was_freed_for_gets_the_room(one: System) -> None:
         assert one.create(pod_of("urgent", name, 50_000)).status_code == 201
     for name in rivals:
         one.wait_for_reason(name)
+    assert "room on node" in hamictl(one.folder, "pending")
     one.check_invariants()
 
     let_go(one, "low")
@@ -153,6 +156,22 @@ def test_a_room_outlives_its_scheduler(one: System) -> None:
 
     one.wait_for_phase("high", "Running", timeout_s=30)
     assert one.pod("rival")["status"]["phase"] == "Pending"  # type: ignore[index]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
+def test_a_scheduler_that_dies_at_any_moment_loses_no_room(one: System, after_s: float) -> None:
+    one.run(pod_of("batch", "low", 50_000), pod_of("batch", "stays", 20_000))
+    assert one.create(pod_of("urgent", "high", 50_000)).status_code == 201
+    killed = one.pid_of("scheduler")
+    assert killed is not None
+
+    # The moment is the case; nothing is waited for.
+    threading.Timer(after_s, os.kill, (killed, signal.SIGKILL)).start()
+
+    one.wait_for_phase("high", "Running", timeout_s=120)
+    wait(lambda: one.pid_of("scheduler") not in (None, killed), "another scheduler")
+    assert {pod["metadata"]["name"] for pod in one.pods()} == {"high", "stays"}
 
 
 def test_a_room_ends_with_the_pod_that_it_was_made_for(one: System) -> None:
@@ -194,6 +213,7 @@ def test_nothing_ends_for_a_pod_that_may_not_preempt(
     one.run(pod_of(holder, "low", 50_000))
     assert one.create(pod_of(waiting, "high", 50_000)).status_code == 201
     one.wait_for_reason("high")
+    assert "high" in hamictl(one.folder, "pending")
     # A pod that came later and may preempt shows that the others were looked at.
     assert one.create(pod_of("critical", "small", 30_000)).status_code == 201
     one.wait_for_phase("small", "Running")

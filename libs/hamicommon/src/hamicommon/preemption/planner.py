@@ -129,7 +129,7 @@ class _Start:
     """The least that it may cost, as `Plan.cost`."""
     holders: Sequence[Holder]
     lack: _Lack | None = None
-    """Of the one card that they are on."""
+    """Amounts that the one card lacks that they are on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,8 +207,8 @@ class Filter:
             return self._kept(room.node, names, trace)
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
         trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
-        why = f"waits until {', '.join(left)} ended" if left else "is ready"
-        trace.message = clip(f"room on node {room.node} {why}", MAX_ERROR_LENGTH)
+        why = f"held until {', '.join(left)} ended" if left else "ready"
+        trace.message = clip(f"room on node {room.node} is {why}", MAX_ERROR_LENGTH)
         return FilterResult(
             refused={name: ROOM_HELD for name in names if name != room.node},
             awaited={room.node: ROOM_HELD} if room.node in names else {},

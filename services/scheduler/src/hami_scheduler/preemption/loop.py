@@ -157,6 +157,8 @@ class Preemptor:
         try:
             pod = await self.pod_api.get(victim.namespace, victim.pod_name)
             if pod["metadata"]["uid"] == victim.pod_uid:
+                # Before it, as the grant may be over a moment later.
+                await self._note(victim, message)
                 await self.pod_api.evict(pod)
                 await self._show(victim, message)
         except NotFound:
@@ -164,6 +166,8 @@ class Preemptor:
         except Conflict as exc:
             problem = clip(f"{_name(victim)} could not be evicted: {exc}")
         await self.store.note_eviction(room.id, victim.allocation_id, problem=problem)
+        if problem:
+            await self._note(victim, f"stays: {problem}")
         self.instruments.preemption_victims.labels("blocked" if problem else "evicted").inc()
         if not problem:
             reference = PodRef(victim.namespace, victim.pod_name, victim.pod_uid)
@@ -171,6 +175,19 @@ class Preemptor:
             extra = {"pod_uid": victim.pod_uid, "for": room.pod_uid, "plan": room.id}
             logger.warning("Evicted a pod to make room", extra=extra)
         return problem
+
+    async def _note(self, victim: Victim, message: str) -> None:
+        """Write the reason into the history of the victim's grant. Raises: Unavailable."""
+        for state in (AllocationState.BOUND, AllocationState.ALLOCATED):
+            await self.writer.advance(
+                StateStep(
+                    allocation_id=victim.allocation_id,
+                    sources=frozenset({state}),
+                    target=state,
+                    reason=message,
+                    actor=ACTOR,
+                )
+            )
 
     async def _show(self, victim: Victim, message: str) -> None:
         """Write the condition by which kube-scheduler knows a victim."""
@@ -378,7 +395,7 @@ class Preemptor:
         )
         self.instruments.preemption_plans.labels("made").inc()
         names = ", ".join(each.pod for each in (*victims, *ending))
-        text = f"room on node {row.node} is held; {names} end for it, plan {row.id}"
+        text = f"room on node {row.node} is held until {names} ended, plan {row.id}"
         self.announcer.announce(
             PodRef(waiting.namespace, waiting.name, waiting.uid), PLANNED, clip(text), warning=False
         )
