@@ -267,10 +267,22 @@ async def test_a_pod_that_must_not_preempt_has_no_plan(spec: Json) -> None:
     assert (made.plans.asked, await made.room()) == ([], "")
 
 
-async def test_a_pod_may_ask_to_wait_for_longer() -> None:
-    made = await world(limits={"after_s": 3601.0})
+@pytest.mark.parametrize(
+    ("after_s", "asked", "is_planned"),
+    [(3601.0, "", False), (5.0, "3601", False), (5.0, "3600", True), (5.0, "soon", True)],
+)
+async def test_a_pod_waits_for_the_setting_or_for_longer_if_it_asks_to(
+    after_s: float, asked: str, is_planned: bool
+) -> None:
+    made = await world(limits={"after_s": after_s})
+    high = made.preemptor.pods[PodUid("high")]
+    annotations = {"hami.io/preemption-delay-seconds": asked} if asked else {}
+    metadata = {**high["metadata"], "annotations": annotations}
+    made.preemptor.pods = {**made.preemptor.pods, PodUid("high"): {**high, "metadata": metadata}}
+
     await made.preemptor.plan_next()
-    assert made.plans.asked == []
+
+    assert bool(made.plans.asked) is is_planned
 
 
 async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:

@@ -22,6 +22,7 @@ from hamicommon.k8s.annotations import is_true, split_list
 T = TypeVar("T")
 
 _COUNT = re.compile(r"[0-9]{1,10}")
+MAX_DELAY_S = 86_400
 FLAGS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
 
 
@@ -153,6 +154,12 @@ def _weights(text: str) -> ScoreWeights:
     return ScoreWeights(**found)
 
 
+def _seconds(text: str) -> int:
+    if not _COUNT.fullmatch(text) or int(text) > MAX_DELAY_S:
+        raise ValueError(text)
+    return int(text)
+
+
 FRONT_END = UserAnnotation(
     name="hami.io/front-end",
     parse=str,
@@ -199,6 +206,16 @@ SCORING_WEIGHTS = UserAnnotation(
     holds="weights of the three amounts in a card's score",
     example="slot=1,core=1,memory=1",
 )
+PREEMPTION_DELAY = UserAnnotation(
+    name="hami.io/preemption-delay-seconds",
+    parse=_seconds,
+    wanted="a whole number of seconds, 86400 at most",
+    holds="how long the pod waits before others end for it, if that is more than the setting; for "
+    "an autoscaler's turn",
+    reader="scheduler",
+    example="120",
+    in_claims=True,
+)
 NVIDIA_NUMA_BIND = UserAnnotation(
     name="nvidia.com/numa-bind",
     parse=is_true,
@@ -221,6 +238,7 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
     GPU_POLICY,
     SCORING_WEIGHTS,
     NVIDIA_NUMA_BIND,
+    PREEMPTION_DELAY,
     PRELOAD,
     FRONT_END,
 )

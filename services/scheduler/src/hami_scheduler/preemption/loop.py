@@ -20,8 +20,9 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.k8s.pod_annotations import PREEMPTION_DELAY
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ACTOR = "preemption"
-DELAY = "hami.io/preemption-delay-seconds"
-"""Annotation of a waiting pod: how long it waits before others end for it."""
 PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempted"
 KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 """Reason in the condition `DisruptionTarget`, by which kube-scheduler knows that the victim makes
@@ -410,8 +409,11 @@ def _nominated(pod: JsonMapping) -> frozenset[NodeName]:
 
 def _delay_s(pod: JsonMapping, default_s: float) -> float:
     """Return how long the pod waits before others end for it."""
-    text = annotations_of(pod).get(DELAY, "")
-    return max(default_s, float(text)) if text.isdecimal() else default_s
+    try:
+        wanted_s = PREEMPTION_DELAY.read(annotations_of(pod))
+    except InvalidRequest:  # of a pod that the webhook did not see
+        wanted_s = None
+    return max(default_s, wanted_s or 0)
 
 
 def _grace_s(pod: JsonMapping) -> int:
