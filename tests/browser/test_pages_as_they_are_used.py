@@ -103,7 +103,7 @@ def test_cards_that_are_not_so_now_are_outlined_where_one_compares(
         page.wait_for_url("**compare=1**")
         cell = page.locator('[id="n.n0003"] .c.differs[aria-label^="n0003 card 2:"]')
         assert cell.count() == 1
-        assert "not so now" in cell.get_attribute("aria-label")
+        assert "different now" in cell.get_attribute("aria-label")
         # The way to another moment keeps comparing.
         assert "compare=1" in page.locator("#previous").get_attribute("href")
 

@@ -114,7 +114,7 @@ def _a_page_that_is_opened_now_shows_it_too(
             if service == "postgres" and name != "overview":
                 # What only the ledger knows of one thing is not shown as nothing.
                 assert notice.search(text) or "Running pods are not affected" in text, name
-                assert not re.search(r"\b0 waiting|Nothing waits|No GPU nodes", text), name
+                assert not re.search(r"\b0 waiting|No pods are waiting|No GPU nodes", text), name
             else:
                 assert notice.search(text), name
         late.expect("503")

@@ -30,7 +30,7 @@ async def test_a_stale_reading_of_the_ledger_is_unknown(clock: Clock) -> None:
     view = LedgerFigures(ledger, clock, stale_s=30)
     assert view.newest() is None
     assert math.isnan(view.age_s)
-    assert view.not_ready_reasons() == ["the ledger was not read yet"]
+    assert view.not_ready_reasons() == ["the ledger has not been read yet"]
 
     await view.refresh()
     assert view.newest() is EMPTY

@@ -41,7 +41,11 @@ async def get(path: str, token: str, *, guarded: bool = True) -> httpx.Response:
             "no token was sent: send Authorization: Bearer TOKEN of a user who may get /metrics",
         ),
         ("forged", 401, "the token is not good"),
-        ("other", 403, "other may not get /metrics: an administrator binds the ClusterRole hami-s"),
+        (
+            "other",
+            403,
+            "other may not get /metrics: ask an administrator to bind the ClusterRole hami-s",
+        ),
         ("away", 503, "connection refused"),
     ],
 )

@@ -30,12 +30,12 @@ class MetricsInstruments:
         self.registry.register(self.last_ingest)
         self.lost_reports = Counter(
             "hami_metrics_usage_reports_lost",
-            "Usage reports that an agent numbered and that never came",
+            "Usage reports that never arrived (gaps in an agent's numbering)",
             registry=self.registry,
         )
         self.missing_reports = Gauge(
             "hami_metrics_usage_reports_missing",
-            "Usage reports that are late and may still come",
+            "Usage reports that are late and may still arrive",
             registry=self.registry,
         )
         self.refusals = Counter(
@@ -51,11 +51,11 @@ class MetricsInstruments:
             registry=self.registry,
         )
         self.rollups = Counter(
-            "hami_metrics_rollups", "Buckets summed up", ["bucket"], registry=self.registry
+            "hami_metrics_rollups", "Buckets rolled up", ["bucket"], registry=self.registry
         )
         self.unsummed_buckets = Gauge(
             "hami_metrics_unsummed_buckets",
-            "Buckets of a node that wait to be summed up",
+            "Finished buckets of nodes that are not rolled up yet",
             registry=self.registry,
         )
         self.snapshot_age = Gauge(

@@ -258,5 +258,5 @@ class LedgerFigures:
         if self.newest() is not None:
             return []
         if self._read_at is None:
-            return ["the ledger was not read yet"]
+            return ["the ledger has not been read yet"]
         return [f"the last reading of the ledger is {self.age_s:.0f} s old"]

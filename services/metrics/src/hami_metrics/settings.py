@@ -32,7 +32,7 @@ class Settings(BaseSettings):
     )
     scrape_tokens: bool = Field(
         default=False,
-        description="/metrics wants a Kubernetes token whose user may get the path /metrics",
+        description="require a Kubernetes token on /metrics whose user may get that path",
     )
     scrape_audience: str = Field(
         default="hami-metrics",
@@ -40,50 +40,50 @@ class Settings(BaseSettings):
     )
     legacy_metrics: bool = Field(
         default=False,
-        description="also HAMi's scheduler metric names of before 2.6 (--legacy-metrics)",
+        description="also export the scheduler metrics that HAMi had before 2.6 (--legacy-metrics)",
     )
     api_tokens: bool = Field(
         default=False,
-        description="/api/v1 wants a Kubernetes token (ClusterRoles hami-reader, hami-viewer);"
-        " without it answers callers on the same machine only",
+        description="require a Kubernetes token on /api/v1 (ClusterRoles hami-reader, hami-viewer);"
+        " if false, only callers on the same machine are answered",
     )
     api_audience: str = Field(
         default="", description="audience of those tokens; empty: the API server's own"
     )
     published_locally: bool = Field(
         default=False,
-        description="only this machine reaches the ports, as with docker compose: callers from"
-        " every address count as on it, where no tokens are asked for",
+        description="the ports are published on this machine only, as with docker compose: if no"
+        " token is required, callers from every address count as local",
     )
     show_owners: ShowOwners = Field(
         default=ShowOwners.SIZES,
-        description="what one sees of slices of namespaces whose pods one may not list: names,"
+        description="what users see of slices in namespaces that they may not list: names,"
         " namespaces or sizes",
     )
     price_list: Path | None = Field(
         default=None,
-        description="JSON file with what a card-hour of each type costs; none: bills have no costs",
+        description="JSON file with the price of a card-hour by type; unset: bills have no costs",
     )
     questions_dsn: SecretAddress = Field(
         default=SecretStr(""),
-        description="where questions and bills are asked in place of HAMI_POSTGRES_DSN: a streaming"
-        " replica, whose answers are as of what it has replayed; empty: the ledger itself",
+        description="DSN of a streaming replica that answers saved queries and bills, as of what it"
+        " has replayed; empty: HAMI_POSTGRES_DSN",
     )
     question_connections: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="questions that are asked of the ledger at the same time",
+        description="maximum number of concurrent saved queries on the ledger",
     )
     pages_bind: str = Field(
         default="",
-        description="host:port of the operators' pages; empty: none. Another host than the"
-        " loopback device needs pages_identity=token",
+        description="host:port of the operators' pages; empty: no pages. A host other than the"
+        " loopback device requires pages_identity=token",
     )
     pages_identity: Literal["none", "token", "proxy"] = Field(
         default="none",
-        description="who looks at the pages: none (everybody on this machine), token (a Kubernetes"
-        " token), proxy (X-Forwarded-User of a proxy on this machine)",
+        description="how users of the pages are identified: none (everybody on this machine), token"
+        " (a Kubernetes token), proxy (X-Forwarded-User of a proxy on this machine)",
     )
     pages_groups_header: str = Field(
         default="",
@@ -97,23 +97,25 @@ class Settings(BaseSettings):
     )
     pages_traces: Path | None = Field(
         default=None,
-        description="folder of finished spans, a file of JSON lines for each service, which a"
-        " pod's page draws; none: they are at the collector",
+        description="folder of finished spans (a file of JSON lines per service) that a pod's page"
+        " draws; unset: spans are only at the collector",
     )
     pages_trace_url: str = Field(
         default="",
         pattern=r"^$|^https?://[^\s]+\{trace_id\}[^\s]*$",
-        description="address of a trace in a viewer, as in http://jaeger:16686/trace/{trace_id};"
+        description="address of a trace in a viewer, such as http://jaeger:16686/trace/{trace_id};"
         " empty: a pod's page has no link",
     )
     snapshot_interval_s: float = Field(
         default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"
     )
     snapshot_stale_s: float = Field(
-        default=30.0, gt=0, description="an older reading is unknown: its samples disappear"
+        default=30.0,
+        gt=0,
+        description="maximum age of a reading; the samples of an older one disappear",
     )
     rollup_interval_s: float = Field(
-        default=15.0, ge=0.1, le=300, description="how often finished buckets are summed up"
+        default=15.0, ge=0.1, le=300, description="how often finished buckets are rolled up"
     )
     rollup_grace_s: float = Field(
         default=USAGE_HEARTBEAT_S + 20.0,
@@ -124,13 +126,13 @@ class Settings(BaseSettings):
     fine_retention_days: int = Field(default=14, ge=1, description="days of 5-minute sums kept")
     coarse_retention_days: int = Field(default=400, ge=1, description="days of hourly sums kept")
     day_retention_days: int = Field(
-        default=1830, ge=1, description="days that the sums of namespaces per day are kept"
+        default=1830, ge=1, description="days of daily sums per namespace kept"
     )
     refusal_retention_days: int = Field(
-        default=90, ge=0, le=36_500, description="days of refusals at admission kept; 0: for ever"
+        default=90, ge=0, le=36_500, description="days of refusals at admission kept; 0: forever"
     )
     drain_s: float = Field(
-        default=0.0, ge=0, le=60, description="keep serving this long after SIGTERM, not ready"
+        default=0.0, ge=0, le=60, description="how long to keep serving, not ready, after SIGTERM"
     )
     postgres: PostgresSettings = Field(
         default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable

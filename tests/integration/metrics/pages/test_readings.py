@@ -177,7 +177,7 @@ async def test_a_ledger_that_was_never_read_is_unknown_and_not_empty(
     await db.execute("ALTER TABLE nodes RENAME TO nodes_away")
     async with pages(postgres_dsn, nats_url) as (_, http):
         shown = await text(http, "/", 503)
-        assert "that is unknown, not empty" in shown
+        assert "There is no earlier state to show" in shown
         assert "No GPU nodes" not in shown
 
 

@@ -135,7 +135,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
                 shown = await text(http, address, status)
                 if status == 404:
                     # It repeats what was asked for, and that it may be there or not.
-                    assert "or not one that you may see" in shown
+                    assert "or you may not see it" in shown
                     continue
                 check_names(shown, secrets, address)
     assert "/pods/uid/{uid}" in paths
@@ -221,6 +221,6 @@ async def test_no_route_takes_a_query_an_address_or_a_script(
 async def test_pages_on_a_network_without_an_identity_do_not_start(
     postgres_dsn: str, nats_url: str
 ) -> None:
-    with pytest.raises(InvalidRequest, match="callers are not identified"):
+    with pytest.raises(InvalidRequest, match="callers are not authenticated"):
         async with open_app(settings(postgres_dsn, nats_url, pages_bind="0.0.0.0:0")):
             pass

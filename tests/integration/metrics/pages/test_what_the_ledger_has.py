@@ -201,7 +201,9 @@ async def test_a_pod_and_what_waits_show_the_stored_decision(
         assert "holds its slices" in holds
         assert "hamictl explain" not in holds
         assert "has no pod nlp/none" in await text(http, "/pods/nlp/none", 404)
-        assert "Nothing waits at that moment" in await text(http, "/pending?at=2026-01-01T00:00Z")
+        assert "No pods are waiting at that moment" in await text(
+            http, "/pending?at=2026-01-01T00:00Z"
+        )
 
 
 async def test_history_steps_from_change_to_change(
@@ -236,7 +238,7 @@ async def test_the_bill_adds_up_on_the_page_and_in_its_files(
         lines = list(csv.DictReader((await text(http, f"/showback.csv{at}")).splitlines()))
         bill = json.loads(await text(http, f"/showback.json{at}"))
         charges = list(csv.DictReader((await text(http, f"/showback-focus.csv{at}")).splitlines()))
-    assert "✓ exact" in page
+    assert "✓ the rows add up" in page
     assert "cost EUR" in page
     whole = lines.pop()
     assert sum(int(line["card_s"]) for line in lines) == int(whole["card_s"]) > 0
@@ -254,7 +256,7 @@ async def test_without_a_price_list_there_are_no_costs_and_no_charges(
         shown = await text(http, "/showback")
         assert "hami-metrics has no price list" in shown
         assert "FOCUS" not in shown
-        assert "there is no price list" in await text(http, "/showback-focus.csv", 404)
+        assert "a FOCUS file needs prices" in await text(http, "/showback-focus.csv", 404)
 
 
 def a_span(name: str, service: str, *, uid: str, begin: datetime, ms: float) -> str:
@@ -289,7 +291,7 @@ async def test_a_pods_page_has_the_spans_of_all_services_and_how_usual_each_step
         shown = await text(http, f"/pods/uid/{uid}")
         other = await text(http, await _another(db, uid))
 
-    assert "over all services" in shown
+    assert "across all services" in shown
     for name, service in steps[:2]:
         assert f">{name}</text>" in shown.replace("\u2003", "")
         assert f"100.0 ms · {service}" in shown
@@ -297,7 +299,7 @@ async def test_a_pods_page_has_the_spans_of_all_services_and_how_usual_each_step
     assert f'href="http://viewer/trace/{pod["trace_id"]}"' in shown
     took = r'1\.6 ms</td><td>.*?</td><td class="number">p100</td>'
     assert re.search(took, shown, re.DOTALL)
-    assert "over all services" not in other
+    assert "across all services" not in other
 
 
 async def _another(db: Any, uid: str) -> str:

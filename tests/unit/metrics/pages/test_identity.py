@@ -79,7 +79,7 @@ async def test_without_a_good_token_or_the_right_nobody_looks() -> None:
 async def test_a_proxy_names_the_user() -> None:
     identity = Reviewed(Reviews(), proxy=True)
     assert (await identity.viewer(asking(x_forwarded_user="admin"), [])).name == "admin"
-    with pytest.raises(Unauthenticated, match="named no user"):
+    with pytest.raises(Unauthenticated, match="sent no user"):
         await identity.viewer(asking(authorization="Bearer admin"), [])
 
 
@@ -136,9 +136,9 @@ async def test_groups_of_the_named_header_count() -> None:
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        ((), "named no user"),
-        (((USER, b""),), "named no user"),
-        (((USER, b"ann"), (USER, b"admin")), "named no user"),
+        ((), "sent no user"),
+        (((USER, b""),), "sent no user"),
+        (((USER, b"ann"), (USER, b"admin")), "sent no user"),
         (((USER, b"system:admin"),), "'system:admin': names that begin with 'system:'"),
         (((USER, b"eve"), (GROUPS, b"a,system:masters")), "'system:masters'"),
         (((USER, b"eve"), (GROUPS, b"platform"), (GROUPS, b"nobody")), "2 headers"),
@@ -176,7 +176,7 @@ def test_names_are_not_shown_to_a_network_that_is_not_asked(bind: str, identity:
 
 def test_a_port_that_only_this_machine_reaches_may_be_bound_anywhere() -> None:
     check_bind("0.0.0.0:9398", "none", published_locally=True)
-    with pytest.raises(InvalidRequest, match="who reaches it could name any user"):
+    with pytest.raises(InvalidRequest, match="any client could then claim to be any user"):
         check_bind("0.0.0.0:9398", "proxy", published_locally=True)
 
 

@@ -259,7 +259,9 @@ def test_connections_that_are_quiet_for_long_or_of_unknown_use(
 
 def test_the_ledger_that_is_away_hides_what_only_it_can_show() -> None:
     [ledger, events] = notices(STATE, Away(ledger=AGO, scheduler=AGO, events=AGO), NOW)
-    assert ledger.text.startswith("Ledger unreachable since 14:04:00. Shown: state of 2026-11-20")
+    assert ledger.text.startswith(
+        "Ledger unreachable since 14:04:00. Showing the state of 2026-11-20"
+    )
     assert events.part == "events"
 
 
@@ -268,7 +270,7 @@ def test_use_that_is_not_brought_has_the_date_of_the_last() -> None:
     state = a_state(a_node("n1", a_card()), use={"GPU-n1-0": measured})
     [known] = notices(state, Away(events=AGO), NOW)
     [never] = notices(STATE, Away(events=AGO), NOW)
-    assert "Use was last measured at 2026-11-20 14:00:00 UTC or soon after;" in known.text
+    assert "Usage was last measured at 2026-11-20 14:00:00 UTC or soon after;" in known.text
     assert "Use was never measured;" in never.text
 
 
@@ -277,10 +279,12 @@ def test_silent_agents_are_named_with_when_they_were_heard_the_longest_silent_fi
     never = replace(a_node("n9", a_card()), heard_at=None)
     [one] = notices(a_state(*nodes, never), Away(), NOW)
     assert one.part == "agents"
-    assert one.text.startswith("6 agents are silent: n9 (never), n5 (heard 2026-11-20 13:56:40 UTC")
+    assert one.text.startswith(
+        "6 agents are silent: n9 (never), n5 (last report 2026-11-20 13:56:40 UTC"
+    )
     assert " and 3 more." in one.text
     [single] = notices(a_state(nodes[1]), Away(), NOW)
-    assert single.text.startswith("1 agent is silent: n2 (heard ")
+    assert single.text.startswith("1 agent is silent: n2 (last report ")
 
 
 def test_a_moment_of_the_past_and_a_ledger_that_was_never_read_have_none() -> None:

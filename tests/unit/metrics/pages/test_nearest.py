@@ -131,19 +131,23 @@ def test_the_size_that_is_named_fits_by_the_engine(used: list[Used], size: Slice
         (
             {"n1": [a_card(0, "n1", used_slots=10)]},
             a_size(1),
-            "n1 card 0: lacks a slot; fits when others there end",
+            "n1 card 0: lacks a slot; fits when pods there end",
         ),
         (
             {"n1": [a_card(0, "n1", used_slots=1)]},
             a_size(1, cores=100),
-            "n1 card 0: lacks to be idle; fits when others there end",
+            "n1 card 0: is in use by other pods; fits when pods there end",
         ),
         (
             {"n1": [a_card(n, "n1", used_memory_mib=80_000 * (n % 2)) for n in range(4)]},
             a_size(10, count=4),
-            "n1: 2 of 4 cards fit; the next: lacks 8.2 GiB of memory; fits at 1.8 GiB",
+            "n1: 2 of 4 cards fit; the next card lacks 8.2 GiB of memory; fits at 1.8 GiB",
         ),
-        ({"n1": [a_card(0, "n1")]}, a_size(1), "n1 card 0 has room: the reason is another one"),
+        (
+            {"n1": [a_card(0, "n1")]},
+            a_size(1),
+            "n1 card 0 has room; the pod waits for another reason",
+        ),
         (
             {"n1": [a_card(0, "n1", cordoned=True), a_card(1, "n1", healthy=False)]},
             a_size(1),
@@ -169,5 +173,5 @@ def test_a_node_whose_agent_is_silent_is_no_offer() -> None:
 def test_a_card_that_fits_is_not_enough_for_a_pod_that_wants_several_of_one_node() -> None:
     [fits] = nearest_cards(a_state(a_node("n1", a_card(0))), a_size(1, count=4), 1)
 
-    assert lack_text(fits) == "nothing by size: the reason is another one"
-    assert lack_text(fits, 4) == "nothing by size, and 4 of one node are wanted"
+    assert lack_text(fits) == "has room; the pod waits for another reason"
+    assert lack_text(fits, 4) == "has room, but the pod needs 4 cards of one node"

@@ -244,7 +244,7 @@ def test_a_card_that_differs_is_marked_and_labelled() -> None:
     differs, other = cells(a_node("n1", a_card(0), a_card(1)), style)
 
     assert differs[0].endswith(" differs")
-    assert differs[1].endswith("; not so now")
+    assert differs[1].endswith("; different now")
     assert "differs" not in other[0]
 
 

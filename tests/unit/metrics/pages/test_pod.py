@@ -115,7 +115,7 @@ def test_a_waiting_pod_shows_the_stored_reason_and_since_when() -> None:
         ({"decisions": [a_decision(last_at=ago(hours=2))]}, "waiting"),
         ({"decisions": [over("deleted", ago(seconds=1))]}, "deleted, never placed"),
         ({"decisions": [over("gone", ago(seconds=1))]}, "deleted, never placed"),
-        ({"decisions": [over("finished", ago(seconds=1))]}, "waits no longer"),
+        ({"decisions": [over("finished", ago(seconds=1))]}, "no longer waiting"),
         ({"decisions": [over("deleted", NOW + timedelta(seconds=1))]}, "waiting"),
         ({"attempts": [an_attempt()]}, "holds its slices"),
         ({"attempts": [an_attempt(state="reserved")]}, "being placed"),
@@ -236,8 +236,8 @@ def test_the_slider_steps_to_the_changes_and_never_into_the_future() -> None:
     page = history_page(a_strip(), "1h", ago(minutes=60), NOW)
     moments = {text: to for _, text, to in page.steps}
 
-    assert moments["◀ change before"] == ago(minutes=70)
-    assert moments["change after ▶"] == ago(minutes=10)
+    assert moments["◀ previous change"] == ago(minutes=70)
+    assert moments["next change ▶"] == ago(minutes=10)
     assert page.marker == 500.0
     assert [(bar["x"], bar["changes"]) for bar in page.bars] == [(500.0, 5)]
     now = history_page(a_strip(following=None), "1h", NOW, NOW)
@@ -438,8 +438,8 @@ def test_what_went_on_behind_an_answer_and_what_came_later_are_noted_below() -> 
     assert behind == pytest.approx({"filter": 0, "reserve": 30 / 35, "bind": 0}, abs=0.01)
     assert drawn.title == "60.0 ms of work in 80.0 ms"
     assert drawn.notes == [
-        "20.0 ms between steps, in which none of our services worked",
-        "reserve: 30.0 ms of it, drawn pale, went on behind an answer that was given",
+        "20.0 ms between steps, outside HAMi's services",
+        "reserve: 30.0 ms of it, drawn pale, ran after the response was sent",
         "release: 10 min later, in 10.0 ms",
     ]
     assert not drawn.ranked

@@ -98,7 +98,7 @@ class ClusterSnapshot:
     decisions_by_outcome: Mapping[str, int]
     """In the last `DECISIONS_WINDOW_S` seconds, repeats counted."""
     pending: Mapping[tuple[str, PendingAge], int]
-    """Waiting pods by the reason that the most nodes gave (the question `pending-reasons`)."""
+    """Waiting pods by the reason that most nodes had (the question `pending-reasons`)."""
     heartbeats: Mapping[str, datetime]
     """By node that is there: when its agent last reported."""
 

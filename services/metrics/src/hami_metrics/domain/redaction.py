@@ -14,7 +14,7 @@ from hamicommon.ledger.questions import Question
 
 OTHER = "other"
 """Shown in place of a namespace."""
-WITHHELD = "of a namespace whose pods you may not list"
+WITHHELD = "in a namespace that you may not list"
 
 
 class ShowOwners(StrEnum):

@@ -111,7 +111,7 @@ def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
         counts[reason_label(reason), age] += pods
     yield gauge(
         "hami_pending_pods",
-        "Refused pods that still exist and are not placed, by the reason that the most nodes gave "
+        "Refused pods that still exist and are not placed, by the reason that most nodes had "
         "and for how long they wait",
         ("reason", "age"),
         [((reason, age.value), pods) for (reason, age), pods in sorted(counts.items())],

@@ -46,7 +46,7 @@ class _Gauge(Generic[T]):
         numbers = ((thing, self.number(thing)) for thing in things)
         return zoned_gauge(
             self.older_name if older else self.name,
-            f"As {self.name}" if older else self.text,
+            f"Older name of {self.name}" if older else self.text,
             [older_name if older else name for name, older_name, _ in labels],
             [
                 ([str(value(thing)) for _, _, value in labels], number)

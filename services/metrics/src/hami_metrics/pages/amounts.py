@@ -147,7 +147,7 @@ def page_moment(text: str, now: datetime) -> PageMoment:
     at = read_moment(text.strip(), now) if short else None
     if at is None:
         raise InvalidRequest(
-            f"at: {text[:MAX_MOMENT_CHARACTERS]!r} is not a moment; write one like"
+            f"at: {text[:MAX_MOMENT_CHARACTERS]!r} is not a time; write one like"
             " 2026-11-20T14:05Z, 14:05 or -2m"
         )
     if at.year < 2000:

@@ -68,9 +68,10 @@ def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool =
     if is_loopback(host_name(bind)):
         return
     why = (
-        "who reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"
+        "any client could then claim to be any user: run the proxy in the same pod and "
+        "bind 127.0.0.1"
         if identity == "proxy"
-        else "callers are not identified: use 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
+        else "callers are not authenticated: use 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
     )
     raise InvalidRequest(f"HAMI_METRICS_PAGES_BIND is {bind}, but {why}")
 

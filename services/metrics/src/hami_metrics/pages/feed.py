@@ -326,7 +326,7 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
         found.append(
             Notice(
                 "ledger",
-                f"Ledger unreachable since {clock_time(away.ledger)}. Shown: state of"
+                f"Ledger unreachable since {clock_time(away.ledger)}. Showing the state of"
                 f" {moment(state.taken_at)}. Running pods are not affected.",
             )
         )
@@ -336,8 +336,8 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
             Notice(
                 "scheduler",
                 "No scheduler is connected to the ledger (noticed"
-                f" {clock_time(away.scheduler)}). Grants are shown as it left them. Running pods"
-                " are not affected, new ones wait.",
+                f" {clock_time(away.scheduler)}). Grants are shown as last written. Running pods"
+                " are not affected; new pods wait. Check: hamictl doctor",
             )
         )
     elif away.scheduler_hangs is not None:
@@ -346,7 +346,7 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
                 "scheduler",
                 "The scheduler is connected to the ledger and has done nothing since"
                 f" {clock_time(away.scheduler_hangs)}: it hangs, or was stopped. Grants are shown"
-                " as it left them. Running pods are not affected, new ones wait.",
+                " as last written. Running pods are not affected; new pods wait. Restart it.",
             )
         )
     if away.events is not None and now - away.events >= RESTART_GRACE:
@@ -360,7 +360,7 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
             Notice(
                 "events",
                 f"NATS unreachable (noticed {clock_time(away.events)}). Grants are up to date."
-                f" Use {until}; newer reports are read when it is back.",
+                f" Usage {until}; newer reports arrive when it is back.",
             )
         )
     found.extend(_silent_agents(state, now))
@@ -373,7 +373,9 @@ def _silent_agents(state: PageCluster, now: datetime) -> Iterable[Notice]:
         return
     silent.sort(key=lambda node: (node.heard_at is not None, node.heard_at, node.name))
     named = ", ".join(
-        f"{node.name} (heard {moment(node.heard_at)})" if node.heard_at else f"{node.name} (never)"
+        f"{node.name} (last report {moment(node.heard_at)})"
+        if node.heard_at
+        else f"{node.name} (never)"
         for node in silent[:MAX_SILENT_NAMED]
     )
     more = len(silent) - MAX_SILENT_NAMED
@@ -381,6 +383,6 @@ def _silent_agents(state: PageCluster, now: datetime) -> Iterable[Notice]:
     agents = "agent is" if len(silent) == 1 else "agents are"
     yield Notice(
         "agents",
-        f"{len(silent)} {agents} silent: {named}{rest}. Their cards count as unknown; grants"
-        " there stay, and pods go on.",
+        f"{len(silent)} {agents} silent: {named}{rest}. Cards there count as unknown; grants"
+        " and running pods stay.",
     )

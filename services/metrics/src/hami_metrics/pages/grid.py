@@ -82,7 +82,7 @@ def _cell(card: PageCard, style: GridStyle, href: str, silent: bool) -> str:
         css += " h"
     label = _label(card, now, style)
     if card.uuid in style.differing:
-        css, label = f"{css} differs", f"{label}; not so now"
+        css, label = f"{css} differs", f"{label}; different now"
     return (
         f'<a class="{css}" href="{href}" tabindex=-1 aria-label="{escape(label)}">{GLYPHS[now]}</a>'
     )

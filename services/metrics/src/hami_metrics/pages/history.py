@@ -197,8 +197,8 @@ def history_page(
 def _steps(strip: ChangeStrip, at: datetime, now: datetime) -> list[tuple[str, str, datetime]]:
     minute, hour = timedelta(minutes=1), timedelta(hours=1)
     offered: list[tuple[str, str, datetime | None]] = [
-        ("previous", "◀ change before", strip.previous),
-        ("next", "change after ▶", strip.following),
+        ("previous", "◀ previous change", strip.previous),
+        ("next", "next change ▶", strip.following),
         ("", "- 1 h", at - hour),
         ("", "- 1 min", at - minute),
         ("", "+ 1 min", at + minute),

@@ -66,8 +66,8 @@ class LoopbackOnly:
         del namespaces
         if not is_loopback(host_name(request.headers.get("host", ""))):
             raise NotAllowed(
-                "these pages ask for no token, so they answer to localhost and 127.0.0.1 only: "
-                "use one of these, or set HAMI_METRICS_PAGES_IDENTITY"
+                "these pages require no token, so they answer only at localhost and 127.0.0.1: "
+                "open one of these, or set HAMI_METRICS_PAGES_IDENTITY"
             )
         return EVERYBODY
 
@@ -107,13 +107,16 @@ class Reviewed:
                 return await self._viewer(caller, namespaces)
         except TimeoutError:
             raise Unavailable(
-                f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s who you are"
+                f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s to "
+                "identify you; try again"
             ) from None
 
     def _named(self, request: Request) -> ApiCaller:
         users = request.headers.getlist(PROXY_USER)
         if len(users) != 1 or not users[0] or len(users[0]) > MAX_NAME_CHARACTERS:
-            raise Unauthenticated(f"the proxy named no user (header {PROXY_USER})")
+            raise Unauthenticated(
+                f"the proxy sent no user: configure it to set the header {PROXY_USER}"
+            )
         groups = self._groups(request)
         reserved = [name for name in (users[0], *groups) if name.startswith(RESERVED_PREFIX)]
         if reserved:
@@ -166,7 +169,7 @@ class Reviewed:
             return PageViewer(name=caller.username)
         if not await self._may(caller, ASK):
             raise NotAllowed(
-                f"{caller.username} may not {ASK}: an administrator binds the ClusterRole"
+                f"{caller.username} may not {ASK}: ask an administrator to bind the ClusterRole"
                 f" {ASK.role} to this user",
                 caller,
             )

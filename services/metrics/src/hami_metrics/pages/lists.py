@@ -330,5 +330,5 @@ def routes(site: Site) -> APIRouter:
 def _first(request: Request) -> int:
     text = text_of(request, "first") or "0"
     if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= MAX_LINES):
-        raise InvalidRequest("first: it is made by the link to the next page; leave it out")
+        raise InvalidRequest("first: this number is not from a link of this list; leave it out")
     return int(text)

@@ -132,11 +132,11 @@ def nearest_text(found: NearestNode | None) -> str:
     first = found.lacks[0].card
     place = f"{first.node} card {first.index}" if found.wanted == 1 else found.node
     if found.fitting == found.wanted:
-        return f"{place} has room: the reason is another one"
+        return f"{place} has room; the pod waits for another reason"
     if found.wanted == 1:
         return f"{place}: {_lack_text(found.lacks[0])}"
     missing = found.lacks[found.fitting : found.fitting + 1]
-    least = f"; the next: {_lack_text(missing[0])}" if missing else ""
+    least = f"; the next card {_lack_text(missing[0])}" if missing else ""
     return f"{place}: {found.fitting} of {found.wanted} cards fit{least}"
 
 
@@ -148,13 +148,13 @@ def lack_text(lack: CardLack, wanted: int = 1) -> str:
     if lack.count:
         return _lack_text(lack)
     if wanted > 1:
-        return f"nothing by size, and {wanted} of one node are wanted"
-    return "nothing by size: the reason is another one"
+        return f"has room, but the pod needs {wanted} cards of one node"
+    return "has room; the pod waits for another reason"
 
 
 def _lack_text(lack: CardLack) -> str:
     card = lack.card
-    parts, changes = [], []
+    parts, changes, held = [], [], ""
     if lack.memory_mib:
         parts.append(f"{_rounded_up(lack.memory_mib)} of memory")
         changes.append(_rounded_down(card.free_mib))
@@ -166,13 +166,14 @@ def _lack_text(lack: CardLack) -> str:
         parts.append("a slot")
         changes.append("")
     if lack.held:
-        parts.append("to be idle")
+        held = "is in use by other pods"
         changes.append("")
-    text = f"lacks {' and '.join(parts)}"
+    lacks = f"lacks {' and '.join(parts)}" if parts else ""
+    text = " and ".join(each for each in (lacks, held) if each)
     # Where no smaller size helps, others have to give something back.
     if all(changes) and (not lack.memory_mib or card.free_mib):
         return f"{text}; fits at {' and '.join(changes)}"
-    return f"{text}; fits when others there end"
+    return f"{text}; fits when pods there end"
 
 
 def _rounded_down(mib: int) -> str:

@@ -40,7 +40,7 @@ MAX_NEAR_CARDS = 5
 ENDS = frozenset({"released", "expired", "failed", "released_unconfirmed"})
 """States of a grant in which it is over."""
 WAIT_ENDS = {"deleted": "deleted, never placed", "gone": "deleted, never placed"}
-"""Status of a refused pod by how its wait ended; any other way is `waits no longer`."""
+"""Status of a refused pod by how its wait ended; any other way is `no longer waiting`."""
 CHECKED_FOR = timedelta(minutes=3)
 """A node's check of limits is as good as unknown when it is older."""
 
@@ -159,7 +159,7 @@ def _status(
         ended_at = decision["wait_ended_at"]
         if ended_at is None or ended_at > now:
             return "waiting", "▲", _first_refusal(pod.decisions)
-        return WAIT_ENDS.get(decision["wait_end"] or "", "waits no longer"), "○", ended_at
+        return WAIT_ENDS.get(decision["wait_end"] or "", "no longer waiting"), "○", ended_at
     return "ended", "○", pod.attempts[0]["ended_at"] if pod.attempts else None
 
 
@@ -307,4 +307,4 @@ def _silent_nodes(asked: Asked) -> Collection[NodeName] | None:
 
 
 def _unknown(what: str) -> NotFound:
-    return NotFound(f"the ledger has no pod {what[:300]}, or not one that you may see")
+    return NotFound(f"the ledger has no pod {what[:300]}, or you may not see it")

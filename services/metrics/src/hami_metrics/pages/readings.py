@@ -63,7 +63,8 @@ class PagesLedger:
                         yield connection
                 except asyncpg.QueryCanceledError as exc:
                     raise Unavailable(
-                        f"the ledger took more than {STATEMENT_TIMEOUT_MS / 1000:g} s for this page"
+                        f"the ledger took more than {STATEMENT_TIMEOUT_MS / 1000:g} s to "
+                        "read for this page; try again"
                     ) from exc
 
 

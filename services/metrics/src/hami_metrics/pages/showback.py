@@ -186,10 +186,7 @@ def routes(site: Site) -> APIRouter:
     async def as_focus_file(request: Request) -> Response:
         _, page = await _bill(site, request)
         if page.bill.prices is None:
-            raise NotFound(
-                "FOCUS is a list of charges, and there is no price list: "
-                "set HAMI_METRICS_PRICE_LIST of hami-metrics"
-            )
+            raise NotFound("a FOCUS file needs prices: set HAMI_METRICS_PRICE_LIST of hami-metrics")
         return _file(page, "focus.csv", as_focus(page.bill).encode(), "text/csv; charset=utf-8")
 
     return router

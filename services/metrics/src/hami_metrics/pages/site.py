@@ -139,12 +139,12 @@ def text_of(request: Request, name: str, longest: int = MAX_TEXT) -> str:
     """Return a query parameter, or empty. Raises: InvalidRequest for several, or a long one."""
     values = request.query_params.getlist(name)
     if len(values) > 1:
-        raise InvalidRequest(f"{name} stands {len(values)} times in the address; once is meant")
+        raise InvalidRequest(f"{name} is given {len(values)} times in the address; give it once")
     text = values[0] if values else ""
     if len(text) > longest:
-        raise InvalidRequest(f"{name} has {len(text)} characters; {longest} at most")
+        raise InvalidRequest(f"{name} has {len(text)} characters; at most {longest} are allowed")
     if "\x00" in text:
-        raise InvalidRequest(f"{name} has a character that no name has (NUL)")
+        raise InvalidRequest(f"{name} contains a NUL character; remove it")
     return text
 
 
@@ -161,7 +161,7 @@ def state_of(asked: Asked) -> PageCluster:
     """Return the state. Raises: Unavailable if there was never one."""
     if asked.state is None:
         raise Unavailable(
-            "the ledger was not read yet" if asked.trouble is None else asked.trouble.sentence
+            "the ledger has not been read yet" if asked.trouble is None else asked.trouble.sentence
         )
     return asked.state
 
@@ -182,6 +182,6 @@ def key_of(text: str) -> tuple[datetime, str] | None:
             raise ValueError(text)
     except ValueError:
         raise InvalidRequest(
-            "after: it is made by the link to the next page; open the list without it"
+            "after: this key is not from a link of this list; open the list without it"
         ) from None
     return at, last

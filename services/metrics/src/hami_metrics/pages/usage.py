@@ -149,7 +149,7 @@ def routes(site: Site) -> APIRouter:
         hours = WINDOW_HOURS[choice_of(request, "window", WINDOW_HOURS, "6h")]
         given = {kind: text for kind in KINDS if (text := text_of(request, kind))}
         if len(given) > 1:
-            raise InvalidRequest(f"{' and '.join(given)}: a chart is of one of them")
+            raise InvalidRequest(f"{' and '.join(given)}: a chart shows one of them; give only one")
         subject, asked = await _subject(site, asked, request, given)
         data = await _read(site, asked, subject, hours)
         return Response(orjson.dumps(data), media_type="application/json", headers=HEADERS)
@@ -177,7 +177,7 @@ async def _subject(
     if namespace:
         asked = await site.review_names(asked, request, [namespace])
     if subject.of_slices and (not namespace or not asked.viewer.sees(namespace)):
-        raise NotFound("the ledger has no such pod or namespace, or not one that you may see")
+        raise NotFound("the ledger has no such pod or namespace, or you may not see it")
     return subject, asked
 
 

@@ -143,7 +143,7 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
             )
         )
     work, total = milliseconds(drawn.work_us / 1000), length(drawn.total_us / 1000)
-    more = f", {drawn.left_out} short spans left out" if drawn.left_out else ""
+    more = f", {drawn.left_out} short spans omitted" if drawn.left_out else ""
     title = f"{work} of work in {total}{more}"
     return StepPicture(steps=steps, title=title, notes=list(_notes(drawn)))
 
@@ -151,12 +151,12 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
 def _notes(drawn: Waterfall) -> Iterator[str]:
     if drawn.between_us > 0:
         between = length(drawn.between_us / 1000)
-        yield f"{between} between steps, in which none of our services worked"
+        yield f"{between} between steps, outside HAMi's services"
     for row in drawn.rows:
         if isinstance(row, WaterfallSpan) and row.behind_us:
             yield (
                 f"{row.span.name}: {length(row.behind_us / 1000)} of it, drawn pale, "
-                "went on behind an answer that was given"
+                "ran after the response was sent"
             )
     for row in drawn.releases:
         later = length(max(0, row.span.start_us - drawn.ended_us) / 1000)

@@ -164,7 +164,7 @@ def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> A
             raise refusal(exc) from exc
         since, until = found.parameters["since"], found.parameters["until"]
         if not isinstance(since, datetime) or not isinstance(until, datetime):
-            raise TypeError("showback is asked about a time")
+            raise TypeError("a bill needs the times since and until")
         bill = make_bill(
             found.rows,
             since=since,

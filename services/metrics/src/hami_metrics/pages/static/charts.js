@@ -31,12 +31,12 @@
     const axis = { stroke: css.getPropertyValue("--fg").trim(), grid: { stroke: line }, ticks: { stroke: line } };
     const sync = uPlot.sync("time"), status = section.querySelector("[role=status]");
     const measured = Object.keys(UNITS).some((kind) => data[kind].used.some((value) => value !== null));
-    status.textContent = measured ? "" : "? use was not measured in this time";
+    status.textContent = measured ? "" : "? use was not measured in this window";
     const open = Boolean(section.querySelector("details")?.open);
     const pictures = element("div", "", { className: "charts" }), details = element("details", "");
     pictures.setAttribute("aria-hidden", "true");
     section.replaceChildren(...section.querySelectorAll("h2, [role=status]"), pictures, details);
-    details.append(element("summary", "table of the same numbers"));
+    details.append(element("summary", "the same numbers as a table"));
     details.addEventListener("toggle", () => { if (details.children.length < 2) details.append(table(data)); });
     details.open = open;
     // All boxes stand before the first is measured: one alone would be as wide as the section.
@@ -65,7 +65,7 @@
         if (!answer.ok) throw new Error(String(answer.status));
         draw(section, await answer.json());
       } catch (error) {
-        status.textContent = `? the ledger had no answer for this chart (${error.message})`;
+        status.textContent = `? Could not read this chart (${error.message})`;
       }
     }
   };
