@@ -123,7 +123,9 @@ class LedgerRows:
         now = self._clock()
         new = replace(heir, containers=containers, claims=claims, reserved_at=now)
         self._allocations[heir.id] = new
-        self._note(new, heir.state.value, f"goes on with the slices that were counted for pod {of}")
+        self._note(
+            new, heir.state.value, f"shares the slices that are already counted for pod {of}"
+        )
 
     def _note(self, allocation: Allocation, before: str | None, reason: str) -> int:
         events = self._events.setdefault(allocation.pod_uid, [])

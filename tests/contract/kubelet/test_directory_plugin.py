@@ -118,7 +118,7 @@ async def test_a_container_reads_the_names_of_its_files(
     answer = await kubelet.allocate("g2", "g1")
 
     assert dict(answer.envs) == {"Gopher": "g1,g2", "BURROW": "yes"}
-    with pytest.raises(grpc.aio.AioRpcError, match="g9: no device of this resource"):
+    with pytest.raises(grpc.aio.AioRpcError, match="g9: not devices of this resource"):
         await kubelet.allocate("g9")
 
 

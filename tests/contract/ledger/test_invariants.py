@@ -195,7 +195,7 @@ async def test_a_transaction_without_end_leaves_the_quota_full_and_the_next_try_
     async with writer.transaction():
         await writer.execute(GRANT, str(uuid.uuid4()))
         for _ in range(2):
-            with pytest.raises(Conflict, match="began before the quota still run"):
+            with pytest.raises(Conflict, match="began before the quota are still running"):
                 await quotas.set_limits("team", {MEMORY: 100})
         assert await row(database) == (100, 100)
 

@@ -186,7 +186,7 @@ async def test_freeing_a_key_that_is_no_lock_of_ours_is_no_outage(
 
 async def test_while_redis_is_unavailable_no_lock_is_taken_and_the_error_names_it() -> None:
     async with open_node_lock(RedisSettings(url="redis://127.0.0.1:1/0"), lock_s=LOCK_S) as lock:
-        with pytest.raises(Unavailable, match=r"Redis is unavailable .* the pod is tried again"):
+        with pytest.raises(Unavailable, match=r"Redis is unavailable .* The pod will be retried"):
             await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
         with pytest.raises(Unavailable, match="Redis is unavailable"):
             await lock.release(NODE, 1)

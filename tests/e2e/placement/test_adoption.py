@@ -187,7 +187,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     wait(lambda: used(system)[first] in (6288, 6288 + 6289), "the slices to be free")
     assert not (node.hook / "containers" / f"{pods['a']['metadata']['uid']}_cuda").exists()
     history = hamictl(system.folder, "history", "c")
-    assert "given by HAMi, adopted" in history
+    assert "placed by HAMi, adopted" in history
     system.check_invariants()
     system.delete_all()
 

@@ -127,7 +127,7 @@ def test_two_pods_of_a_claim_have_one_budget_that_the_last_one_gives_back(
         "SELECT reason FROM allocation_events WHERE pod_uid ="
         f" '{second['metadata']['uid']}' ORDER BY sequence"
     )
-    assert "slices that were counted for pod first" in history
+    assert "slices that are already counted for pod first" in history
     measured.note(
         f"two pods of one claim of {BUDGET_MIB} MiB: {PART_MIB} taken by one, "
         f"{BUDGET_MIB - PART_MIB} left for the other; released after the last"

@@ -115,7 +115,7 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
         "SELECT e.reason FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id"
         " WHERE pod_name = 'comes' AND sequence = 1"
     )
-    assert "restored from the grant that we signed" in reason
+    assert "restored from its signed grant" in reason
     for pod in (stays, comes):
         now = system.pod(pod["metadata"]["name"])
         assert now is not None

@@ -167,7 +167,7 @@ def test_sending_a_letter_again_is_for_operators(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("as_", "wanted"),
     [
-        ("nobody", "may not get scheduler.hami.io: an administrator binds the ClusterRole"),
+        ("nobody", "may not get scheduler.hami.io: ask an administrator to bind the ClusterRole"),
         ("unknown", "no token was sent"),
     ],
 )

@@ -181,7 +181,7 @@ async def test_ids_that_are_none_of_ours_are_refused_and_cost_no_grant(
     error = await refused(kubelet.allocate("a", "main", *ids))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "no device of this resource" in (error.details() or "")
+    assert "not devices of this resource" in (error.details() or "")
     assert limits_of(await kubelet.allocate("a", "main", A_0))
 
 

@@ -115,12 +115,12 @@ async def test_a_replica_that_stands_by_names_the_active_one(
     activity = Activity(watched_lease(*leases, clock=clock))
     clock.now += later_s
 
-    with pytest.raises(StandingBy, match=f"^this replica stands by: {sentence}$"):
+    with pytest.raises(StandingBy, match=f"^this replica is on standby: {sentence}$"):
         activity.check()
 
 
 def test_a_replica_that_reads_the_ledger_still_is_not_active() -> None:
-    with pytest.raises(StandingBy, match="has just become active, and compares the ledger first"):
+    with pytest.raises(StandingBy, match="has just become active and is still reading the ledger"):
         Activity(watched_lease(OTHERS, held(f"{POD}_1"))).check()
 
 

@@ -60,7 +60,7 @@ def test_a_pod_without_a_name_is_called_by_what_its_name_starts_with() -> None:
         (b"{}", "apiVersion"),
         (b'{"apiVersion": "v1", "kind": "Pod"}', "apiVersion is 'v1'"),
         (b'{"apiVersion": "admission.k8s.io/v1", "kind": "Pod"}', "kind is 'Pod'"),
-        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}', "request is absent"),
+        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}', "request is missing"),
         (b'{"request": {"uid": 5}}', r"request\.uid: expected str, got int"),
         (b'{"request": {"operation": "CREATE"}}', "missing required field uid"),
     ],

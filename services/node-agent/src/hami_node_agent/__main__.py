@@ -61,7 +61,7 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
     now: Configured | None = start
     while now is not None:
         for note in now.notes:
-            logger.warning("Noted a setting that needs a look", extra={"note": note})
+            logger.warning("Found a setting that needs attention", extra={"note": note})
         async with open_agent(now.settings):
             _freeze_gc()
             now = await _wait_for_reload(arguments, hung_up)
@@ -97,7 +97,8 @@ async def _wait_for_reload(arguments: Sequence[str], hung_up: asyncio.Event) -> 
                 found = configured(arguments, environment())
             except InvalidRequest as exc:
                 logger.error(
-                    "Kept the old configuration: the new one is invalid", extra={"error": str(exc)}
+                    "Keeping the old configuration: the new one is invalid",
+                    extra={"error": str(exc)},
                 )
             else:
                 logger.info("Reloaded the configuration")

@@ -134,8 +134,11 @@ class Activity:
             return
         assert self.lease is not None  # without one it is always active
         if self.lease.is_held_here:
-            raise StandingBy("this replica has just become active, and compares the ledger first")
-        raise StandingBy(f"this replica stands by: {self.lease.explain()}")
+            raise StandingBy(
+                "this replica has just become active and is still reading the ledger; "
+                "the pod will be retried"
+            )
+        raise StandingBy(f"this replica is on standby: {self.lease.explain()}")
 
     async def wait(self) -> None:
         """Wait until this replica is active; kube-scheduler may ask before the Lease is seen here.

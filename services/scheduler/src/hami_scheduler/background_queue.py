@@ -46,7 +46,7 @@ class BackgroundQueue:
 
         Args:
             idle_s: the scheduler is idle when no request has been in flight for so long.
-            max_delay_s: work waits no longer than this.
+            max_delay_s: work no longer waiting than this.
             clock: seconds; the event loop's own when None.
             sleep: waits for seconds.
             bulkhead: logs and counts items that raise.

@@ -54,8 +54,9 @@ class SchedulerInstruments:
             self.decision_seconds.labels(phase)
         self.decisions = self._counter(
             "decisions",
-            "Decisions by outcome (placed, refused, error, unmanaged) and, of refusals, the reason "
-            "that the most nodes gave",
+            "Decisions by outcome (placed, refused, error, unmanaged) and, for "
+            "refusals, the reason "
+            "that most nodes had",
             ["outcome", "reason"],
         )
         for outcome in ("placed", "error", "unmanaged"):
@@ -79,60 +80,62 @@ class SchedulerInstruments:
         )
         self.freed_to_retry_seconds = histogram(
             "hami_capacity_freed_to_retry_seconds",
-            "From capacity that became free until a waiting pod was asked to be tried again",
+            "Time from freed capacity until a waiting pod was requeued",
             buckets=_RETRY_S,
         )
         self.pending_oldest = gauge(
             "hami_pending_oldest_timestamp_seconds",
-            "Since when the first of the waiting pods waits (Unix time), by the reason of its last "
+            "When the longest waiting pod began to wait (Unix time), by the reason of its last "
             "refusal and whether it fits now (true, false, unknown); with fits=true: since when it "
-            "fits. Absent where none waits",
+            "has fitted. Absent if no pod waits",
             ["reason", "fits"],
         )
         self.drift_items = gauge(
             "hami_ledger_drift_items",
-            "Differences between ledger, pods and nodes that stand unrepaired now, by class",
+            "Differences between ledger, pods and nodes that are not repaired, by class",
             ["class"],
         )
         for kind in DRIFT_CLASSES:
             self.drift_items.labels(kind).set(0)
-        self.active = self._gauge("active", "1 where this replica decides, 0 where it stands by")
+        self.active = self._gauge("active", "1 if this replica is active, 0 if it is on standby")
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
-        self.requeues = self._counter("requeues", "Waiting pods asked to be tried again")
+        self.requeues = self._counter("requeues", "Waiting pods that were requeued")
         self.grants_unannounced = self._counter(
-            "grants_unannounced", "Binds that went on without the bus"
+            "grants_unannounced", "Binds that continued without the bus"
         )
         self.decisions_dropped = self._total(
-            "decisions_dropped", "Decision records that did not fit into the queue"
+            "decisions_dropped", "Decision records dropped because the queue was full"
         )
         self.decisions_without_cards = self._total(
-            "decisions_without_cards", "Decision records whose cards there was no room to keep"
+            "decisions_without_cards",
+            "Decision records stored without their cards for lack of space",
         )
         self.decisions_waiting = self._gauge(
             "decisions_waiting", "Decision records not yet written"
         )
-        self.events_dropped = self._total("events_dropped", "Pod events that could not be shown")
+        self.events_dropped = self._total("events_dropped", "Pod events that could not be written")
         self.background_dropped = self._total(
-            "background_dropped", "Labels and Normal events that found the background queue full"
+            "background_dropped",
+            "Labels and Normal events dropped because the background queue was full",
         )
         self.view_age = self._gauge(
-            "view_age_seconds", "Since the view was last found equal to the ledger"
+            "view_age_seconds", "Time since the state in memory last matched the ledger"
         )
         self.certificates = CertificateExpiry("hami-scheduler")
         self.registry.register(self.certificates)
         self.certificate_reloads = self._counter(
             "certificate_reloads", "Changes of certificate files, by result", ["result"]
         )
-        self.outbox_published = self._total("outbox_published", "Facts announced by this replica")
+        self.outbox_published = self._total("outbox_published", "Events published by this replica")
         self.outbox_parked = self._total(
-            "outbox_parked", "Facts that this replica gave up: the bus refuses them"
+            "outbox_parked", "Events that this replica gave up because the bus refused them"
         )
-        self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
+        self.outbox_rows = self._gauge("outbox_waiting_rows", "Events not published yet")
         self.outbox_oldest = Moment(
             "hami_outbox_oldest_timestamp_seconds",
-            "When the oldest fact was written that is not announced yet (Unix time); absent where "
-            "all are",
+            "When the oldest unpublished event was written (Unix time); absent if all "
+            "are published",
         )
         self.registry.register(self.outbox_oldest)
         self.malformed_inventories = self._gauge(
@@ -140,24 +143,24 @@ class SchedulerInstruments:
         )
         self.dead_letters = self._total("dead_letters", "Messages that could not be handled")
         self.inventories_ignored = self._counter(
-            "inventories_ignored", "Reports of nodes that were older than what is known"
+            "inventories_ignored", "Reports of nodes ignored because a newer one is known"
         )
         self.clock_skew = gauge(
             "hami_scheduler_node_clock_skew_seconds",
-            "By how much a node's clock is ahead of the bus; nodes within 5 s are left out",
+            "Time by which a node's clock is ahead of the bus; nodes within 5 s are omitted",
             ["node"],
         )
         self.dead_letters_kept = self._gauge(
             "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
         )
         self.stream_problems = self._gauge(
-            "stream_problems", "Streams and consumers of the bus that are not as they should be"
+            "stream_problems", "Streams and consumers of the bus with a wrong configuration"
         )
         self.bound_late = self._gauge(
-            "bound_late", "Pods that are bound for long and have not got their cards"
+            "bound_late", "Pods bound for long whose containers have not received their cards"
         )
         self.limit_evictions = self._counter(
-            "limit_evictions", "Pods beyond their grants that were to be ended", ["result"]
+            "limit_evictions", "Evictions of pods beyond their grants", ["result"]
         )
         self.preemption_plans = self._counter(
             "preemption_plans",
@@ -176,7 +179,7 @@ class SchedulerInstruments:
         self.rooms_held = self._gauge("rooms_held", "Rooms that wait for pods to end")
         self.wrong_devices = self._counter(
             "wrong_devices",
-            "Pods that got the devices of others at Allocate and were to be ended",
+            "Evictions of pods that received the devices of another pod at Allocate",
             ["result"],
         )
         self.silent_agents = self._gauge(

@@ -35,7 +35,7 @@ MIN_KEPT_DAYS = 30
 
 def _for_ever_or_long(days: int) -> int:
     if 0 < days < MIN_KEPT_DAYS:
-        raise ValueError(f"{days} days: expected 0 (for ever) or at least {MIN_KEPT_DAYS}")
+        raise ValueError(f"{days} days: expected 0 (forever) or at least {MIN_KEPT_DAYS}")
     return days
 
 
@@ -159,19 +159,19 @@ class Settings(BaseSettings):
     decision_days: PositiveInt = 14
     """Days that decisions are kept, for explain and SQL."""
     grant_days: KeptDays = 400
-    """Days that ended grants and their events are kept, for accounts; 0: for ever."""
+    """Days that ended grants and their events are kept, for accounts; 0: forever."""
     drift_days: KeptDays = 400
-    """Days that the drift journal is kept; 0: for ever."""
+    """Days that the drift journal is kept; 0: forever."""
     health_days: KeptDays = 400
-    """Days that health changes of cards are kept; 0: for ever."""
+    """Days that health changes of cards are kept; 0: forever."""
     limit_days: KeptDays = 400
-    """Days that periods in which containers were beyond their grants are kept; 0: for ever."""
+    """Days that periods in which containers were beyond their grants are kept; 0: forever."""
     call_days: KeptDays = 400
-    """Days that calls of operators are kept; 0: for ever."""
+    """Days that calls of operators are kept; 0: forever."""
     capacity_days: KeptDays = 400
-    """Days that the history of cards and quotas is kept; 0: for ever."""
+    """Days that the history of cards and quotas is kept; 0: forever."""
     card_days: KeptDays = 400
-    """Days that cards are kept which are gone and which no grant names; 0: for ever."""
+    """Days that cards are kept which are gone and which no grant names; 0: forever."""
     owner_labels: str = "app.kubernetes.io/name,app,team"
     """Comma list of the pod labels that are kept with each grant, for SQL by team or application;
     empty: none."""

@@ -88,7 +88,7 @@ class WorkQueue:
                 self._backoffs.pop(key, None)
             except HamiError as exc:
                 extra = {"queue": self.name, "item": clip(key), "error": clip(str(exc))}
-                logger.warning("Failed to follow a change, retrying", extra=extra)
+                logger.warning("Failed to process a watched change, retrying", extra=extra)
                 is_unavailable = isinstance(exc, Unavailable)
                 if key not in self._due_at:  # otherwise it changed since, and is due
                     self._retry(key, MAX_UNAVAILABLE_BACKOFF_S if is_unavailable else MAX_BACKOFF_S)

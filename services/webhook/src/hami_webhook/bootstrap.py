@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "hami-webhook"
 _MIB = 1024 * 1024
-_NO_BUS = "this webhook follows no bus (HAMI_NATS_URL is not set)"
+_NO_BUS = "this webhook has no bus (HAMI_NATS_URL is not set)"
 _NOT_FOLLOWED = Knowledge(cards_unknown=_NO_BUS, quotas_unknown=_NO_BUS)
 
 

@@ -25,7 +25,7 @@ class WebhookInstruments:
         self._children: dict[tuple[str, str], Counter] = {}
         self.review_seconds = Histogram(
             "hami_webhook_review_seconds",
-            "Time from the whole body to the answer",
+            "Time from the complete request to the response",
             buckets=_BUCKETS_S,
             registry=self.registry,
         )

@@ -105,7 +105,7 @@ def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
     if review.kind != "AdmissionReview":
         raise _malformed(body, f"kind is {review.kind!r:.60}: expected AdmissionReview")
     if review.request is None:
-        raise _malformed(body, "request is absent: expected an object")
+        raise _malformed(body, "request is missing: expected an object")
     return _of_request(review.api_version, review.request, kind)
 
 

@@ -37,7 +37,7 @@ class RoomThread:
             # A question whose turn has not come by then is cancelled with it.
             return await asyncio.wait_for(asked, ROOM_TIMEOUT_S)
         except TimeoutError:
-            return Room(unknown=f"the cards did not answer within {ROOM_TIMEOUT_S:g} s")
+            return Room(unknown=f"counting the cards took more than {ROOM_TIMEOUT_S:g} s")
 
     def close(self) -> None:
         """Let the thread end after what it is doing."""

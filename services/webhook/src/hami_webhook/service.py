@@ -121,7 +121,7 @@ class ReviewService:
             outcome = _as_outcome(review, self._decide_quota(review.pod, review.old_pod))
         except Exception as exc:  # as of a pod: the policy of failures decides
             logger.exception("Failed to judge a quota", extra={"quota": review.pod_name})
-            outcome = self._failure(review, exc, "quota", "its limits are not checked")
+            outcome = self._failure(review, exc, "quota", "the quota is admitted unchecked")
         self._instruments.count(outcome.verdict, outcome.reason)
         audit.info("admission of a quota", extra=_audited(review, outcome))
         return outcome.answer
@@ -140,7 +140,9 @@ class ReviewService:
                 telemetry.log_context(namespace=review.namespace, pod=pod),
             ):
                 logger.exception("Failed to judge a pod")
-            return self._failure(review, exc, "pod", "the pod passes as it is, without a slice")
+            return self._failure(
+                review, exc, "pod", "the pod is admitted unchanged, without a slice"
+            )
         return _as_outcome(review, verdict)
 
     async def _judge(

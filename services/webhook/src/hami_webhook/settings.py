@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class OptionalNats(NatsSettings):
     """The bus, which this service can do without."""
 
-    url: str = Field(default="", description="nats://host:port; empty: nothing is followed")
+    url: str = Field(default="", description="nats://host:port; empty: no bus")
 
 
 class Settings(BaseSettings):
@@ -44,11 +44,11 @@ class Settings(BaseSettings):
     tls_key_file: Path = Field(description="its private key in PEM form; reloaded on change")
     scheduler_name: str = Field(
         default="hami-scheduler",
-        description="written into spec.schedulerName; empty: left as it is",
+        description="written to spec.schedulerName; empty: unchanged",
     )
     force_overwrite_default_scheduler: bool = Field(
         default=True,
-        description="take pods that name default-scheduler as if they named none",
+        description="treat pods that name default-scheduler as if they named no scheduler",
     )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
@@ -80,10 +80,13 @@ class Settings(BaseSettings):
         ),
     )
     admission: AdmissionSettings = Field(
-        default_factory=AdmissionSettings, description="what pods may not set"
+        default_factory=AdmissionSettings, description="settings that pods must not change"
     )
     max_body_mib: int = Field(
-        default=8, ge=1, le=64, description="a longer review is refused; the API server stops at 3"
+        default=8,
+        ge=1,
+        le=64,
+        description="maximum size of a review; the API server's own limit is 3",
     )
     drain_s: float = Field(
         default=0.0,
@@ -107,11 +110,17 @@ class RenewalSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_WEBHOOK_CERTIFICATE_")
 
-    namespace: str = Field(default="hami-system", description="of the Secrets and the Service")
-    service: str = Field(default="hami-webhook", description="the Service that is called")
-    authority_secret: str = Field(default="hami-ca", description="the authority with its key")
+    namespace: str = Field(
+        default="hami-system", description="namespace of the Secrets and the Service"
+    )
+    service: str = Field(
+        default="hami-webhook", description="the Service that the API server calls"
+    )
+    authority_secret: str = Field(
+        default="hami-ca", description="Secret of the certificate authority and its key"
+    )
     serving_secret: str = Field(
-        default="hami-webhook-tls", description="what the webhook serves with"
+        default="hami-webhook-tls", description="Secret of the webhook's serving certificate"
     )
     issue: bool = Field(
         default=True,

@@ -304,7 +304,7 @@ async def test_what_this_version_sends_can_be_recorded_for_later_ones(
 async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transaction(
     empty_postgres_dsn: str,
 ) -> None:
-    """The upgrade asks for its lock a second at a time; a writer waits no longer than that."""
+    """The upgrade asks for its lock a second at a time; a writer no longer waiting than that."""
     settings = settings_of(empty_postgres_dsn)
     await asyncio.to_thread(schema.upgrade, settings, MIGRATIONS, "0010")
     long, writer = await asyncio.gather(

@@ -183,7 +183,7 @@ async def test_pods_admitted_in_another_order_do_not_start_and_are_to_be_ended(
         a: f"allocation-of-{a}",
         b: f"allocation-of-{b}",
     }
-    assert any("the scheduler ends the pod" in text for text in await api_pods.events("a"))
+    assert any("the scheduler evicts the pod" in text for text in await api_pods.events("a"))
 
 
 async def test_a_pod_that_bypassed_the_scheduler_and_took_an_answer_does_not_start(

@@ -1,4 +1,4 @@
-"""BINDING=auto: late where the container runtime itself proves that it honours CDI, else lock."""
+"""BINDING=auto: late where the container runtime itself proves that it supports CDI, else lock."""
 
 import asyncio
 import json

@@ -182,7 +182,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
             "2g.20gb": ((0, 2), (2, 2)),
             "3g.40gb": ((0, 4),),
         }
-        assert "Keeping a MIG instance that is not ours" in agent.log
+        assert "Keeping a foreign MIG instance" in agent.log
         assert [device.uuid for device in devices] == list(CARDS), "put into MIG mode by us"
         await control.announce(of_pod("a", part(ONE, 3)))
         answer = await kubelet.allocate("a", "main", A_0)
@@ -202,13 +202,13 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
 
 
 IMPOSSIBLE = {
-    "GPU instance 2 at 4.4, which somebody else made, is in the way": part(ONE, 5),
-    "the card has no such profile; it has 1g.10gb": part(("5g.60gb", 4), 0),
-    r"the profile can't lie there; it can at 0\+2, 2\+2, 4\+2": part(TWO, 1),
+    "GPU instance 2 at 4.4, which another program created, occupies the place": part(ONE, 5),
+    "the card has no such profile; its profiles: 1g.10gb": part(("5g.60gb", 4), 0),
+    r"the profile can't start there; possible starts: 0\+2, 2\+2, 4\+2": part(TWO, 1),
     "has no MIG profile and place": GrantedShare(
         uuid=CARDS[0], vendor="NVIDIA", memory_mib=1024, core_percent=5
     ),
-    "NVML: MIG instance made: Unknown Error": part(ONE, 0),
+    "NVML: create a MIG instance: Unknown Error": part(ONE, 0),
 }
 
 
@@ -284,4 +284,4 @@ async def test_what_cannot_go_with_instances_on_demand_ends_in_one_clear_line(
     agent = AgentProcess(machine)
     agent.start()
     assert agent.wait() == 1
-    assert "operating_mode mig makes its own: set one of them" in agent.log.splitlines()[-1]
+    assert "operating_mode mig creates its own: set only one of them" in agent.log.splitlines()[-1]

@@ -131,4 +131,7 @@ async def test_single_with_cards_that_differ_ends_in_one_clear_line(
     agent.start()
 
     assert agent.wait() == 1
-    assert "1 of 2 cards are in MIG mode; cut all cards alike" in agent.log.splitlines()[-1]
+    assert (
+        "1 of 2 cards are in MIG mode; partition all cards identically"
+        in agent.log.splitlines()[-1]
+    )

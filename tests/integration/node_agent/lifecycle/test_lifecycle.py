@@ -243,7 +243,9 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
 
         file.write_text("{")
         agent.send(signal.SIGHUP)
-        await eventually(lambda: "Kept the old configuration: the new one is invalid" in agent.log)
+        await eventually(
+            lambda: "Keeping the old configuration: the new one is invalid" in agent.log
+        )
         assert len(kubelet.registrations) == 1
 
         file.write_text("nvidia: {deviceSplitCount: 3}")

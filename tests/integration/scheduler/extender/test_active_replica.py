@@ -144,7 +144,7 @@ async def test_the_lease_moves_and_the_other_replica_answers_with_what_the_ledge
         refused = await second.replica.filter(held, "n1")
         assert (
             refused["Error"]
-            == "this replica stands by: pod-a holds the Lease default/hami-scheduler"
+            == "this replica is on standby: pod-a holds the Lease default/hami-scheduler"
         )
         assert await second.replica.bind(held, "n1") == refused["Error"]
         assert await world.rows(held) == []
@@ -233,5 +233,8 @@ async def test_one_that_is_to_hold_on_compares_before_it_answers(world: World) -
 
         answer = await first.replica.filter(await world.pod("early"), "n1")
 
-        reason = "this replica has just become active, and compares the ledger first"
+        reason = (
+            "this replica has just become active and is still reading the ledger; the pod "
+            "will be retried"
+        )
         assert answer["Error"] == reason

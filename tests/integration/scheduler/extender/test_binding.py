@@ -331,7 +331,7 @@ async def test_a_pod_that_went_after_its_lost_answer_keeps_its_slice_until_its_n
 
     monkeypatch.setattr(KubernetesPodApi, "bind", bind)
 
-    assert "its node shows whether it runs" in await replica.bind(pod, "n1")
+    assert "will show whether it runs" in await replica.bind(pod, "n1")
     releasing = await world.until(pod, "releasing")
     assert (await world.used(card))[0] == 1
 
@@ -366,7 +366,7 @@ async def test_a_pod_that_a_dead_binder_bound_and_that_went_keeps_its_slice_unti
 
     monkeypatch.setattr(KubernetesPodApi, "bind", bind)
 
-    assert "its node shows whether it had been bound" in await second.bind(pod, "n1")
+    assert "will show whether it was bound" in await second.bind(pod, "n1")
     releasing = await world.until(pod, "releasing")
     assert (await world.used(card))[0] == 1
 

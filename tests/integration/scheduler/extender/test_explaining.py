@@ -80,7 +80,7 @@ async def test_the_pod_whose_end_would_help_is_named(world: World) -> None:
     assert end["pods"] == [f"default/{holder['metadata']['name']}"]
     assert end["text"].endswith(f"ends (it holds {60 * GIB} MiB of card 0)")
     assert "wait until a pod ends" in answer["summary"]
-    assert "as soon as capacity" in answer["retry"]
+    assert "retries it when capacity" in answer["retry"]
 
 
 async def test_cards_out_of_service_are_named_with_their_state(world: World) -> None:

@@ -125,7 +125,7 @@ async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: W
     replica, _ = await world.replica_with_card(bound_late_s=0.2)
     pod = await world.bound_pod(replica)
     await world.until(pod, "bound")
-    late = "bound and without its cards: the kubelet of n1 has not taken the pod up"
+    late = "bound and without its cards: the kubelet of n1 has not picked up the pod"
 
     async def shown() -> bool:
         [row] = (await replica.get(f"/v1/allocations?pod_uid={pod['metadata']['uid']}"))["items"]

@@ -278,7 +278,7 @@ async def test_without_redis_a_node_that_needs_its_lock_gets_no_pod_and_the_othe
 
     assert error.startswith("Redis is unavailable")
     assert error.endswith(
-        "nodes that need the node lock get no pod; start it again, the pod is tried again"
+        "nodes that need the node lock get no pod; start it again. The pod will be retried"
     )
     await world.until(refused, "failed")
     assert await replica.bind(bound, "late") == ""

@@ -319,7 +319,7 @@ async def test_without_kubelet_state_or_without_an_agent_nothing_is_adopted(worl
         unreadable, nobody = await eventually(both, "the watch to know both pods")
 
         assert "are unavailable" in unreadable
-        assert "no node-agent of ours runs" in nobody
+        assert "no HAMi node-agent runs" in nobody
         assert await world.rows(pod) == await world.rows(far) == []
 
 

@@ -110,7 +110,7 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
 
     for change, reason in (
         ({"reservedFor": []}, "not reserved for the pod"),
-        ({"allocation": None}, "none of its containers uses a card of ours"),
+        ({"allocation": None}, "none of its containers uses a HAMi card"),
     ):
         claims["odd"]["status"] = status | change
         assert reason in (await ask(world, pod)).refused
@@ -225,7 +225,7 @@ async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_i
         ("grant-lost", True),
         ("pod-without-grant", False),
     ]
-    assert "by its ResourceClaims and has no grant" in found[1]["detail"]
+    assert "with ResourceClaims but has no grant" in found[1]["detail"]
     assert await world.rows(foreign) == await world.rows(more) == []
 
 

@@ -169,7 +169,7 @@ def a_node(name: str, binding: str = "") -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": annotations}}
 
 
-LATE = a_node("n1", "late: kubelet v1.36.2, containerd 2.1.9: it honours CDI")
+LATE = a_node("n1", "late: kubelet v1.36.2, containerd 2.1.9: it supports CDI")
 LOCKED = a_node("n2", "lock: binding is set to lock")
 OLD = a_node("n3", "lock: kubelet v1.36.2, containerd 1.6.20: CDI is unknown there before 1.7")
 

@@ -25,7 +25,7 @@ def an_answer(**changes: Any) -> dict[str, Any]:
         "cards_as_of": "2026-11-20T10:00:00Z",
         "last_at": "2026-11-20T10:00:00Z",
         "repeat_count": 1,
-        "retry": "kube-scheduler tries it again",
+        "retry": "kube-scheduler retries it",
         "trace_id": "abc",
         "view_version": 7,
         "attempts": [],
@@ -59,7 +59,7 @@ def test_a_refused_pod_starts_with_the_sentence_and_has_ours_beside_hamis_reason
     assert "4 cards: at most 5 MiB free, 9 MiB wanted" in shown
     assert "4/4 CardInsufficientMemory" in shown
     assert "  - fits if nvidia.com/gpumem <= 5 MiB" in shown
-    assert "Next: kube-scheduler tries it again." in shown
+    assert "Next: kube-scheduler retries it." in shown
     assert "Trace abc, view version 7." in shown
 
 
@@ -155,7 +155,7 @@ def test_a_pod_by_a_claim_shows_its_slice_with_the_claim_and_its_other_holders()
     [
         ("deleted", "ns/p was deleted at 2026-11-20 10:07:00 without having been placed."),
         ("gone", "ns/p was deleted after 2026-11-20 10:00:00, while no scheduler watched."),
-        ("finished", "ns/p waits no longer: it had finished at 2026-11-20 10:07:00."),
+        ("finished", "ns/p no longer waiting: it had finished at 2026-11-20 10:07:00."),
     ],
 )
 def test_a_pod_that_waits_no_longer_has_when_that_ended_and_its_last_refusal(

@@ -185,7 +185,7 @@ async def test_an_answer_of_another_pod_starts_nothing_and_the_scheduler_is_aske
     assert report["allocation_id"] == POD_A.allocation_id
     [(warned, message)] = node.warned
     assert warned == "a"
-    assert "the scheduler ends the pod" in message
+    assert "the scheduler evicts the pod" in message
 
 
 async def test_the_same_refusal_is_reported_once() -> None:
@@ -281,7 +281,7 @@ async def test_a_grant_that_was_entered_again_takes_the_answer_over() -> None:
 async def test_an_answer_of_which_nobody_knows_anything_starts_nothing() -> None:
     node = Node(a_holding("a", ids={"unknown"}))
 
-    with pytest.raises(Conflict, match="does not know the answer"):
+    with pytest.raises(Conflict, match="has no record of this container"):
         await node.starting.check(frozenset({"unknown"}))
 
 
@@ -292,7 +292,7 @@ async def test_another_plugins_answer_waits_for_its_adoption() -> None:
     with pytest.raises(Conflict, match="hamictl adopt"):
         await node.starting.check(foreign.device_ids)
     node.state.book = node.state.book.announced(replace(a_grant(pod="pod-1"), answered=True))
-    with pytest.raises(Unavailable, match="adoption is not recorded yet"):
+    with pytest.raises(Unavailable, match="until its adoption is recorded"):
         await node.starting.check(foreign.device_ids)
 
     assert all(report["kind"] != "start-refused" for report in node.reported())

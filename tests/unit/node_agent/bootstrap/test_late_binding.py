@@ -44,11 +44,11 @@ def settings(**more: object) -> Settings:
     [
         ({"binding": "lock"}, Node(None), "lock: binding is set to lock"),
         ({"binding": "late"}, Node(None), "late: binding is set to late"),
-        ({}, Node(CRI_O), "late: kubelet v1.31.0, cri-o 1.31.1: it honours CDI"),
+        ({}, Node(CRI_O), "late: kubelet v1.31.0, cri-o 1.31.1: it supports CDI"),
         ({}, Node(None), "lock: nothing is proven at the agent's start: the API server is away"),
         ({}, Node(CONTAINERD), "lock: .*set cri_socket"),
         ({"cri_socket": Path("/nowhere")}, Node(CONTAINERD), "lock: .*/nowhere: no such socket"),
-        ({"cri_socket": Path("/nowhere")}, Node(CRI_O), "late: .*it honours CDI"),
+        ({"cri_socket": Path("/nowhere")}, Node(CRI_O), "late: .*it supports CDI"),
         ({"cdi_dir": "/opt/cdi"}, Node(CRI_O), "lock: .*in /etc/cdi, /var/run/cdi, and cdi_dir"),
         ({"device_list_strategy": "cdi-cri"}, Node(CRI_O), "lock: device_list_strategy names"),
     ],
@@ -78,7 +78,7 @@ async def test_a_proof_that_is_gone_ends_the_agent_and_one_that_cannot_be_had_do
     monkeypatch.setattr(late_binding, "PROOF_INTERVAL_S", 0.001)
     node = Node(CRI_O, None, None, ("v1.31.0", "cri-o://1.27.0"))
 
-    with pytest.raises(Unavailable, match=r"can't be any more: .*cri-o 1\.27\.0"):
+    with pytest.raises(Unavailable, match=r"no longer can be: .*cri-o 1\.27\.0"):
         await keep_proven(settings(), node, relied_on=True)
 
     assert len(node.reports) == 1

@@ -18,7 +18,7 @@ def settings(**more: Any) -> Settings:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"mig_strategy": "mixed"}, "mig_strategy mixed offers MIG instances that are there"),
+        ({"mig_strategy": "mixed"}, "mig_strategy mixed offers existing MIG instances"),
         (
             {"device_list_strategy": "envvar,cdi-cri,cdi-annotations"},
             "device_list_strategy cdi-annotations, cdi-cri does not work with operating_mode mig",

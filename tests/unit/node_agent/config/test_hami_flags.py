@@ -81,17 +81,18 @@ def test_a_variable_of_the_version_before_counts_and_is_named_with_what_replaces
         "scrape_audience": "hami-metrics",
     }
     assert options.notes == (
-        "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR goes with the next release: "
+        "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR will be removed in the next release: "
         "set HAMI_NODE_AGENT_KUBELET_DIR",
-        "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET goes with the next release: "
+        "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET will be removed in the next release: "
         "set HAMI_NODE_AGENT_KUBELET_DIR",
-        "HAMI_NODE_AGENT_HIDDEN_UUIDS goes with the next release: "
+        "HAMI_NODE_AGENT_HIDDEN_UUIDS will be removed in the next release: "
         "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
-        "HAMI_NODE_AGENT_HIDDEN_INDEXES goes with the next release: "
+        "HAMI_NODE_AGENT_HIDDEN_INDEXES will be removed in the next release: "
         "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
-        "HAMI_NODE_AGENT_SCRAPE_TOKENS goes with the next release: "
+        "HAMI_NODE_AGENT_SCRAPE_TOKENS will be removed in the next release: "
         "set HAMI_NODE_AGENT_SCRAPE_AUDIENCE",
-        "HAMI_NODE_AGENT_SWEEP_INTERVAL_S goes with the next release: it follows from HEARTBEAT_S",
+        "HAMI_NODE_AGENT_SWEEP_INTERVAL_S will be removed in the next release: it is "
+        "derived from HEARTBEAT_S",
     )
 
 
@@ -106,7 +107,7 @@ def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
     variables = {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "MIG_STRATEGY": "none"}
 
     assert options_of(["-v=4"], variables).notes == (
-        "MIG_STRATEGY of HAMi's plugin is deprecated and goes with 0.4.0; "
+        "MIG_STRATEGY of HAMi's plugin is deprecated and read until 0.4.0; "
         "set HAMI_NODE_AGENT_MIG_STRATEGY",
         "NVIDIA_DRIVER_ROOT of HAMi's plugin has no effect: the agent makes no CDI file of the "
         "driver: `nvidia-ctk cdi generate` of the node does",
@@ -118,7 +119,11 @@ def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "variables", "why"),
     [
-        (["--mig-stratgy=none"], {}, "--mig-stratgy=none: no such flag; there are --mig-strategy"),
+        (
+            ["--mig-stratgy=none"],
+            {},
+            "--mig-stratgy=none: no such flag; known flags: --mig-strategy",
+        ),
         (["none"], {}, "none: no such flag"),
         (["--mig-strategy"], {}, "--mig-strategy: expected a value"),
         ([], {"GDS_ENABLED": "yes"}, "GDS_ENABLED: 'yes' is neither true nor false"),
@@ -195,7 +200,7 @@ def test_an_entry_of_our_name_has_it_all() -> None:
         notes=(
             "nodeconfig[0].enablegetpreferredallocation: it has no effect: the kubelet asks "
             "whenever the choice matters",
-            "HAMi's config.json is deprecated and goes with 0.4.0",
+            "HAMi's config.json is deprecated and read until 0.4.0",
         ),
     )
     assert found.settings.keys() <= Settings.model_fields.keys()
@@ -239,9 +244,8 @@ def test_unknown_keys_are_reported_with_a_sentence() -> None:
 
     assert found.settings == {}
     assert found.notes == (
-        "nodeconfig[0].devicesplitcuont: unknown key, it is ignored; "
-        "did you mean devicesplitcount?",
-        "nodeconfig[0].filterdevices.uuids: unknown key, it is ignored; did you mean uuid?",
+        "nodeconfig[0].devicesplitcuont: unknown key, ignored; did you mean devicesplitcount?",
+        "nodeconfig[0].filterdevices.uuids: unknown key, ignored; did you mean uuid?",
     )
 
 

@@ -82,7 +82,7 @@ def test_options_that_mean_nothing_are_reported(read: Any) -> None:
 
     assert [note.partition(" ")[0] for note in found.notes[:2]] == ["NODE_NAME", "--v"]
     assert "config.json: nodeconfig[0].migstrategy" in found.notes[2]
-    assert found.notes[3:] == ("HAMi's older metric names are deprecated and go with 0.4.0",)
+    assert found.notes[3:] == ("HAMi's older metric names are deprecated and read until 0.4.0",)
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_with_mixed_each_profile_is_a_resource() -> None:
     ("layout", "why"),
     [
         (a_layout(*ALIKE, mig_cards={CARD_A}), "1 of 2 cards are in MIG mode"),
-        (a_layout(an_instance(1)), f"card {CARD_B} is in MIG mode and has no instance"),
+        (a_layout(an_instance(1)), f"card {CARD_B} is in MIG mode without any instance"),
         (a_layout(*ALIKE, an_instance(4, CARD_B, "3g.40gb")), "instances of 1g.10gb, 3g.40gb"),
     ],
 )

@@ -156,7 +156,7 @@ async def test_all_pods_of_a_claim_get_one_device_with_one_description() -> None
 async def test_a_pod_that_is_over_or_elsewhere_is_not_prepared_for() -> None:
     world = World(a_claimed("p"))
     world.holders = []
-    with pytest.raises(NotFound, match="reserved for no pod here"):
+    with pytest.raises(NotFound, match="reserved for no pod of this node"):
         await world.preparation.prepare(REF)
 
 

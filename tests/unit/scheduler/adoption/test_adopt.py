@@ -163,7 +163,7 @@ async def test_without_the_bus_an_adoption_stands_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("silence", "sentence"),
     [
-        (NotFound("no node-agent of ours runs on n1"), "put our node-agent in the place"),
+        (NotFound("no HAMi node-agent runs on n1"), "replace HAMi's device plugin"),
         (Unavailable("no answer within 5 s"), "did not answer (no answer within 5 s); try again"),
     ],
 )

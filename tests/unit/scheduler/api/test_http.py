@@ -426,7 +426,7 @@ async def test_of_other_grants_without_a_decision_nothing_is_claimed(origin: str
 
 
 async def test_a_pod_that_nothing_knows_is_not_found() -> None:
-    with pytest.raises(NotFound, match="nothing was decided about a pod with uid u"):
+    with pytest.raises(NotFound, match="no decision is recorded for a pod with uid u"):
         await explained()
 
 

@@ -279,7 +279,7 @@ async def test_a_replica_that_stands_by_reads_and_names_who_does_the_rest(
     assert journal.calls == []
     if status != 200:
         assert answer.json() == {
-            "error": "this replica stands by: pod-a holds the Lease hami-system/hami-scheduler"
+            "error": "this replica is on standby: pod-a holds the Lease hami-system/hami-scheduler"
         }
 
 

@@ -259,7 +259,7 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
         await call(done, Filtering(done, error=ValueError("poison")))
 
     assert done[1] == "http.response.body"
-    assert [each.getMessage() for each in caplog.records] == ["Failed after the answer"]
+    assert [each.getMessage() for each in caplog.records] == ["Failed after the response was sent"]
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,12 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
     [
         (
             "/filter",
-            {"Error": "this replica stands by: pod-a holds the Lease ns/lease", "NodeNames": None},
+            {
+                "Error": "this replica is on standby: pod-a holds the Lease ns/lease",
+                "NodeNames": None,
+            },
         ),
-        ("/bind", {"Error": "this replica stands by: pod-a holds the Lease ns/lease"}),
+        ("/bind", {"Error": "this replica is on standby: pod-a holds the Lease ns/lease"}),
         ("/prioritize", None),
     ],
 )

@@ -97,7 +97,7 @@ async def test_a_lock_that_cant_be_freed_is_left_to_its_end(
     await locks_of(UnavailableLock()).release(pod(1))
 
     assert [record.message for record in caplog.records] == [
-        "Failed to free the node lock, it expires by itself"
+        "Failed to release the node lock; it expires on its own"
     ]
 
 
@@ -147,7 +147,7 @@ async def test_a_node_that_changes_at_each_try_is_given_up_at_the_deadline() -> 
     container = ContainerGrant(index=0, name="c", role="app", shares=(chip,))
 
     async with asyncio.timeout(10 * WAIT_S):
-        with pytest.raises(Conflict, match="changed whenever it was to be locked"):
+        with pytest.raises(Conflict, match="changed at every attempt to lock it"):
             await locks.acquire(an_allocation(containers=(container,)), wait_s=WAIT_S)
 
     assert 1 < node.patches < 10

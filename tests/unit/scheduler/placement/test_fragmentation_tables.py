@@ -93,5 +93,5 @@ async def test_tables_that_are_late_are_named_in_the_log_and_used_in_the_end(
     with caplog.at_level(logging.WARNING):
         await maker.once()
 
-    assert "Placing pods by the previous fragmentation tables" in caplog.text
+    assert "Using the previous fragmentation tables" in caplog.text
     assert tables_of(view).lost.any()

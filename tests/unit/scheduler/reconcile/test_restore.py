@@ -252,7 +252,7 @@ async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() 
 @pytest.mark.parametrize(
     "node",
     [
-        Node(error=NotFound("no node-agent of ours runs on node-a")),
+        Node(error=NotFound("no HAMi node-agent runs on node-a")),
         Node(error=Unavailable("the bus is away")),
         Node(readable=False),
     ],

@@ -73,5 +73,5 @@ async def test_what_fails_stays_and_the_others_go() -> None:
 
 @pytest.mark.parametrize("days", [-1, 1, 29])
 def test_days_that_the_ledger_would_not_honour_are_refused(days: int) -> None:
-    with pytest.raises(ValidationError, match=r"0 \(for ever\)|greater than or equal to 0"):
+    with pytest.raises(ValidationError, match=r"0 \(forever\)|greater than or equal to 0"):
         TypeAdapter(KeptDays).validate_python(days)

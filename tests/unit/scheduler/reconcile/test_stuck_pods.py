@@ -28,13 +28,13 @@ PULLING = {
 @pytest.mark.parametrize(
     ("status", "has_agent", "silent", "reason"),
     [
-        ({}, True, False, "the kubelet of n1 has not taken the pod up"),
+        ({}, True, False, "the kubelet of n1 has not picked up the pod"),
         (PULLING, True, True, "the node-agent of n1 is silent"),
         (
             PULLING,
             True,
             False,
-            "the kubelet of n1 has taken the pod up (main ContainerCreating), and its node-agent "
+            "the kubelet of n1 has picked up the pod (main ContainerCreating), but its node-agent "
             "has not reported that every container has its cards",
         ),
         (PULLING, False, False, "its containers have not started on n1: main ContainerCreating"),
@@ -93,12 +93,12 @@ async def test_a_row_that_changed_under_the_first_look_is_reported_at_the_next()
 
     assert [await watch.once(), await watch.once(), await watch.once()] == [1, 1, 1]
 
-    assert ledger.announced == [PREFIX + "the kubelet of n1 has not taken the pod up"]
+    assert ledger.announced == [PREFIX + "the kubelet of n1 has not picked up the pod"]
 
 
 @pytest.mark.parametrize(
     ("reason", "announced"),
-    [("", 1), ("found bound", 1), ("its node has it", 1), ("no such device", 0)],
+    [("", 1), ("found bound", 1), ("reported by its node", 1), ("no such device", 0)],
     ids=["bound by /bind", "found by a comparison", "its node's reason", "the node's own message"],
 )
 async def test_a_late_pod_is_reported_however_it_was_bound_unless_its_node_gave_a_reason(

@@ -137,7 +137,7 @@ class Access:
         if await self._reviews.may(caller, right):
             return caller
         return NotAllowed(
-            f"{caller.username} may not {right}: an administrator binds the "
+            f"{caller.username} may not {right}: ask an administrator to bind the "
             f"ClusterRole {right.role} to this user",
             caller,
         )

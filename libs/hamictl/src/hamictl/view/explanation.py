@@ -62,10 +62,10 @@ def _head(answer: JsonMapping, name: str) -> str:
     over = {
         "deleted": f" was deleted at {at} without having been placed",
         "gone": f" was deleted after {_time(answer['last_at'])}, while no scheduler watched",
-        "bound": f" waits no longer: it was on a node at {at}",
-        "finished": f" waits no longer: it had finished at {at}",
+        "bound": f" no longer waiting: it was on a node at {at}",
+        "finished": f" no longer waiting: it had finished at {at}",
     }
-    return f"{name}{over.get(end, ' waits no longer')}. Its last refusal: {answer['summary']}"
+    return f"{name}{over.get(end, ' no longer waiting')}. Its last refusal: {answer['summary']}"
 
 
 _HEADS = {

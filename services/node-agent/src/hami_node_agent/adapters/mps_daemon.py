@@ -91,7 +91,7 @@ class Mps:
         before = self.problem
         try:
             if not await self._daemon.answers():
-                logger.warning("Starting the MPS control daemon, which does not answer")
+                logger.warning("Starting the MPS control daemon because it does not answer")
                 await self._daemon.start()
                 if not await self._daemon.answers():
                     raise Unavailable("it was started and does not answer")
@@ -100,4 +100,4 @@ class Mps:
         else:
             self.problem = ""
         if self.problem != before:
-            logger.info("Saw the MPS control daemon change state", extra={"problem": self.problem})
+            logger.info("MPS control daemon changed state", extra={"problem": self.problem})

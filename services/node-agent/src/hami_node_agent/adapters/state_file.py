@@ -46,7 +46,7 @@ class StateFile:
             damaged = self._path.with_suffix(".damaged")
             self._path.replace(damaged)
             logger.error(
-                "Starting without the state file, which is damaged",
+                "Starting without the state file because it is damaged",
                 extra={"error": str(exc), "kept_as": str(damaged)},
             )
             return AgentState()

@@ -218,7 +218,7 @@ class Allocate:
     async def _report(self, grant: NodeGrant) -> None:
         if not await self._has_its_answers(grant):
             logger.warning(
-                "Failed to answer the right pod: another one got this one's answer",
+                "Failed to allocate to the right pod: another pod received this pod's devices",
                 extra={"pod_uid": grant.pod_uid},
             )
             return
@@ -259,4 +259,6 @@ class Allocate:
         try:
             await self._state.change(lambda saved: saved.with_report(report))
         except HamiError as exc:
-            logger.error("Failed to store the report of it", extra={"error": str(exc)})
+            logger.error(
+                "Failed to store the report of a failed allocation", extra={"error": str(exc)}
+            )

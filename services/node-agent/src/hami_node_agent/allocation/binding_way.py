@@ -1,7 +1,7 @@
 """The way of binding that a node may use: late, or by the node lock.
 
 A runtime that knows nothing of CDI starts the container without limits and without a warning
-(containerd 1.6), so that it honours CDI must be proven.
+(containerd 1.6), so that it supports CDI must be proven.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def way_of(kubelet_version: str, runtime: RuntimeReport, *, cdi_dir: str) -> Bin
     if obstacle:
         return BindingWay(late=False, reason=f"{found}: {obstacle}")
     by = named_by(kubelet_version)
-    how = "it honours CDI" if by is NamedBy.FIELD else "it honours CDI, by annotation"
+    how = "it supports CDI" if by is NamedBy.FIELD else "it supports CDI, by annotation"
     return BindingWay(late=True, reason=f"{found}: {how}", named_by=by)
 
 
@@ -80,12 +80,12 @@ def _obstacle(kubelet_version: str, runtime: RuntimeReport, cdi_dir: str) -> str
         return "the kubelet is older than 1.20"
     since = _RUNTIMES.get(runtime.name)
     if since is None:
-        return "whether it honours CDI is not known"
+        return "its CDI support is unknown"
     if _version(runtime.version) < since:
         return f"CDI is unknown there before {'.'.join(map(str, since))}"
     by_field = _version(kubelet_version) >= _KUBELET
     if not by_field and runtime.name not in _READ_ANNOTATIONS:
-        return "the kubelet is older than 1.29, and names in annotations were not tried there"
+        return "the kubelet is older than 1.29, and CDI names in annotations are untested there"
     if runtime.name in _SWITCHED:
         if runtime.cdi_enabled is False:
             return "enable_cdi is false in its configuration"

@@ -186,7 +186,9 @@ class LateBinding:
         )
 
     async def _refuse(self, owner: Holding, reason: str) -> NoReturn:
-        logger.error("Refused a container", extra={"pod_uid": owner.pod_uid, "reason": reason})
+        logger.error(
+            "Refusing the start of a container", extra={"pod_uid": owner.pod_uid, "reason": reason}
+        )
         pod = self._pods.name_of(owner.pod_uid)
         if pod is None and owner.pod_name:
             pod = PodRef(uid=PodUid(owner.pod_uid), namespace=owner.namespace, name=owner.pod_name)

@@ -131,11 +131,11 @@ class DescribedSlices:
         ]
         if sorted(fresh.cards) != sorted(known.cards) or (known.mig_uuids and not same_parts):
             raise Conflict(
-                "its slices are on other cards now; delete the pod, its controller makes a new one"
+                "its slices are on other cards now; delete the pod; its controller recreates it"
             )
         plain = known.plain and self._answers.enforced
         if plain and not fresh.plain:
-            raise Conflict(f"it was answered without the library, {NOT_WHOLE}")
+            raise Conflict(f"it was allocated without the library, {NOT_WHOLE}")
         return replace(
             fresh,
             foreign=known.foreign,

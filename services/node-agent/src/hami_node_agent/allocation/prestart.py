@@ -37,13 +37,13 @@ KUBELET_STATE_TIMEOUT_S = 3.0
 _KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 
 _UNKNOWN_ANSWER = (
-    "the agent does not know the answer that this container holds (its state was lost, or another "
-    "plugin gave it); delete the pod, its controller makes a new one"
+    "the agent has no record of this container's allocation (its state was lost, or another "
+    "plugin allocated it); delete the pod; its controller recreates it"
 )
 _FOREIGN_ANSWER = (
     "another device plugin gave this container its devices and the ledger has no grant of them; "
     "`hamictl adopt` gives the reason and, with --apply, takes HAMi's pods over, after which the "
-    "container starts by itself; otherwise delete the pod, its controller makes a new one"
+    "container starts by itself; otherwise delete the pod; its controller recreates it"
 )
 _NO_GRANT = (
     "the pod took devices without a grant of HAMi's scheduler; remove spec.nodeName or set "
@@ -51,7 +51,7 @@ _NO_GRANT = (
 )
 _ANOTHERS_ANSWER = (
     "the kubelet gave container {container} the devices that were granted to another container; "
-    "the scheduler ends the pod, its controller makes another"
+    "the scheduler evicts the pod; its controller recreates it"
 )
 
 
@@ -139,7 +139,7 @@ class PreStart:
         if owner.foreign is None:
             await self._refuse(owner, grant, _UNKNOWN_ANSWER)
         if grant is not None and grant.answered:
-            raise Unavailable("the container waits: its adoption is not recorded yet")
+            raise Unavailable("the container waits until its adoption is recorded")
         await self._refuse(owner, grant, _FOREIGN_ANSWER)
 
     async def _refuse_anothers(

@@ -124,7 +124,7 @@ def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
 # NVLink's peer-to-peer access works as on a plain node. HAMi's variable states what is wanted.
 
 NOT_WHOLE = (
-    "and its pod has not whole cards only any more; delete the pod, its controller makes a new one"
+    "and its pod no longer has only whole cards; delete the pod; its controller recreates it"
 )
 
 

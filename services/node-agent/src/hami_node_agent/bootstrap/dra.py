@@ -115,7 +115,7 @@ async def dra_driver(
 async def obstacle_of(settings: Settings, node: NodeVersions) -> str:
     """Why the driver can't be; empty: it can."""
     if settings.operating_mode in (WHOLE, MIG):
-        return f"operating_mode is {settings.operating_mode}, whose cards are not shared by claims"
+        return f"operating_mode is {settings.operating_mode}, which does not share cards by claims"
     obstacle = cdi_obstacle(settings)
     if obstacle:
         return obstacle

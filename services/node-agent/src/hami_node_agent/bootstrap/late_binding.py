@@ -108,7 +108,7 @@ async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool
             logger.warning("Retrying to prove CDI support", extra={"error": str(exc)})
             continue
         if not now.late:
-            raise Unavailable(f"slices were passed by CDI and can't be any more: {now.reason}")
+            raise Unavailable(f"slices were passed by CDI and no longer can be: {now.reason}")
     await asyncio.Event().wait()
 
 

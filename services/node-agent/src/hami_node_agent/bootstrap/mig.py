@@ -30,8 +30,8 @@ def require_possible(settings: Settings) -> None:
         return
     if settings.mig_strategy != "none":
         raise InvalidRequest(
-            f"mig_strategy {settings.mig_strategy} offers MIG instances that are there, "
-            "operating_mode mig makes its own: set one of them"
+            f"mig_strategy {settings.mig_strategy} offers existing MIG instances, "
+            "operating_mode mig creates its own: set only one of them"
         )
     cdi = {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}
     by_cdi = ", ".join(sorted(cdi.intersection(settings.device_list_strategy)))

@@ -84,7 +84,7 @@ class NodeRemoval:
         self._node = NodeObject(api, settings.node_name)
         self._name = settings.node_name
         self._folders = _Folders(settings)
-        self.waits_for = "it has not looked yet"
+        self.waits_for = "it has not checked yet"
         """Empty: nothing is left."""
 
     async def run(self) -> None:
@@ -97,7 +97,7 @@ class NodeRemoval:
             if reason != self.waits_for:
                 logger.info(
                     "Removing the installation from this node",
-                    extra={"waits_for": reason or "nothing: all is removed"},
+                    extra={"waits_for": reason or "nothing: everything is removed"},
                 )
             self.waits_for = reason
             if not reason:
@@ -169,7 +169,7 @@ def _remove(path: Path) -> None:
     except FileNotFoundError:
         return
     except OutOfTime as exc:
-        raise Unavailable(f"{path} takes long to remove") from exc
+        raise Unavailable(f"{path} is still being removed") from exc
     except OSError as exc:
         raise Unavailable(f"{path} can't be removed: {exc}") from exc
 

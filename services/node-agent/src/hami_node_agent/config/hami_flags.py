@@ -131,7 +131,7 @@ def _scrape_audience(value: str) -> str | None:
     return "hami-metrics" if _bool(value) else None
 
 
-_INTERVALS = "it follows from HEARTBEAT_S"
+_INTERVALS = "it is derived from HEARTBEAT_S"
 _CONSTANT = "it is a constant"
 
 RETIRED: tuple[Flag, ...] = (
@@ -144,7 +144,7 @@ RETIRED: tuple[Flag, ...] = (
     Flag("", "CONTAINER_HOOK_PATH", unused="containers see the library in /usr/local/vgpu"),
     Flag("", "NODE_CONFIG_FILE", unused="HAMi's config.json is read where HAMi mounts it"),
     Flag("", "MPS_CONTROL", unused="nvidia-cuda-mps-control is found by PATH"),
-    Flag("", "MPS_SHM_DIR", unused="it is the folder shm of MPS_DIR, where there is one"),
+    Flag("", "MPS_SHM_DIR", unused="it is the folder shm of MPS_DIR, if there is one"),
     Flag("", "HIDDEN_UUIDS", "hidden_devices", _entries()),
     Flag("", "HIDDEN_INDEXES", "hidden_devices", _entries()),
     Flag("", "GDRCOPY_ENABLED", "features", _listed("gdrcopy")),
@@ -216,11 +216,11 @@ def options_of(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOp
 def _note(flag: Flag, name: str) -> str:
     if name.startswith(OUR_PREFIX):
         instead = flag.unused or f"set {OUR_PREFIX}{flag.setting.upper()}"
-        return f"{name} goes with the next release: {instead}"
+        return f"{name} will be removed in the next release: {instead}"
     if flag.unused:
         return f"{name} of HAMi's plugin has no effect: {flag.unused}"
     instead = f"; set {OUR_PREFIX}{flag.setting.upper()}" if flag.setting else ""
-    return f"{name} of HAMi's plugin is deprecated and goes with {LAST_VERSION}{instead}"
+    return f"{name} of HAMi's plugin is deprecated and read until {LAST_VERSION}{instead}"
 
 
 def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
@@ -233,7 +233,7 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
         name, equals, value = argument.lstrip("-").partition("=")
         if not argument.startswith("-") or name not in by_name:
             known = ", ".join(f"--{known}" for known in by_name)
-            raise InvalidRequest(f"{argument}: no such flag; there are {known}")
+            raise InvalidRequest(f"{argument}: no such flag; known flags: {known}")
         flag = by_name[name]
         if not equals:
             if _is_switch(flag):
@@ -241,7 +241,7 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
             elif rest:
                 value = rest.pop(0)
             else:
-                raise InvalidRequest(f"--{name}: expected a value behind it")
+                raise InvalidRequest(f"--{name}: expected a value after it")
         found.append((flag, f"--{name}", value))
     return found
 

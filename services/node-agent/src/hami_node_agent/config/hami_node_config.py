@@ -112,7 +112,7 @@ def parse(content: bytes, node: str) -> NodeFile:
         keys = _checked(NodeKeys, given, where, notes)
         _checked(FilterKeys, hidden, f"{where}.filterdevices", notes)
         if keys.migstrategy:
-            notes.append(f"{where}.migstrategy: HAMi reads it and does nothing; set MIG_STRATEGY")
+            notes.append(f"{where}.migstrategy: HAMi reads it without effect; set MIG_STRATEGY")
         if not keys.enablegetpreferredallocation:
             notes.append(
                 f"{where}.enablegetpreferredallocation: it has no effect: the kubelet asks "
@@ -123,7 +123,7 @@ def parse(content: bytes, node: str) -> NodeFile:
         found["hidden_devices"] = (*keys.filterdevices.uuid, *map(str, keys.filterdevices.index))
         settings |= {name: value for name, value in found.items() if value}
     if settings:
-        notes.append(f"HAMi's config.json is deprecated and goes with {LAST_VERSION}")
+        notes.append(f"HAMi's config.json is deprecated and read until {LAST_VERSION}")
     return NodeFile(settings=settings, notes=tuple(notes))
 
 
@@ -138,7 +138,7 @@ def _checked(kind: type[K], given: Mapping[str, Any], where: str, notes: list[st
     for key in sorted(given.keys() - kind.model_fields.keys()):
         close = get_close_matches(key, kind.model_fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        notes.append(f"{where}.{key}: unknown key, it is ignored{hint}")
+        notes.append(f"{where}.{key}: unknown key, ignored{hint}")
     try:
         return kind.model_validate(given)
     except ValidationError as exc:

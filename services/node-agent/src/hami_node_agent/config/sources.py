@@ -63,7 +63,7 @@ def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Config
     files |= entry.settings
     notes += (f"{hami_node_config.PATH}: {note}" for note in entry.notes)
     if operators.legacy_metrics:
-        notes.append(f"HAMi's older metric names are deprecated and go with {LAST_VERSION}")
+        notes.append(f"HAMi's older metric names are deprecated and read until {LAST_VERSION}")
     added = {k: v for k, v in files.items() if k not in operators.model_fields_set}
     return Configured(settings=_settings({**options.settings, **added}), notes=tuple(notes))
 

@@ -51,7 +51,8 @@ class Drain:
             seen = self._state.book_changed.version
             if time.monotonic() > deadline:
                 logger.warning(
-                    "Stopping before granted pods have arrived", extra={"pod_uids": self.coming()}
+                    "Stopping before all granted pods have started",
+                    extra={"pod_uids": self.coming()},
                 )
                 return
             await self._state.book_changed.wait(seen, _LOOK_S)

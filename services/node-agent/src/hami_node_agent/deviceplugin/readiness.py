@@ -62,11 +62,11 @@ class ReadinessService:
         if not_ready_reason:
             return Readiness(node=self._node, ready=False, reason=not_ready_reason)
         if not self._reachable():
-            reason = "its kubelet does not find the device plugin's socket"
+            reason = "its kubelet can't find the device plugin's socket"
             return Readiness(node=self._node, ready=False, reason=reason)
         listened_for_s = self._plugin.listened_for_s()
         if listened_for_s is None or listened_for_s < SETTLED_S:
-            reason = "its kubelet does not know the device plugin's devices yet"
+            reason = "its kubelet has not read the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
         taken = self._take_grant(data)
         if not taken:

@@ -209,7 +209,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         ids = _distinct(listed)
         strange = sorted(device_id for device_id in ids if not self.knows(device_id))
         if strange:
-            raise InvalidRequest(f"devices_ids: {', '.join(strange)}: no device of this resource")
+            raise InvalidRequest(f"devices_ids: {', '.join(strange)}: not devices of this resource")
         return ids
 
 

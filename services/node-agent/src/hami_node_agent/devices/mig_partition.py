@@ -90,7 +90,7 @@ def mig_resources(
 
 
 def _require_alike(layout: MigLayout) -> None:
-    way_out = "cut all cards alike, or set mig_strategy to mixed"
+    way_out = "partition all cards identically, or set mig_strategy to mixed"
     if layout.mig_cards != layout.cards:
         raise InvalidRequest(
             f"mig_strategy single: {len(layout.mig_cards)} of {len(layout.cards)} cards are in MIG "
@@ -99,7 +99,7 @@ def _require_alike(layout: MigLayout) -> None:
     bare = layout.mig_cards - {instance.card for instance in layout.instances}
     if bare:
         raise InvalidRequest(
-            f"mig_strategy single: card {min(bare)} is in MIG mode and has no instance; {way_out}"
+            f"mig_strategy single: card {min(bare)} is in MIG mode without any instance; {way_out}"
         )
     profiles = sorted({instance.profile for instance in layout.instances})
     if len(profiles) > 1:

@@ -94,7 +94,7 @@ class ClaimPreparation:
         """
         claim = await self.api.claim(ref.namespace, ref.name)
         if claim["metadata"]["uid"] != ref.uid:
-            raise NotFound(f"claim {ref.namespace}/{ref.name} is another one now")
+            raise NotFound(f"claim {ref.namespace}/{ref.name} has been recreated")
         pods = await self._pods_of(claim)
         fresh: list[bool] = []
         names: dict[SliceKey, tuple[str, ...]] = {}
@@ -140,7 +140,8 @@ class ClaimPreparation:
                     found.append(pod)
         if not found:
             raise NotFound(
-                f"claim {metadata['namespace']}/{metadata['name']} is reserved for no pod here"
+                f"claim {metadata['namespace']}/{metadata['name']} is reserved for no "
+                "pod of this node"
             )
         return found
 

@@ -58,8 +58,8 @@ _ELSEWHERE = (
     "its grant is not known here any more (`hamictl adopt` takes HAMi's pods over)"
 )
 _BY_CLAIM = (
-    "the kubelet gave it a slice by a ResourceClaim that another pod has, and its own grant is not "
-    "known here yet"
+    "the kubelet gave it a slice by a ResourceClaim that another pod has, and its own grant has "
+    "not arrived yet"
 )
 _NOT_ASKED = "the kubelet's checkpoint and PodResources can't be read"
 

@@ -220,7 +220,7 @@ def _ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> 
             state=LimitState.UNKNOWN,
             granted_mib=0,
             held_mib=held_mib,
-            reason="it is not known of which container of the pod its processes are",
+            reason="the container of the pod that its processes belong to is unknown",
         )
     return Judgement(
         state=LimitState.BYPASSED,

@@ -96,7 +96,7 @@ async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str
         return answer.refused
     grant = answer.grant
     if grant.pod_uid != pod_uid or grant.node != node:
-        raise InvalidRequest(f"asked for a grant of {pod_uid}, answered with {grant.pod_uid}'s")
+        raise InvalidRequest(f"requested the grant of {pod_uid} and received {grant.pod_uid}'s")
     known = node_grant(grant)
     state.book = state.book.announced(known)
     await state.remember_tokens([known])

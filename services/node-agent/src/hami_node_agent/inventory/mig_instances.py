@@ -37,7 +37,7 @@ from hami_node_agent.grants.state import NodeState, Signal
 
 logger = logging.getLogger(__name__)
 
-TRY_AGAIN = "delete the pod, its controller makes a new one"
+TRY_AGAIN = "delete the pod; its controller recreates it"
 
 
 class MigHolders:
@@ -87,7 +87,7 @@ class MigHolders:
     def whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
         """Describes an instance that lies where `wanting` was to have one."""
         if foreign:
-            return "somebody else made, is in the way"
+            return "another program created, occupies the place"
         for record in self._state.saved.of_pod(wanting.pod_uid):
             if other.uuids & set(record.mig_uuids):
                 return (
@@ -96,7 +96,7 @@ class MigHolders:
                     "instances would have to be there together; let these containers ask for equal "
                     "amounts"
                 )
-        return "another container holds, is in the way"
+        return "another container holds, occupies the place"
 
     def _is_live(self, record: Record) -> bool:
         # A pod whose object is gone may run on: that it left is the sweep's to find out.
@@ -232,7 +232,7 @@ class MigInstances:
             try:
                 parts = _parts(record)
                 if len(record.mig_uuids) != len(parts):
-                    return f"its answer was given before the cards were in MIG mode; {TRY_AGAIN}"
+                    return f"it was allocated before the cards were in MIG mode; {TRY_AGAIN}"
                 for uuid, (card, part) in zip(record.mig_uuids, parts, strict=True):
                     if self._holders.standing(record, card, part, found) is not None:
                         continue
@@ -331,7 +331,7 @@ class MigInstances:
         for instance in now.foreign:
             if instance not in self._logged:
                 logger.warning(
-                    "Keeping a MIG instance that is not ours; its place is not offered",
+                    "Keeping a foreign MIG instance; its place is not offered",
                     extra={
                         "card": instance.card,
                         "gpu_instance": instance.gpu_instance,
@@ -357,7 +357,8 @@ def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
         if part is None:
             raise Conflict(
                 f"the grant of container {record.container} has no MIG profile and place on card "
-                f"{share.uuid}, which is in MIG mode: it was made before the scheduler knew that"
+                f"{share.uuid}, which is in MIG mode: the grant is older than the "
+                "scheduler's knowledge of that mode"
             )
         found.append((share.uuid, part))
     return found

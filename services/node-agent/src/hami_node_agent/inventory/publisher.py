@@ -191,8 +191,8 @@ async def warn_of_links(
             if pair in reported:
                 continue
             message = (
-                f"cards {pair[0]} and {pair[1]} do not see the same number of NVLinks from both "
-                "ends; they count as not linked for placement: look at nvidia-smi nvlink --status"
+                f"cards {pair[0]} and {pair[1]} report different numbers of NVLinks to each "
+                "other; placement treats them as not linked: check nvidia-smi nvlink --status"
             )
             logger.warning("Found contradicting NVLinks", extra={"cards": list(pair)})
             try:

@@ -92,16 +92,20 @@ _CARDS: tuple[Row[DeviceSample], ...] = (
 )
 _CONTAINER_LABELS = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _CONTAINERS: tuple[Row[ContainerSample], ...] = (
-    ("hami_vgpu_memory_used_bytes", "Memory held on the card", lambda s: s.memory_used_bytes),
+    (
+        "hami_vgpu_memory_used_bytes",
+        "Memory that the container uses on the card",
+        lambda s: s.memory_used_bytes,
+    ),
     (
         "hami_vgpu_memory_limit_bytes",
-        "Memory that it may hold, 0: no limit",
+        "Memory limit of the container, 0: no limit",
         lambda s: s.memory_limit_bytes,
     ),
     ("hami_vgpu_core_used_percent", "Share of the cores in use, 0-100", lambda s: s.core_percent),
     (
         "hami_vgpu_core_limit_percent",
-        "Share of the card's cores that it may use, 0: no limit",
+        "Core limit of the container, 0: no limit",
         lambda s: s.core_limit_percent,
     ),
     (
@@ -114,7 +118,11 @@ _CONTAINERS: tuple[Row[ContainerSample], ...] = (
         "As hami_vgpu_core_used_percent",
         lambda s: s.core_percent,
     ),
-    ("hami_container_last_kernel_elapsed_seconds", "Since a kernel was launched", elapsed_s),
+    (
+        "hami_container_last_kernel_elapsed_seconds",
+        "Time since the container last launched a kernel",
+        elapsed_s,
+    ),
     (
         "hami_container_last_kernel_timestamp_seconds",
         "When the container last launched a kernel (Unix time)",

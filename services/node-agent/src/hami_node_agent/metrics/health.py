@@ -34,7 +34,7 @@ def region_families(regions: Regions) -> Iterator[Metric]:
     """Failures to read or write the containers' regions since the start, and how many now."""
     yield _by_label(
         "hami_node_agent_region_failures",
-        "Tries to read or write a container's region that failed, by kind",
+        "Failed attempts to read or write a container's region, by kind",
         "kind",
         regions.failures,
     )
@@ -61,12 +61,12 @@ def removal_families(leftovers: Leftovers) -> Iterator[Metric]:
     """Directories that pods left behind: how many wait, and what failed."""
     yield GaugeMetricFamily(
         "hami_node_agent_directories_to_remove",
-        "Directories of containers that are gone, not removed yet",
+        "Directories of ended containers that are not removed yet",
         value=leftovers.to_remove,
     )
     yield _by_label(
         "hami_node_agent_removal_failures",
-        "Tries to remove such a directory that failed, by error",
+        "Failed attempts to remove such a directory, by error",
         "error",
         leftovers.removal_failures,
     )
@@ -76,13 +76,13 @@ def file_families(files: FileRestorer) -> Iterator[Metric]:
     """Changes by others to files that containers see, and the one that can't be written again."""
     yield _by_label(
         "hami_node_agent_restored_files",
-        "Files of containers that were others than written, and were written again, by name",
+        "Files of containers that were changed and have been restored, by name",
         "what",
         files.restored,
     )
     problem = GaugeMetricFamily(
         "hami_node_agent_file_problem",
-        "1: a file that containers see can't be written, for this reason",
+        "1 if a file that containers read can't be written, with the reason",
         labels=["reason"],
     )
     if files.problem:
@@ -104,7 +104,7 @@ def binding_families(way: BindingWay) -> Iterator[Metric]:
     """Mode in which containers of the node get their slices, and its reason."""
     binding = GaugeMetricFamily(
         "hami_node_agent_binding",
-        "1: containers get their slices in this way, `late` or `lock`, for this reason",
+        "1 for the binding mode of the node, `late` or `lock`, with the reason",
         labels=["way", "reason"],
     )
     binding.add_metric(["late" if way.late else "lock", way.reason], 1)
@@ -129,12 +129,12 @@ def card_families(cards: CardTracker, *, node: str) -> Iterator[Metric]:
     """Health of the cards now, and the errors that they reported since the start."""
     health = GaugeMetricFamily(
         "hami_node_agent_card_healthy",
-        "1 while the card is healthy; else 0, with the reason",
+        "1 while the card is healthy, otherwise 0, with the reason",
         labels=["device_index", "device_uuid", "reason"],
     )
     changes = CounterMetricFamily(
         "hami_device_health_transitions",
-        "How often the card fell sick or got well since the agent's start, by cause (xid, "
+        "Changes of the card between healthy and unhealthy since the agent's start, by cause (xid, "
         "failed, unanswered, recovered)",
         labels=["node", "device_uuid", "cause"],
     )
@@ -148,7 +148,7 @@ def card_families(cards: CardTracker, *, node: str) -> Iterator[Metric]:
     yield changes
     xids = CounterMetricFamily(
         "hami_node_agent_xid_events",
-        "XID events by card (empty: unknown); those that count made it sick",
+        "XID events by card (empty: unknown); those with counts=true made it unhealthy",
         labels=["device_uuid", "xid", "counts"],
     )
     for (uuid, xid, counts), count in sorted(cards.xids_seen.items()):
@@ -160,7 +160,7 @@ def mig_families(instances: MigInstances) -> Iterator[Metric]:
     """MIG instances as the last look found them; absent while the driver can't be asked."""
     done = CounterMetricFamily(
         "hami_node_agent_mig_changes",
-        "MIG instances made and destroyed, by how it ended",
+        "MIG instances created and destroyed, by result",
         labels=[ZONE[0], "change", "result"],
     )
     for (change, result), count in sorted(instances.done.items()):
@@ -172,7 +172,7 @@ def mig_families(instances: MigInstances) -> Iterator[Metric]:
     there = GaugeMetricFamily(
         "hami_node_agent_mig_instances",
         "MIG instances by state: held by a container, released and not yet destroyed, lost to "
-        "a container that holds it, foreign: not made by this agent",
+        "a container that holds it, foreign: not created by this agent",
         labels=[ZONE[0], "device_uuid", "state"],
     )
     states = {

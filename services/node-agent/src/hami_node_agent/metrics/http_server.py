@@ -123,7 +123,9 @@ def make_routes(
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method not in ("GET", "HEAD"):
-            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"detail": "GET and HEAD are answered"})
+            return _json(
+                HTTPStatus.METHOD_NOT_ALLOWED, {"detail": "only GET and HEAD are supported"}
+            )
         if request.path == "/metrics":
             if access is not None:
                 try:
@@ -141,7 +143,9 @@ def make_routes(
                 reason = {"status": "not ready", "reason": missing}
                 return _json(HTTPStatus.SERVICE_UNAVAILABLE, reason)
             return _json(HTTPStatus.OK, {"status": "ok"})
-        return _json(HTTPStatus.NOT_FOUND, {"detail": "/metrics, /healthz and /readyz are here"})
+        return _json(
+            HTTPStatus.NOT_FOUND, {"detail": "this port serves /metrics, /healthz and /readyz"}
+        )
 
     return answer
 

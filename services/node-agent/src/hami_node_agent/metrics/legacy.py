@@ -53,7 +53,7 @@ _MEMORY_LABELS = (*_CONTAINER_LABELS, "context", "module", "data", "offset")
 _MEMORY: tuple[Row[ContainerSample], ...] = (
     (
         "Device_memory_desc_of_container",
-        "As hami_container_device_memory_bytes, its parts as labels",
+        "Same as hami_container_device_memory_bytes, with its parts as labels",
         lambda s: s.memory_used_bytes,
     ),
 )

@@ -52,7 +52,7 @@ class LimitCollector:
         )
         over = _family(
             "hami_vgpu_memory_over_grant_bytes",
-            "What of it is more than was granted, contexts included",
+            "Memory above the grant, contexts included",
         )
         for key, standing in checked.standings.items():
             if standing.state is None:
@@ -97,13 +97,13 @@ class LimitCollector:
 def _of_cards(checked: Checked) -> Iterator[Metric]:
     processes = GaugeMetricFamily(
         "hami_node_agent_card_processes",
-        "Processes that the driver lists on the card, by whose they are: a container's, of an "
+        "Processes that the driver lists on the card, by owner: a container's, of an "
         "exempt namespace, of a pod that ended, the host's, or unresolved",
         labels=[ZONE[0], "device_uuid", "owner"],
     )
     memory = GaugeMetricFamily(
         "hami_node_agent_card_process_memory_bytes",
-        "What they hold there",
+        "Memory that they use on the card",
         labels=[ZONE[0], "device_uuid", "owner"],
     )
     for card, totals in sorted(checked.totals.items()):

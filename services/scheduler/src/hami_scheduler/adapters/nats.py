@@ -27,7 +27,7 @@ from hami_scheduler.ports.cluster import AgentNotReady
 
 logger = logging.getLogger(__name__)
 
-# A bind waits no longer for the bus: the signed annotation carries the grant as well.
+# A bind no longer waiting for the bus: the signed annotation carries the grant as well.
 PUBLISH_WAIT_S = 1.0
 READINESS_WAIT_S = 1.0
 # A file and a local socket, each with a time-out of its own, on a node that may be busy.
@@ -123,7 +123,7 @@ class NatsNodeWitness:
                 holdings_subject(node), HoldingsRequest(node=node), timeout_s=HOLDINGS_WAIT_S
             )
         except NobodyAnswers as exc:
-            raise NotFound(f"no node-agent of ours runs on {node}") from exc
+            raise NotFound(f"no HAMi node-agent runs on {node}") from exc
         try:
             return read_of_node(NodeHoldings, holdings_subject(node), reply, "holdings")
         except InvalidRequest as exc:

@@ -186,12 +186,12 @@ def _translated() -> Iterator[None]:
     except redis.exceptions.ResponseError as exc:
         raise Unavailable(
             f"Redis refused the node lock ({exc}), so nodes that need it get no pod; correct its "
-            "settings or rights, the pod is tried again"
+            "settings or rights. The pod will be retried"
         ) from exc
     except (redis.exceptions.RedisError, OSError) as exc:
         raise Unavailable(
             f"Redis is unavailable ({exc}), so nodes that need the node lock get no pod; start it "
-            "again, the pod is tried again"
+            "again. The pod will be retried"
         ) from exc
 
 

@@ -216,8 +216,8 @@ class Adopter:
             holdings = await self.witness.holdings(case.node)
         except NotFound as exc:
             case.silence = (
-                f"{exc}, so nothing there can testify; put our node-agent in the place of HAMi's "
-                "device plugin and try again"
+                f"{exc}, so nothing there can be verified; replace HAMi's device plugin with "
+                "hami-node-agent and try again"
             )
         except Unavailable as exc:
             case.silence = f"its node's agent did not answer ({exc}); try again"
@@ -301,8 +301,8 @@ class Adopter:
                 containers=(),
             )
             sentence = (
-                "it holds devices, and HAMi's scheduler wrote nothing on it; delete it, its "
-                "controller makes a new one"
+                "it holds devices but has no annotations of HAMi's scheduler; delete it; "
+                "its controller recreates it"
             )
             case.rows.append(pod_row(unclaimed, "refused", (), sentence, why=Why.NOT_HAMI))
 

@@ -35,7 +35,7 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 ACTOR = "adopt"
-REASON = "given by HAMi, adopted"
+REASON = "placed by HAMi, adopted"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,7 +62,7 @@ class AdoptionEntries:
         pod = await self.pods.get(claim.namespace, claim.name)
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or is_over(pod):
-            raise NotFound("it is over or another by now")
+            raise NotFound("it has ended or was replaced")
         # Its annotation could only be its author's: HAMi's webhook stamps no creator.
         owner = owner_of(pod, self.label_keys, stamped=False)
         change = await self.ledger.enter(self._entry(claim, verdict, owner))
@@ -72,7 +72,8 @@ class AdoptionEntries:
         self.announcer.announce(
             PodRef(claim.namespace, claim.name, claim.uid),
             ADOPTED,
-            f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
+            "the ledger now has the devices that this pod got from HAMi on "
+            f"{claim.node}; it keeps running",
             warning=False,
         )
         try:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 tracer = get_tracer(__name__)
 
 SUBJECT = "hami.grants.claims.*"
-REASON = "granted what was allocated to its ResourceClaims"
+REASON = "granted the devices allocated to its ResourceClaims"
 MAX_REASON_LENGTH = 512
 """Characters: some ten slices; the history has all of them (`_evidence`)."""
 
@@ -89,9 +89,7 @@ class ClaimGrants:
             return live
         request = self.request_of(pod)
         if live is not None or request.wants_devices:
-            raise Conflict(
-                "the pod asks for cards by limits and by claims; use one of both in a pod"
-            )
+            raise Conflict("the pod requests cards by limits and by claims; use only one of them")
         claimed = await self._claimed(pod, asked)
         admission = annotations_of(pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
@@ -115,7 +113,7 @@ class ClaimGrants:
         }
         claimed = container_claims(pod, devices)
         if not any(container.devices for container in claimed):
-            raise InvalidRequest("none of its containers uses a card of ours by a claim")
+            raise InvalidRequest("none of its containers uses a HAMi card through a claim")
         return claimed
 
 

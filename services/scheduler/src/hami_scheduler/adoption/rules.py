@@ -70,7 +70,7 @@ def judge(
         return _refused(
             Why.WRONG_NODE,
             f"its annotations name node {claim.written_node or 'nothing'}, and it is on "
-            f"{claim.node}; delete it, its controller makes a new one",
+            f"{claim.node}; delete it; its controller recreates it",
         )
     if claim.problem:
         return _refused(Why.MALFORMED, f"its annotation can't be read: {claim.problem}")
@@ -78,8 +78,8 @@ def judge(
         vendors = ", ".join(claim.others)
         return _refused(
             Why.OTHER_VENDOR,
-            f"it holds devices of {vendors}, to which no agent of ours can testify; "
-            f"drain the node's {vendors} pods before you hand them to us",
+            f"it holds devices of {vendors}, which no HAMi agent can verify; "
+            f"drain the node's {vendors} pods before HAMi takes their cards over",
         )
     if not observed:
         return _refused(Why.NO_EVIDENCE, silence)
@@ -111,15 +111,15 @@ def _compare(
     if any(one.ours or (one.visible is not None and not _shares_of_answer(one)) for one in holding):
         return _refused(
             Why.NOT_HAMI,
-            "the answer that its container holds is not one of HAMi's device plugin; "
-            "delete the pod, its controller makes a new one",
+            "HAMi's device plugin did not allocate the devices of its container; "
+            "delete the pod; its controller recreates it",
         )
     found = _shares(claim, holding, cards, asked)
     difference = _difference(claim, holding, found)
     if difference and not (believe_node and all(map(_shares_of_answer, holding))):
         return _refused(
             Why.DISAGREE,
-            f"{difference}; look who changed it, then delete the pod, or adopt what the "
+            f"{difference}; find out who changed it, then delete the pod, or adopt what the "
             f"node reports "
             "with --believe-node",
         )
@@ -135,7 +135,7 @@ def _compare(
             ContainerGrant(index=index, name=name, role=role, shares=granted.get(name, ()))
             for index, (name, role) in enumerate(claim.containers)
         ),
-        sentence=f"the node is believed: {difference}" if difference else "",
+        sentence=f"adopted as its node reports: {difference}" if difference else "",
         evidence={
             "containers": [_as_json(one) for one in holding],
             "annotation": [[_entry(share) for share in entry] for entry in claim.written],

@@ -87,7 +87,7 @@ class Explainer:
         cards = await self._troubles(uid, attempts)
         if not rows:
             if pod is None and not attempts:
-                raise NotFound(f"nothing was decided about a pod with uid {uid}")
+                raise NotFound(f"no decision is recorded for a pod with uid {uid}")
             found = self._undecided(uid, namespace, name, pod, attempts, limits)
             return replace(found, cards=cards)
         blobs = await self.queries.snapshots(
@@ -242,9 +242,9 @@ def _limit_note(row: Row) -> str:
     when = f"since {began}" if ended is None else f"from {began} to {ended:%Y-%m-%d %H:%M:%S}"
     container = f" of container {row['container']}" if row["container"] else ""
     held = "" if row["held_mib"] is None else f" ({row['peak_mib']} MiB at most)"
-    end = "; the pod was ended for it" if row["evicted_at"] else ""
+    end = "; the pod was evicted for it" if row["evicted_at"] else ""
     problem = (
-        f"; it could not be ended: {row['eviction_problem']}" if row["eviction_problem"] else ""
+        f"; it could not be evicted: {row['eviction_problem']}" if row["eviction_problem"] else ""
     )
     return f"limits {row['state']}{container} {when}: {row['reason']}{held}{end or problem}"
 
@@ -269,12 +269,11 @@ def _retry(record: DecisionRecord, pod: Json | None) -> str:
     if record.outcome == "placed":
         return ""
     if pod is None:
-        return "the pod is gone; it is not tried again"
+        return "the pod is gone and is not retried"
     if (pod.get("spec") or {}).get("nodeName"):
         return ""
     woken = annotations_of(pod).get(RETRY_AT, "")
     return (
-        "kube-scheduler tries it again as soon as capacity that it could use is freed, and "
-        f"{RETRIED_AFTER} after the last attempt at the latest"
-        + (f"; last woken at {woken}" if woken else "")
+        "kube-scheduler retries it when capacity that it could use becomes free, at the latest "
+        f"{RETRIED_AFTER} after the last attempt" + (f"; last requeued at {woken}" if woken else "")
     )

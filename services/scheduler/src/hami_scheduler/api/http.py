@@ -85,4 +85,4 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
                 break
         else:
             return bytes(body)
-    raise TooLong(f"the body is longer than {most_bytes} bytes, which is all that is read here")
+    raise TooLong(f"the body is longer than {most_bytes} bytes, the limit of this path")

@@ -71,7 +71,7 @@ class Logins:
 
     async def _node_of(self, question: LoginRequest) -> NodeName:
         if not question.token:
-            raise InvalidRequest("the client gave no token")
+            raise InvalidRequest("the client sent no token")
         bearer = await self._reviews.review(question.token)
         if bearer.username != self._agents:
             raise InvalidRequest(f"{bearer.username} is not the node-agents' {self._agents}")

@@ -210,7 +210,7 @@ class InventoryReports:
         if known is not None:
             detail = (
                 f"the ledger had number {known} of its agent, which reports {inventory.sequence};"
-                " the agent's reports are taken again"
+                " the agent's reports are accepted again"
             )
             await self.drift.note(WRONG_NUMBER, node, detail, repaired=True)
 

@@ -127,10 +127,10 @@ class GrantReports:
         about = {"pod_uid": pod.uid, "node": report.node, "container": report.container}
         if problem:
             extra = {**about, "error": problem}
-            logger.warning("Failed to end a pod that got another one's devices", extra=extra)
+            logger.warning("Failed to evict a pod that has another pod's devices", extra=extra)
         else:
             self.announcer.announce(pod, WRONG_DEVICES, report.reason)
-            logger.warning("Ended a pod that got another one's devices", extra=about)
+            logger.warning("Evicted a pod that has another pod's devices", extra=about)
 
     async def _look(self, report: Allocated | AllocateFailed | PodGone | PodStays) -> None:
         # Each step is guarded by the row as it was read; who was overtaken looks again.

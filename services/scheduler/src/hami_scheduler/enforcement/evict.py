@@ -70,10 +70,10 @@ class LimitEvictor:
         self.instruments.limit_evictions.labels(result).inc()
         if problem:
             logger.warning(
-                "Failed to end a pod beyond its grant",
+                "Failed to evict a pod beyond its grant",
                 extra={"pod_uid": period.pod_uid, "error": problem},
             )
         else:
             self.announcer.announce(pod, EVICTED, message)
-            logger.warning("Ended a pod beyond its grant", extra={"pod_uid": period.pod_uid})
+            logger.warning("Evicted a pod beyond its grant", extra={"pod_uid": period.pod_uid})
         await self.history.note_eviction(period.id, problem=problem)

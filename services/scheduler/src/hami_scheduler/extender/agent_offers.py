@@ -62,6 +62,7 @@ class AgentOffers:
         except Unavailable as exc:
             self.instruments.grants_unannounced.inc()
             logger.warning(
-                "Failed to publish a grant, the signed one stands in", extra={"error": str(exc)}
+                "Failed to publish a grant; the node uses the pod's signed grant",
+                extra={"error": str(exc)},
             )
             return None

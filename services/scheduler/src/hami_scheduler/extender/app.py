@@ -130,7 +130,7 @@ def _carry_out(verb: str, record: Record) -> None:
     try:
         record()
     except Exception:  # the outermost frame
-        logger.exception("Failed after the answer", extra={"verb": verb})
+        logger.exception("Failed after the response was sent", extra={"verb": verb})
 
 
 @dataclass(frozen=True)

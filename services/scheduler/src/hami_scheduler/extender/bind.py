@@ -272,10 +272,12 @@ class Bind:
         except NotFound as exc:
             if begun.taken_over:
                 # The other binder may have bound the pod before it went: it may run there.
-                raise AnswerUnknown(f"{exc}; its node shows whether it had been bound") from exc
+                raise AnswerUnknown(
+                    f"{exc}; a report of its node will show whether it was bound"
+                ) from exc
             bound = False
         except Unavailable as exc:
-            raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
+            raise AnswerUnknown(f"the pod can't be read, so its grant is kept: {exc}") from exc
         if bound:
             self.transitions.mark_bound(allocation, actor=ACTOR)
         else:
@@ -293,7 +295,7 @@ class Bind:
                 await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
         except HamiError as exc:
             # The deadline of `binding` ends it.
-            logger.warning("Failed to write down the failed binding", extra={"error": str(exc)})
+            logger.warning("Failed to record the failed binding", extra={"error": str(exc)})
             await self.transitions.free_lock(allocation)
 
     # Pods without devices, and events

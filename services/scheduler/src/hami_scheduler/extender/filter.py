@@ -149,7 +149,7 @@ class Filter:
             return self._undoes_slices(undoing, names, trace)
         self.demand.on_filter(args.pod, request)
         if not self.state.loaded:
-            raise Unavailable("the ledger has not been read yet; the pod is tried again")
+            raise Unavailable("the ledger has not been read yet; the pod will be retried")
         silent = self.silent()
         offered: Sequence[NodeName] = names
         if silent:
@@ -190,7 +190,7 @@ class Filter:
         """
         if node not in names:
             raise Conflict(
-                f"the pod is being bound to node {node}, which is not among those offered"
+                f"the pod is being bound to node {node}, which is not among the offered nodes"
             )
         trace.outcome, trace.kept = "placed", True
         trace.message = f"kept the grant on {node}"

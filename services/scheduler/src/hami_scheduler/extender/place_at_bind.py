@@ -58,7 +58,7 @@ class PlaceAtBind:
         if not request.wants_devices:
             return await self.claims_on_node(namespace, name, uid, node)
         if not self.state.loaded:
-            raise Unavailable("the ledger has not been read yet; the pod is tried again")
+            raise Unavailable("the ledger has not been read yet; the pod will be retried")
         with tracer.start_as_current_span("filter"):
             found = self.placer.place(request, [node], trace)
             if not isinstance(found, Draft):

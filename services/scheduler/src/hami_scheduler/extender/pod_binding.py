@@ -132,12 +132,13 @@ class PodBinding:
         except NotFound as exc:
             if isinstance(error, Unavailable):
                 raise AnswerUnknown(
-                    f"the answer to the binding was lost, and {exc}; its node shows whether it runs"
+                    f"the response to the binding was lost, and {exc}; a report of its "
+                    "node will show whether it runs"
                 ) from error
             raise exc from error
         except Unavailable as exc:
             raise AnswerUnknown(
-                f"the answer to the binding was lost, and so is the API server: {exc}"
+                f"the response to the binding was lost and the API server is unavailable: {exc}"
             ) from error
         if facts_of(pod).node != node:
             raise error

@@ -78,7 +78,7 @@ class MirroredLocks:
             )
         except Conflict:
             return (
-                f"node {allocation.node} changed whenever it was to be locked: node lock contention"
+                f"node {allocation.node} changed at every attempt to lock it: node lock contention"
             )
         return None
 

@@ -76,7 +76,7 @@ class NodeLocks:
             await self._lock.release(node, token)
         except HamiError as exc:
             logger.warning(
-                "Failed to free the node lock, it expires by itself",
+                "Failed to release the node lock; it expires on its own",
                 extra={"node": node, "error": str(exc)},
             )
 

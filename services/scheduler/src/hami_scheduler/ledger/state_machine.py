@@ -17,11 +17,13 @@ from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, 
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 FOUND_BOUND = "found bound"
-NODE_HAS_IT = "its node has it"
-HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
+NODE_HAS_IT = "reported by its node"
+HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT, "its node has it"})
 """How a row came to `bound`, which is no reason why its pod failed."""
-AGENT_SEES_NONE = "its node sees no container of it any more"
-STILL_SEEN = "pod deleted; its node is alive and has not reported its containers gone"
+AGENT_SEES_NONE = "its node reports no containers of it"
+_SEES_NONE = frozenset({AGENT_SEES_NONE, "its node sees no container of it any more"})
+"""The older text stands in rows of 0.1.0 and before."""
+STILL_SEEN = "pod deleted; waiting for its node to report its containers gone"
 POD_DELETED = "pod deleted"
 MAX_REASON_LENGTH = 300
 """Characters of a kubelet's message that are kept; gRPC errors may be long."""
@@ -143,9 +145,9 @@ def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
             State.RELEASED_UNCONFIRMED, f"{POD_DELETED} and its node {allocation.node} is gone"
         )
     if not allocation.has_agent:
-        return Transition(State.RELEASED, f"{POD_DELETED}; its node has no agent of ours")
+        return Transition(State.RELEASED, f"{POD_DELETED}; its node has no HAMi agent")
     if allocation.state is State.RELEASING:
-        if allocation.reason != AGENT_SEES_NONE:
+        if allocation.reason not in _SEES_NONE:
             return None
         return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
     return Transition(State.RELEASING, POD_DELETED)
@@ -161,7 +163,7 @@ def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transi
     if allocation.state is State.RESERVED:
         return Transition(State.RELEASED, "the pod was bound without the extender")
     if allocation.state is State.BOUND and facts.started:
-        return Transition(State.ALLOCATED, "its containers were seen")
+        return Transition(State.ALLOCATED, "its containers have started")
     answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent
     if allocation.state is State.BOUND and answered:
         return Transition(State.ALLOCATED, "reported by its device plugin")
@@ -197,9 +199,9 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
             return Transition(State.BOUND, FOUND_BOUND)
         if not facts.exists:
             return _gone(allocation, facts)
-        return Transition(State.EXPIRED, "the binding did not come about")
+        return Transition(State.EXPIRED, "the binding timed out")
     if allocation.state is State.RELEASING and not facts.exists:
-        if allocation.reason == AGENT_SEES_NONE:
+        if allocation.reason in _SEES_NONE:
             return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
         if facts.agent_speaks and facts.node_exists:
             # A process that outlives its pod keeps its slices; the same state, a new deadline.

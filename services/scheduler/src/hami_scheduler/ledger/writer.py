@@ -122,7 +122,7 @@ class LedgerWriter:
 
 
 def _stopped() -> HamiError:
-    return Unavailable("the scheduler stops; the pod is tried again")
+    return Unavailable("the scheduler is shutting down; the pod will be retried")
 
 
 def _in_tree(error: Exception) -> HamiError:

@@ -38,7 +38,7 @@ class TableMaker:
         done, _ = await asyncio.wait({making}, timeout=self._late_s)
         if not done:
             logger.warning(
-                "Placing pods by the previous fragmentation tables: the new ones are late",
+                "Using the previous fragmentation tables: building new ones takes long",
                 extra={"after_s": self._late_s},
             )
         put = await making

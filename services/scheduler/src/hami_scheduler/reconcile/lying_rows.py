@@ -36,7 +36,7 @@ HISTORY_CLASS = "row-contradicts-history"
 GRANT_CLASS = "row-contradicts-grant"
 ENDLESS_CLASS = "row-without-end"
 EMPTY_CLASS = "row-without-slices"
-REASON = "its row was another than its grant; written again from the grant that we signed"
+REASON = "its row differed from its signed grant and was restored from it"
 # All rows of a small cluster in each round, those of a large one in turn.
 MAX_LOOKS = 256
 _ON_NODE = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
@@ -161,7 +161,7 @@ class LyingRows:
             await self.drift.note(
                 EMPTY_CLASS,
                 subject_of(row),
-                "its row has no slices, and it carries no grant that we signed: delete the pod",
+                "its row has no slices and the pod has no valid signed grant: delete the pod",
                 repaired=False,
             )
 

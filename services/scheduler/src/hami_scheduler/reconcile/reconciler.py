@@ -77,7 +77,7 @@ class Reconciler:
                 except HamiError as exc:
                     # It is looked at again; the others need not wait for it.
                     logger.info(
-                        "Failed to compare, retrying at the next round",
+                        "Failed to reconcile, retrying in the next round",
                         extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
                     )
         self.mirrors.keep(held)
@@ -91,7 +91,7 @@ class Reconciler:
                     raise
                 except HamiError as exc:
                     logger.info(
-                        "Failed to compare, retrying at the next round",
+                        "Failed to reconcile, retrying in the next round",
                         extra={"pod_uid": uid, "error": str(exc)},
                     )
         self.ungranted.keep(held, self.watched.pods)
@@ -165,7 +165,7 @@ class Reaper:
             except HamiError as exc:
                 # What holds one up is no reason to let the others hold their cards.
                 logger.warning(
-                    "Failed to reap, retrying at the next round",
+                    "Failed to expire overdue allocations, retrying in the next round",
                     extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
                 )
         return done

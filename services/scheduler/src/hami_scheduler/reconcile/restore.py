@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ACTOR = "reconciler"
-REASON = "the ledger had lost it; restored from the grant that we signed"
+REASON = "missing in the ledger; restored from its signed grant"
 MOVED = "on the cards that its kubelet's checkpoint has"
 UNCONFIRMED = "its node did not report whether it is still on these cards"
 # An agent that lives answers within seconds. Without its answer the cards are counted soon all
@@ -110,7 +110,7 @@ class GrantRestorer:
         try:
             grant = self.read_signed(text)
         except InvalidRequest as exc:
-            logger.warning("Ignoring a grant that is not signed by us", extra={"error": str(exc)})
+            logger.warning("Ignoring a grant without a valid signature", extra={"error": str(exc)})
             return None
         if (grant.pod_uid, grant.node) != (facts.uid, facts.node):
             return None
@@ -124,7 +124,9 @@ class GrantRestorer:
         try:
             holdings = await self.witness.holdings(node)
         except (NotFound, Unavailable) as exc:
-            logger.warning("Failed to learn the holders of a node", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to list the pods that hold cards of a node", extra={"error": str(exc)}
+            )
             found = None
         else:
             found = holdings if holdings.readable else None

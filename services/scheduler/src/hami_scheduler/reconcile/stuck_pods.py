@@ -122,9 +122,9 @@ def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) ->
     ]
     if waiting and allocation.has_agent:
         return (
-            f"the kubelet of {node} has taken the pod up ({', '.join(waiting)}), and its "
+            f"the kubelet of {node} has picked up the pod ({', '.join(waiting)}), but its "
             "node-agent has not reported that every container has its cards"
         )
     if waiting:
         return f"its containers have not started on {node}: {', '.join(waiting)}"
-    return f"the kubelet of {node} has not taken the pod up"
+    return f"the kubelet of {node} has not picked up the pod"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hami_scheduler.adoption.claim_holders import ClaimHolders
 
 CLASS = "pod-without-grant"
-CLAIMS_REASON = "entered again from what is allocated to its ResourceClaims"
+CLAIMS_REASON = "restored from the allocation of its ResourceClaims"
 UNMANAGED_TEXT = (
     "this pod was bound to node {node} without the scheduler {scheduler} and has no grant: its "
     "containers don't start; remove spec.nodeName and set spec.schedulerName: {scheduler}; a pod "
@@ -34,7 +34,7 @@ UNMANAGED_TEXT = (
 )
 
 
-CLAIMS_TEXT = "this pod runs on node {node} by its ResourceClaims and has no grant: {why}"
+CLAIMS_TEXT = "this pod runs on node {node} with ResourceClaims but has no grant: {why}"
 
 
 @dataclass(eq=False, kw_only=True)

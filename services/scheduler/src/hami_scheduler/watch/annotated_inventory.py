@@ -70,7 +70,7 @@ class AnnotatedInventory:
             await self.malformed.note(
                 name,
                 {
-                    vendor: f"{vendor}: {why}; its last good cards stay"
+                    vendor: f"{vendor}: {why}; the cards of its last valid value stay"
                     for vendor, why in annotations.malformed.items()
                 },
             )

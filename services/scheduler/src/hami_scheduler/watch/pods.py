@@ -103,7 +103,7 @@ class PodWatch:
         elif facts.node is not None and facts.node != assumed.draft.placement.node:
             self.state.forget(facts.uid, f"the pod was bound to {facts.node}")
         elif self.waiting.is_given_up_since(pod):
-            self.state.forget(facts.uid, "kube-scheduler gave this attempt up")
+            self.state.forget(facts.uid, "kube-scheduler gave up this attempt")
 
     def _ours(self, pod: JsonMapping) -> bool:
         spec = pod.get("spec") or {}

@@ -222,5 +222,5 @@ def test_what_a_killed_agent_left_half_removed_is_removed_by_the_next(
 
 @pytest.mark.parametrize("name", ["", ".", "..", REMOVING, "../precious", "a/b"])
 def test_a_name_that_is_none_of_ours_is_refused(removal: Removal, name: str) -> None:
-    with pytest.raises(OSError, match="no name of a directory"):
+    with pytest.raises(OSError, match="not the name of a HAMi directory"):
         removal.detach(name)

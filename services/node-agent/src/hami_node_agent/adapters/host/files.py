@@ -352,7 +352,7 @@ def _difference(path: Path, content: bytes) -> str:
     try:
         found = path.read_bytes()
     except FileNotFoundError:
-        return "it was gone"
+        return "it was missing"
     if found == content:
         return ""
     return "it was empty" if not found else f"it had other {len(found)} bytes"

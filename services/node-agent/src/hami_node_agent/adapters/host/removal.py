@@ -73,7 +73,7 @@ class Removal:
     def detach(self, name: str) -> None:
         """Takes what has that name away from it. Nothing when there is nothing. Raises: OSError."""
         if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
-            raise OSError(errno.EINVAL, "no name of a directory of ours", clip(name))
+            raise OSError(errno.EINVAL, "not the name of a HAMi directory", clip(name))
         if not os.path.lexists(self._parent / name):
             return
         kept = os.fsdecode(os.fsencode(name)[:_NAME_BYTES])

@@ -241,7 +241,9 @@ class NvmlDriver:
         self._by_handle.clear()
         self.cards()
         self.register_events()
-        logger.warning("Saw the driver reload", extra={"cards": len(self._by_handle)})
+        logger.warning(
+            "Reloading NVML: the driver was reloaded", extra={"cards": len(self._by_handle)}
+        )
 
     def cards(self) -> tuple[CardFacts, ...]:
         """All cards, by index."""

@@ -201,14 +201,14 @@ class NvmlMigDriver:
 
         Raises: Conflict when there is no such profile or no room there; Unavailable.
         """
-        return await self._nvml.ask("MIG instance made", lambda: _make(card, part))
+        return await self._nvml.ask("create a MIG instance", lambda: _make(card, part))
 
     async def destroy(self, instance: Instance) -> None:
         """Destroys a GPU instance and what is in it; gone already is as good.
 
         Raises: Conflict while a process uses it; Unavailable.
         """
-        await self._nvml.ask("MIG instance destroyed", lambda: _destroy(instance))
+        await self._nvml.ask("destroy a MIG instance", lambda: _destroy(instance))
 
 
 def _card(uuid: GpuUuid) -> Any:
@@ -226,12 +226,12 @@ def _require_mode(card: GpuUuid, handle: Any) -> None:
         current, pending = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError as exc:
         if exc.value in UNSUPPORTED:
-            raise Conflict(f"card {card} knows no MIG mode") from exc
+            raise Conflict(f"card {card} does not support MIG") from exc
         raise
     if current:
         return
     if pending:
-        raise Conflict(f"card {card} changes to MIG mode with its next reset, and not before")
+        raise Conflict(f"card {card} changes to MIG mode only at its next reset")
     users = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     if users:
         pids = ", ".join(str(user.pid) for user in users)
@@ -239,7 +239,7 @@ def _require_mode(card: GpuUuid, handle: Any) -> None:
     activation = pynvml.nvmlDeviceSetMigMode(handle, pynvml.NVML_DEVICE_MIG_ENABLE)
     if activation != pynvml.NVML_SUCCESS:
         reason = pynvml.NVMLError(activation)
-        raise Conflict(f"card {card} wants a reset to change to MIG mode: {reason}")
+        raise Conflict(f"card {card} needs a reset to change to MIG mode: {reason}")
     logger.warning("Put a card into MIG mode", extra={"uuid": card})
 
 
@@ -250,10 +250,10 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
     where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
     if profile is None:
         names = ", ".join(each.name for each in known)
-        raise Conflict(f"{where}: the card has no such profile; it has {names}")
+        raise Conflict(f"{where}: the card has no such profile; its profiles: {names}")
     if (part.start, part.size) not in profile.placements:
         places = ", ".join(f"{start}+{size}" for start, size in profile.placements)
-        raise Conflict(f"{where}: the profile can't lie there; it can at {places}")
+        raise Conflict(f"{where}: the profile can't start there; possible starts: {places}")
     place = pynvml.c_nvmlGpuInstancePlacement_t(start=part.start, size=part.size)
     try:
         gpu = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
@@ -261,7 +261,7 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
         )
     except pynvml.NVMLError as exc:
         if exc.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
-            raise Conflict(f"{where}: there is no room for it on the card") from exc
+            raise Conflict(f"{where}: the card has no room for it") from exc
         raise
     try:
         return _filled(handle, gpu, profile, OwnInstance(card=card, part=part))
@@ -288,8 +288,8 @@ def _filled(handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance) -
                 compute_instance=compute_id,
             )
     raise Conflict(
-        f"GPU instance {gpu_id} of card {wanted.card} was made and the driver shows no MIG device "
-        "of it"
+        f"GPU instance {gpu_id} of card {wanted.card} was created but the driver shows no MIG "
+        "device for it"
     )
 
 
@@ -306,7 +306,7 @@ def _undo(gpu: Any) -> None:
         _empty(gpu)
         pynvml.nvmlGpuInstanceDestroy(gpu)
     except pynvml.NVMLError as exc:
-        logger.warning("Failed to remove a half-made MIG instance", extra={"error": str(exc)})
+        logger.warning("Failed to remove a partly created MIG instance", extra={"error": str(exc)})
 
 
 def _destroy(instance: Instance) -> None:

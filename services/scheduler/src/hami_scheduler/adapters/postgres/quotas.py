@@ -104,8 +104,8 @@ class PostgresQuotas:
         while older:
             if time.monotonic() > deadline:
                 raise Conflict(
-                    f"{len(older)} transactions that began before the quota still run, so what is "
-                    "used can't be counted; it is tried again"
+                    f"{len(older)} transactions that began before the quota are still running, "
+                    "so its usage can't be counted; retrying"
                 )
             await asyncio.sleep(POLL_INTERVAL_S)
             older &= await self._writers()

@@ -188,7 +188,7 @@ def _summary(trace: DecisionTrace, stock: CardStock) -> str:
         tables = trace.shortfalls.tables
         asked = trace.candidates - len(trace.silent)
         if not asked:
-            return f"{_silent_nodes(trace)}, and there is no other"
+            return f"{_silent_nodes(trace)}, and there is no other node"
         sentence = refusal_sentence(request, tables, stock, candidates=asked)
         return f"{sentence}; {_silent_nodes(trace)}" if trace.silent else sentence
     if allocation is not None:

@@ -120,7 +120,7 @@ async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[
     for row in rows:
         place = (row["allocation_id"], row["container_index"], row["position"])
         await connection.execute(_COUNT, *place)
-    reason = f"goes on with the slices that were counted for pod {old.pod_name}"
+    reason = f"shares the slices that are already counted for pod {old.pod_name}"
     for heir in sorted({row["allocation_id"] for row in rows}):
         await connection.execute(_SINCE_NOW, heir)
         allocation = allocation_of(
