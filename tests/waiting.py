@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 240.0
 """Less than the time-out of a case (pyproject.toml), so that the wait names what it waited for."""
-LOOK_EVERY_S = 0.02
+CHECK_INTERVAL_S = 0.02
 _OF_THIS_THREAD = Path("/proc/thread-self/schedstat")
 
 
@@ -36,7 +36,7 @@ async def eventually(look: Callable[[], T | Awaitable[T]], what: str = "") -> T:
             return found
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {PATIENCE_S:g} s: {what or _named(look)}")
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 def wait(
@@ -44,7 +44,7 @@ def wait(
     what: str = "",
     *,
     within_s: float | None = None,
-    every_s: float = LOOK_EVERY_S,
+    every_s: float = CHECK_INTERVAL_S,
     why: Callable[[], str] = lambda: "",
 ) -> T:
     """The same for code that is not asynchronous; `why` adds what there is instead.

@@ -16,7 +16,7 @@ from hami_node_agent.usage.regions import layout
 from bench.figures import cpu_s
 from tests.integration.node_agent.machine import Machine
 
-CHANGE_EVERY_S = 1.0
+CHANGE_INTERVAL_S = 1.0
 """A container that computes touches its region about so often."""
 
 
@@ -71,7 +71,7 @@ async def core_percent(pid: int, seconds: float, regions: list[Path]) -> float:
         stamp = int(time.time())
         for file in files:
             os.pwrite(file, struct.pack("<Q", stamp), total_at)
-        await asyncio.sleep(CHANGE_EVERY_S)
+        await asyncio.sleep(CHANGE_INTERVAL_S)
     for file in files:
         os.close(file)
     return (cpu_s(pid) - used) / (time.monotonic() - began) * 100

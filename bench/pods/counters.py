@@ -74,7 +74,7 @@ SELECT (SELECT count(*) FROM allocation_events WHERE published_at IS NULL)
 _CARDS = "SELECT count(*) FROM devices WHERE present"
 
 
-async def ledger_is_calm(dsn: str, *, cards: int) -> None:
+async def ledger_is_idle(dsn: str, *, cards: int) -> None:
     """Waits until so many cards are known, every pod has its own, and every event is announced."""
     connection = await asyncpg.connect(dsn)
     try:

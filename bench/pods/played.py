@@ -33,7 +33,7 @@ SLOTS = 10
 # Statuses written at once, as many kubelets would.
 WRITERS = 16
 # Inventories published at once when the nodes are new; from then on in so many parts.
-AT_ONCE = 100
+BATCH_SIZE = 100
 BEATS = 50
 RETRY_S = 1.0
 
@@ -78,8 +78,8 @@ class PlayedNodes:
                 await register_node(self._api, name, str(slots))
 
         await asyncio.gather(*map(one, self._names))
-        for at in range(0, len(self._names), AT_ONCE):
-            await self._publish_inventories(self._names[at : at + AT_ONCE])
+        for at in range(0, len(self._names), BATCH_SIZE):
+            await self._publish_inventories(self._names[at : at + BATCH_SIZE])
 
     async def _publish_inventories(self, names: list[str]) -> None:
         errors = await self._bus.publish_all([self._inventory(name) for name in names])

@@ -18,7 +18,7 @@ async def measure(wanted: Wanted, kinds: Sequence[str], pods: int, rounds: int) 
     async with system(wanted) as bench:
         for kind in kinds:
             await bench.round(kind, WARM_UP)
-        await bench.calm()
+        await bench.wait_until_idle()
         found: dict[str, list[Row]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind in kinds:
@@ -33,7 +33,7 @@ async def _round(bench: Bench, kind: str, pods: int) -> Row:
     await bench.begin(kind)
     before = await bench.servers.read()
     ran_s, cpu = await bench.round(kind, pods)
-    await bench.calm()
+    await bench.wait_until_idle()
     counted = (await bench.servers.read()) - before
     return {
         "per_s": pods / ran_s[-1],

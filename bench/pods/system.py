@@ -23,7 +23,7 @@ from hamilocal.system.options import UpOptions
 
 from bench.figures import tree_cpu_s
 from bench.pods import claims
-from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
+from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_idle
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, Cards, PlayedNodes, equal_nodes
 from bench.servers import data_servers, scheduler, temporary_folder
@@ -39,7 +39,7 @@ BY_CLAIMS = (CLAIMS, BOUND_CLAIMS)
 CARDS = 8
 CREATORS = 16
 ROUND_S = 1800.0
-CALM_S = 300.0
+IDLE_S = 300.0
 """A new cluster of thousands of nodes, or a round, is written down within this."""
 
 
@@ -121,11 +121,11 @@ class Bench:
             await claims.until_made(self.api, prefix)
         return uids
 
-    async def calm(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until everything so far is written, announced and counted."""
         if self.servers.postgres:
-            async with asyncio.timeout(CALM_S):
-                await ledger_is_calm(self.servers.postgres, cards=self.cards)
+            async with asyncio.timeout(IDLE_S):
+                await ledger_is_idle(self.servers.postgres, cards=self.cards)
         await asyncio.sleep(REPORTED_S)
 
     async def begin(self, kind: str) -> None:
@@ -195,7 +195,7 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
         )
         kube_scheduler = stack.enter_context(running(plan, die_with_parent=True))
         bench.kube_scheduler = kube_scheduler.value.process.pid
-        await bench.calm()
+        await bench.wait_until_idle()
         yield bench
 
 

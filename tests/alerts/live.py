@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "k8s" / "chart" / "monitoring" / "rules"
 BOARDS = ROOT / "k8s" / "chart" / "monitoring" / "dashboards"
 PATIENCE_S = 180.0
-LOOK_EVERY_S = 0.5
+CHECK_INTERVAL_S = 0.5
 TLS = ("hami-webhook",)
 """Locally it has no plain port; its authority is one of this system alone."""
 VARIABLES = {"$node": ".*", "$namespace": ".*", "$pod": ".*", "$container": ".*"}
@@ -131,7 +131,7 @@ def until(done: Any, what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_INTERVAL_S)
 
 
 def _answers(found: Prometheus) -> bool:

@@ -125,7 +125,7 @@ def test_a_window_is_played_until_it_is_stopped(browser: Any, pages: Service) ->
         assert page.locator("#playing").count() == 0
 
 
-KEYS_MOST = 12
+MAX_KEYS = 12
 """From the overview to a waiting pod's decision and back."""
 
 
@@ -168,7 +168,7 @@ def test_a_waiting_pods_decision_is_twelve_keys_away_and_back(browser: Any, page
         press("Escape")
         page.wait_for_url(lambda url: urlsplit(url).path == "/")
         measured.note(f"pages: {keys} keys from the overview to a waiting pod's decision and back")
-        assert keys <= KEYS_MOST
+        assert keys <= MAX_KEYS
 
 
 def test_the_grid_is_one_stop_of_the_tab_key_and_arrows_move_in_it(

@@ -89,7 +89,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     def _enter(self, entry: Entry) -> Change:
         """Raises: CapacityConflict, QuotaConflict, Conflict."""
-        entry = self._beside_others(entry)
+        entry = self._with_shared_claims(entry)
         draft, node = entry.draft, entry.draft.placement.node
         wanted = wanted_by(draft, self._rules)
         if self._live_of(draft.pod_uid) is not None:
@@ -150,7 +150,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             raise Conflict("a grant that the plan counts on has changed; plan again")
         return {row.id: demands(row.containers) for row in rows if row is not None}
 
-    def _beside_others(self, entry: Entry) -> Entry:
+    def _with_shared_claims(self, entry: Entry) -> Entry:
         held = {
             each.key
             for allocation in self._allocations.values()

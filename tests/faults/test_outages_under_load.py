@@ -36,9 +36,9 @@ SHORT_S = 20.0
 LONG_S = 600.0
 RECOVERED_S = 30.0
 """Promise LIVE-2."""
-EVERY_S = 1.0
+INTERVAL_S = 1.0
 """A pod comes so often."""
-LONG_EVERY_S = 10.0
+LONG_INTERVAL_S = 10.0
 """In ten minutes: slices of pods deleted in them are kept for five, because no agent can report
 that they left, and the 80 slots of the cluster must do."""
 NO_LEDGER = re.compile("Postgres (is not available|at .* can't be reached)")
@@ -95,7 +95,7 @@ def test_an_outage_under_load_loses_nothing(
     away_s: float,
 ) -> None:
     [quiet] = loaded.run(a_pod("quiet", slice_of(2048, 5)))
-    churn = Churn(system=loaded, every_s=LONG_EVERY_S if away_s == LONG_S else EVERY_S)
+    churn = Churn(system=loaded, every_s=LONG_INTERVAL_S if away_s == LONG_S else INTERVAL_S)
     with churn.running():
         began_s = time.monotonic()
         wait(

@@ -19,7 +19,7 @@ from tests.waiting import wait
 
 LOAD_S = 60
 # As the agent does. This driver counts each sample of 200 ms as a whole for one of the processes.
-LOOK_EVERY_S = 2
+CHECK_INTERVAL_S = 2
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_processes_have_their_memory_and_what_they_compute(
         shares.update(found.busy_percent)
         return all(found.held_mib.get(pid) for pid in pids) and set(pids) <= set(shares)
 
-    wait(both_compute, "both programs to compute", every_s=LOOK_EVERY_S)
+    wait(both_compute, "both programs to compute", every_s=CHECK_INTERVAL_S)
     assert sum(shares.values()) <= 101
     [sample] = [one for one in driver.samples() if one.uuid == card.uuid]
     assert (sample.memory_used_bytes or 0) > 100 << 20

@@ -97,7 +97,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     )
     inventories = InventoryReports(
         **any_of(
-            ("store", "view", "refused", "drift", "instruments", "on_heard", "on_written"), Mock()
+            ("store", "view", "refused", "drift", "instruments", "on_report", "on_written"), Mock()
         )
     )
     checks = LimitChecks(

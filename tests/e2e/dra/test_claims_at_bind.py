@@ -101,7 +101,7 @@ async def test_a_claim_on_a_card_that_is_full_by_limits_is_refused_and_goes_else
 
     assert (await bench.api.get(f"{PODS}/late"))["spec"]["nodeName"] == "node-1"
     assert nodes.refused == {}
-    await bench.calm()
+    await bench.wait_until_idle()
     assert await differences(bench.api, bench.servers.postgres) == []
     await ledger.close()
     measured.note(f"follow: on another node {took_s:.1f} s after the slice showed the card full")

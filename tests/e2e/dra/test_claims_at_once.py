@@ -19,7 +19,7 @@ async def test_a_thousand_pods_by_claims_all_run_and_ledger_claims_and_pods_agre
         pytest.skip("parts of devices are in Kubernetes 1.36 and newer")
     async with system(Wanted(nodes=NODES, claims=True)) as bench:
         ran_s, _ = await bench.round(CLAIMS, PODS)
-        await bench.calm()
+        await bench.wait_until_idle()
         assert await differences(bench.api, bench.servers.postgres) == []
     assert len(ran_s) == PODS
     measured.note(

@@ -23,7 +23,7 @@ from tests.e2e_manifests.node.pod_objects import NAMESPACE, Gone, Missing, PodOb
 from tests.e2e_manifests.node.pod_volumes import PodVolumes
 from tests.e2e_manifests.pod_processes import POSTGRES, PodProcesses
 
-REFRESH_EVERY_S = 5.0
+REFRESH_INTERVAL_S = 5.0
 """Interval of bringing changed Secrets and ConfigMaps into pods; a kubelet takes a minute."""
 
 
@@ -101,7 +101,7 @@ class StandInKubelet:
                 self._advance(running)
             except Gone:
                 self.stop(self.pods.pop(uid))
-        if time.monotonic() - self._refreshed_s > REFRESH_EVERY_S:
+        if time.monotonic() - self._refreshed_s > REFRESH_INTERVAL_S:
             for running in self.pods.values():
                 self._volumes.refresh(running.pod, running.folder)
             self._refreshed_s = time.monotonic()

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 SERVERS = 3
 FACTS = 300
-EVERY_S = 0.02
+INTERVAL_S = 0.02
 KILLED_AT = 100
 SUBJECT = "hami.events.v1.admission.refused"
 FACTS_OF_TEST = Subscription(
@@ -134,7 +134,7 @@ async def test_f40_a_cluster_loses_the_server_that_leads_and_no_fact(
                 await publish(bus, number)
                 longest_s = max(longest_s, time.monotonic() - last_s)
                 last_s = time.monotonic()
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(INTERVAL_S)
             async with asyncio.timeout(PATIENCE_S):
                 while len(set(got)) < FACTS:
                     await asyncio.sleep(0.1)

@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.faults
 
 CALLERS = 4
-EVERY_S = 0.2
+INTERVAL_S = 0.2
 """Each caller asks so often: 20 decisions a second."""
 SECONDS = 12.0
 FAIL_AFTER_S = 4.0
@@ -42,7 +42,7 @@ class Acknowledged:
     async def run(self, caller: Caller, pods: list[Json], nodes: list[str], began_s: float) -> None:
         """One pod after the other, each until it is bound, as kube-scheduler would."""
         for number, pod in enumerate(pods):
-            await asyncio.sleep(began_s + number * EVERY_S - time.monotonic())
+            await asyncio.sleep(began_s + number * INTERVAL_S - time.monotonic())
             while not await self._once(caller, pod, nodes):
                 await asyncio.sleep(RETRY_INTERVAL_S)
 
@@ -80,7 +80,7 @@ async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over(
 ) -> None:
     async with cluster(replicas=2, nodes=8, cards=8, slots=10, standby=True) as system:
         assert system.postgres is not None
-        count = int(SECONDS / EVERY_S)
+        count = int(SECONDS / INTERVAL_S)
         pods = await system.pods("default", CALLERS * count, memory_mib=1024)
         promised = Acknowledged()
         with calling(Service(system.ports, seed=SEED), CALLERS) as callers:
@@ -88,7 +88,7 @@ async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over(
             async with asyncio.TaskGroup() as tasks:
                 for number, caller in enumerate(callers):
                     mine = pods[number * count : (number + 1) * count]
-                    start_s = began_s + number * EVERY_S / CALLERS
+                    start_s = began_s + number * INTERVAL_S / CALLERS
                     tasks.create_task(promised.run(caller, mine, system.nodes, start_s))
                 await asyncio.sleep(FAIL_AFTER_S)
                 before = len(promised.node_of)

@@ -146,7 +146,7 @@ SEED = 3096
 WINDOW_MS = 200
 CREATORS = 8
 UNMANAGED_PERCENT = 10
-LOST_EVERY_S = 0.02
+LOST_INTERVAL_S = 0.02
 FULL_MIB = 26_000
 """Three on each card: 100 pods, and the 100 that go at the same moment, nearly fill the 64."""
 WHOLE_MIB = 52_000
@@ -352,7 +352,7 @@ def forgetting(url: str) -> Iterator[None]:
 
     def forget() -> None:
         with redis.Redis.from_url(url) as client:
-            while not done.wait(LOST_EVERY_S):
+            while not done.wait(LOST_INTERVAL_S):
                 for key in client.scan_iter("hami:nodelock:*"):
                     client.delete(key)
 

@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timed]
 
 BASE = Path(__file__).parents[3] / "k8s" / "base" / "kube-scheduler.yaml"
 NODES, CARDS, SLOTS = 30, 8, 10
-EVERY_S = 0.05
+INTERVAL_S = 0.05
 STEADY_S = 5.0
 """Seconds of load before and after a fault."""
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/hami-scheduler"
@@ -176,7 +176,7 @@ class System:
             made = await self.api.create("/api/v1/namespaces/default/pods", body)
             self.made.add(made["metadata"]["uid"])
             number += 1
-            due_s += EVERY_S
+            due_s += INTERVAL_S
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
     async def until_all_run(self) -> None:
@@ -272,8 +272,9 @@ async def test_another_replica_goes_on_when_the_active_one_is_gone(
         live = "SELECT count(*) FROM allocations WHERE ended_at IS NULL"
         assert await made.sql(live) == str(len(made.made))
         measured.note(
-            f"LIVE-4 under {1 / EVERY_S:.0f} pods/s: nothing decided for {deleted_s:.1f} s after "
-            f"the active pod was deleted, {killed_s:.1f} s after its kube-scheduler was killed, "
+            f"LIVE-4 under {1 / INTERVAL_S:.0f} pods/s: nothing decided for {deleted_s:.1f} s "
+            f"after the active pod was deleted, {killed_s:.1f} s after its kube-scheduler was "
+            "killed, "
             f"{lost_s:.1f} s after its node was cut off, {gone_s:.1f} s after both containers were "
             f"killed at once; {len(made.made)} pods, each granted once"
         )

@@ -36,7 +36,7 @@ from tests.faults.stage import check_node_files
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-EVERY_S = 1.0
+INTERVAL_S = 1.0
 PODS = 4
 """Least number of pods that run from beginning to end in each state."""
 STARTS_S = 60.0
@@ -119,7 +119,7 @@ def test_every_part_is_restarted_under_load(cluster_kind: str) -> None:
     if cluster_kind != "real":
         services.append("kube-scheduler")
     with running_system(cluster_kind, "--nodes", str(NODES)) as system:
-        churn = Churn(system=system, every_s=EVERY_S, patient=True)
+        churn = Churn(system=system, every_s=INTERVAL_S, patient=True)
         took_s = {}
         with churn.running():
             pods_run(churn, "nothing restarted yet")
@@ -205,7 +205,7 @@ def test_a_roll_out_from_the_last_version_and_back_under_load(
             cluster_kind, "--nodes", str(NODES), environment=found.environment
         ) as system,
     ):
-        churn = Churn(system=system, every_s=EVERY_S, patient=True)
+        churn = Churn(system=system, every_s=INTERVAL_S, patient=True)
         with churn.running():
             pods_run(churn, f"everything of {release.name}")
             database(system, "upgrade", "--before-rollout")

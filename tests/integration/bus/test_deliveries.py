@@ -143,7 +143,7 @@ async def test_a_reader_that_was_refused_reads_once_the_server_has_its_new_right
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that only reads its configuration again closes no connection."""
-    monkeypatch.setattr(deliveries, "MAX_QUIET_S", 0.0)
+    monkeypatch.setattr(deliveries, "MAX_IDLE_S", 0.0)
     monkeypatch.setattr(deliveries, "FETCH_WAIT_S", 0.1)
     tmp_path.chmod(0o755)
     users = [

@@ -148,7 +148,7 @@ async def test_an_outage_of_the_backend_is_one_line_for_all_its_messages(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(pull.ACKNOWLEDGEMENTS, Settlement.RETRY, b'-NAK {"delay": 10000000}')
-    monkeypatch.setattr(consumer, "BACKEND_CALM_S", 1e9)
+    monkeypatch.setattr(consumer, "BACKEND_RECOVERY_S", 1e9)
     inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
     logger.addHandler(logged)
 
@@ -236,15 +236,15 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
     settings = NatsSettings(url=nats_url)
     async with open_bus(settings, "replica", echo=False) as replica:
         following = asyncio.create_task(replica.follow(["hami.inventory.v1.*"], refuse_first))
-        heard_once, stored = False, Inbox()
+        reported_once, stored = False, Inbox()
         consuming = asyncio.create_task(replica.consume(INVENTORIES, stored.take))
         # Nothing shows when the subscription has reached the server, but the first message.
-        while not heard_once:
+        while not reported_once:
             await bus.publish("hami.inventory.v1.a", inventory("hello"), message_id=uuid4().hex)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
                     assert b"hello" in (await inbox.next()).data
-                    heard_once = True
+                    reported_once = True
 
         assert await replica.publish_all([outgoing("own")]) == [None]
         await bus.publish("hami.inventory.v1.b", inventory("broken"), message_id="broken")

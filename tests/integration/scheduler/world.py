@@ -31,7 +31,7 @@ from hamicommon.ledger.database import Database
 from tests.waiting import PATIENCE_S, eventually
 
 GIB = 1024
-REPORT_EVERY_S = 5.0
+REPORT_INTERVAL_S = 5.0
 """A node's cards again, until every replica knows them."""
 
 
@@ -171,7 +171,7 @@ class World:
             now = asyncio.get_running_loop().time()
             if now >= again_at:
                 await self.report(name, *devices)
-                again_at = now + REPORT_EVERY_S
+                again_at = now + REPORT_INTERVAL_S
             rows = await self.database.fetch(
                 "SELECT 1 FROM devices WHERE node = $1 AND present", name
             )

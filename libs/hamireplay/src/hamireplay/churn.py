@@ -102,8 +102,8 @@ class _Clock:
         """Add the amounts up to this time: nothing has changed until then."""
         if at <= self._now:
             return
-        lasted = np.minimum(self._bounds[1:], at) - np.maximum(self._bounds[:-1], self._now)
-        self.sums += np.outer((self.used, self.asked, self.pods), np.maximum(lasted, 0.0))
+        durations_s = np.minimum(self._bounds[1:], at) - np.maximum(self._bounds[:-1], self._now)
+        self.sums += np.outer((self.used, self.asked, self.pods), np.maximum(durations_s, 0.0))
         self._now = at
 
 

@@ -109,8 +109,8 @@ def _churn_row(one: Summary[ChurnCourse], first: Summary[ChurnCourse]) -> Iterat
     yield _time(one.mean(lambda course: course.longest_wait_s))
     hours, base = _hours(one), _hours(first)
     digits = _digits(base)
-    beside = "" if one is first else f" ({hours - base:+.{digits}f})"
-    yield f"{hours:.{digits}f}{beside}"
+    difference = "" if one is first else f" ({hours - base:+.{digits}f})"
+    yield f"{hours:.{digits}f}{difference}"
 
 
 def _waited(course: ChurnCourse) -> int:
@@ -180,9 +180,9 @@ def sentences(history: PodHistory, found: Churned) -> Iterator[str]:
         one, first = found[name], found[names[0]]
         yield (
             f"From {begins:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC {name} "
-            f"would have had {_hours_beside(one, first, names[0])}; "
-            f"{_pods_beside(one, first, _waited)} would have had to wait, "
-            f"and {_pods_beside(one, first, _refused)} would never have got a place."
+            f"would have had {_hours_compared(one, first, names[0])}; "
+            f"{_pods_compared(one, first, _waited)} would have had to wait, "
+            f"and {_pods_compared(one, first, _refused)} would never have got a place."
         )
     never = sum(not pod.ran for pod in history.trace.pods)
     if never:
@@ -203,7 +203,7 @@ def sentences(history: PodHistory, found: Churned) -> Iterator[str]:
         )
 
 
-def _hours_beside(one: Summary[ChurnCourse], first: Summary[ChurnCourse], name: str) -> str:
+def _hours_compared(one: Summary[ChurnCourse], first: Summary[ChurnCourse], name: str) -> str:
     digits = _digits(_hours(first))
     gained = round(_hours(one) - _hours(first), digits)
     if not gained:
@@ -212,7 +212,7 @@ def _hours_beside(one: Summary[ChurnCourse], first: Summary[ChurnCourse], name: 
     return f"{abs(gained):.{digits}f} card-hours {what} in use than {name}"
 
 
-def _pods_beside(
+def _pods_compared(
     one: Summary[ChurnCourse], first: Summary[ChurnCourse], of: Callable[[ChurnCourse], int]
 ) -> str:
     """Compare whole pods: each summary has one course."""

@@ -114,7 +114,7 @@ async def test_an_api_server_that_hangs_is_waited_for_a_bounded_time(
     )
 
     assert all(isinstance(answer, Unavailable) for answer in answers)
-    assert reviews.most_at_once == checks.REVIEWS_AT_ONCE
+    assert reviews.most_at_once == checks.MAX_CONCURRENT_REVIEWS
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from jsonpatch import apply_patch
 
 HERE = Path(__file__)
 GOLDEN = HERE.parent / "golden"
-_BESIDE = [parent / "shared" / "examples" / "hami" for parent in HERE.parents[5:]]
-EXAMPLES = next((folder for folder in _BESIDE if folder.is_dir()), None)
+_SHARING = [parent / "shared" / "examples" / "hami" for parent in HERE.parents[5:]]
+EXAMPLES = next((folder for folder in _SHARING if folder.is_dir()), None)
 
 pytestmark = pytest.mark.skipif(
     EXAMPLES is None, reason="shared/examples/hami is not beside the checkout"

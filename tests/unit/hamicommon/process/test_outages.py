@@ -88,7 +88,9 @@ def test_where_some_tries_work_it_is_one_outage_until_all_do(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    messages = Outage(logging.getLogger("x"), failed="away", again="back", calm_s=5.0, clock=clock)
+    messages = Outage(
+        logging.getLogger("x"), failed="away", again="back", recovery_s=5.0, clock=clock
+    )
     messages.worked()
     for _ in range(20):
         clock.now += 1

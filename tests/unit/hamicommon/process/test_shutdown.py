@@ -29,7 +29,7 @@ async def _answered_when_cancelled(answer: asyncio.Future[str]) -> str:
 async def test_a_task_that_loses_its_first_cancellations_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shutdown, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(shutdown, "CANCEL_RETRY_INTERVAL_S", 0.01)
     lost = 0
 
     async def loses_three() -> None:

@@ -26,7 +26,7 @@ MINUTE = 60_000 * MS
 def a_span(
     name: str,
     start_ms: float,
-    lasted_ms: float = 1,
+    duration_ms: float = 1,
     *,
     trace: str = "t1",
     parent: str | None = None,
@@ -41,7 +41,7 @@ def a_span(
         span_id=f"{name}@{start_ms}",
         parent_id=parent,
         start_us=round(start_ms * MS),
-        end_us=round((start_ms + lasted_ms) * MS),
+        end_us=round((start_ms + duration_ms) * MS),
         pod_uid=pod_uid,
         pod=pod,
         linked=linked,
@@ -83,7 +83,7 @@ def test_children_are_below_their_parents_and_a_long_wait_is_folded() -> None:
     assert drawn.work_us == (3 + 9 + 4) * MS
     assert drawn.total_us == 3 * MINUTE + 4 * MS
     [wait] = [row for row in drawn.rows if isinstance(row, FoldedWait)]
-    assert wait.lasted_us == 3 * MINUTE - 19 * MS
+    assert wait.duration_us == 3 * MINUTE - 19 * MS
     last = drawn.rows[-1]
     assert isinstance(last, WaterfallSpan)
     assert last.offset_us == 19 * MS
@@ -201,7 +201,7 @@ def test_lines_that_are_no_span_are_left_out() -> None:
     [span] = read_spans([*bad, line])
 
     assert (span.pod, span.pod_uid, span.failed, span.linked) == ("n/p", "u", True, ("0x9",))
-    assert span.lasted_us == 4 * MS
+    assert span.duration_us == 4 * MS
 
 
 @given(

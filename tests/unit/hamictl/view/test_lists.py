@@ -72,10 +72,10 @@ def test_a_slice_by_a_claim_names_claim_and_request_and_who_else_holds_it() -> N
     own = {"container": "main", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 30}
 
     [alone] = slice_lines({"devices": [own], "claims": [claimed()]})
-    [beside] = slice_lines({"devices": [], "claims": [claimed(together_with=["a", "b"])]})
+    [together] = slice_lines({"devices": [], "claims": [claimed(together_with=["a", "b"])]})
 
     assert alone == "main: 4 GiB, 30 % cores of GPU-1, by claim shared request gpu"
-    assert beside == f"{alone}, together with a, b"
+    assert together == f"{alone}, together with a, b"
 
 
 def test_slices_by_limits_and_those_of_a_scheduler_without_claims_are_as_before() -> None:

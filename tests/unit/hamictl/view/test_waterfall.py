@@ -12,7 +12,7 @@ from hamictl.view.waterfall import RANK, closing, heading, length, waterfall_tab
 from rich.console import Console
 
 
-def a_span(name: str, start_ms: int, lasted_ms: int, *, parent: str | None = None) -> TraceSpan:
+def a_span(name: str, start_ms: int, duration_ms: int, *, parent: str | None = None) -> TraceSpan:
     return TraceSpan(
         name=name,
         service="hami-scheduler",
@@ -20,7 +20,7 @@ def a_span(name: str, start_ms: int, lasted_ms: int, *, parent: str | None = Non
         span_id=name,
         parent_id=parent,
         start_us=start_ms * 1000,
-        end_us=(start_ms + lasted_ms) * 1000,
+        end_us=(start_ms + duration_ms) * 1000,
         outcome="refused" if name == "filter" else "",
     )
 

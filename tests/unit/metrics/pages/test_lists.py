@@ -14,7 +14,7 @@ import pytest
 from hami_metrics.domain.redaction import EVERYBODY, PageViewer
 from hami_metrics.pages.app import FILES
 from hami_metrics.pages.cluster import MeasuredUse, PageCluster
-from hami_metrics.pages.feed import Away, hanging_since, notices
+from hami_metrics.pages.feed import Outages, hanging_since, notices
 from hami_metrics.pages.lists import (
     NODE_SORTS,
     POD_SORTS,
@@ -222,27 +222,27 @@ AGO = NOW - timedelta(minutes=1)
 STATE = a_state(a_node("n1", a_card()))
 
 
-def parts(away: Away) -> list[str]:
+def parts(away: Outages) -> list[str]:
     return [notice.part for notice in notices(STATE, away, NOW)]
 
 
 def test_nothing_is_reported_while_all_parts_are_there() -> None:
-    assert notices(STATE, Away(), NOW) == ()
+    assert notices(STATE, Outages(), NOW) == ()
 
 
 @pytest.mark.parametrize("part", ["scheduler", "events"])
 def test_a_part_that_restarts_is_not_away_yet(part: str) -> None:
-    assert parts(Away(**{part: NOW - timedelta(seconds=2)})) == []
-    assert parts(Away(**{part: NOW - timedelta(seconds=3)})) == [part]
+    assert parts(Outages(**{part: NOW - timedelta(seconds=2)})) == []
+    assert parts(Outages(**{part: NOW - timedelta(seconds=3)})) == [part]
 
 
 def test_a_scheduler_that_is_connected_and_does_nothing_hangs() -> None:
-    [notice] = notices(STATE, Away(scheduler_hangs=AGO), NOW)
+    [notice] = notices(STATE, Outages(scheduler_hangs=AGO), NOW)
 
     assert notice.part == "scheduler"
     assert "has done nothing since 14:04:00: it hangs" in notice.text
     # Of one that has no connection that is known, and no more.
-    [gone] = notices(STATE, Away(scheduler=AGO, scheduler_hangs=AGO), NOW)
+    [gone] = notices(STATE, Outages(scheduler=AGO, scheduler_hangs=AGO), NOW)
     assert gone.text.startswith("No scheduler is connected")
 
 
@@ -258,7 +258,7 @@ def test_connections_that_are_quiet_for_long_or_of_unknown_use(
 
 
 def test_the_ledger_that_is_away_hides_what_only_it_can_show() -> None:
-    [ledger, events] = notices(STATE, Away(ledger=AGO, scheduler=AGO, events=AGO), NOW)
+    [ledger, events] = notices(STATE, Outages(ledger=AGO, scheduler=AGO, events=AGO), NOW)
     assert ledger.text.startswith(
         "Ledger unreachable since 14:04:00. Showing the state of 2026-11-20"
     )
@@ -268,8 +268,8 @@ def test_the_ledger_that_is_away_hides_what_only_it_can_show() -> None:
 def test_use_that_is_not_brought_has_the_date_of_the_last() -> None:
     measured = MeasuredUse(memory_mib=1.0, core_percent=None, at=NOW - timedelta(minutes=5))
     state = a_state(a_node("n1", a_card()), use={"GPU-n1-0": measured})
-    [known] = notices(state, Away(events=AGO), NOW)
-    [never] = notices(STATE, Away(events=AGO), NOW)
+    [known] = notices(state, Outages(events=AGO), NOW)
+    [never] = notices(STATE, Outages(events=AGO), NOW)
     assert "Usage was last measured at 2026-11-20 14:00:00 UTC or soon after;" in known.text
     assert "Use was never measured;" in never.text
 
@@ -277,19 +277,19 @@ def test_use_that_is_not_brought_has_the_date_of_the_last() -> None:
 def test_silent_agents_are_named_with_when_they_were_heard_the_longest_silent_first() -> None:
     nodes = [a_node(f"n{number}", a_card(), heard_s=100.0 * number) for number in range(1, 6)]
     never = replace(a_node("n9", a_card()), heard_at=None)
-    [one] = notices(a_state(*nodes, never), Away(), NOW)
+    [one] = notices(a_state(*nodes, never), Outages(), NOW)
     assert one.part == "agents"
     assert one.text.startswith(
         "6 agents are silent: n9 (never), n5 (last report 2026-11-20 13:56:40 UTC"
     )
     assert " and 3 more." in one.text
-    [single] = notices(a_state(nodes[1]), Away(), NOW)
+    [single] = notices(a_state(nodes[1]), Outages(), NOW)
     assert single.text.startswith("1 agent is silent: n2 (last report ")
 
 
 def test_a_moment_of_the_past_and_a_ledger_that_was_never_read_have_none() -> None:
-    assert notices(replace(STATE, past=True), Away(ledger=AGO, events=AGO), NOW) == ()
-    assert notices(None, Away(ledger=AGO), NOW) == ()
+    assert notices(replace(STATE, past=True), Outages(ledger=AGO, events=AGO), NOW) == ()
+    assert notices(None, Outages(ledger=AGO), NOW) == ()
 
 
 # --- files that browsers load: ours, or a library's as it was published

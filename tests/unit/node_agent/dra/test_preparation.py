@@ -17,7 +17,7 @@ from hami_node_agent.grants.records import (
     AgentState,
     is_complete,
     passed_on,
-    pods_beside,
+    pods_sharing,
     shared_records,
 )
 from hami_node_agent.grants.reports import Reports
@@ -176,7 +176,7 @@ async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends()
     await world.preparation.prepare(REF)
     saved = world.state.saved
     assert shared_records(saved.records, world.state.book) == {("q", "other"): ("p", "main")}
-    assert pods_beside(saved.records, world.state.book) == {NONCE: {"p", "q"}}
+    assert pods_sharing(saved.records, world.state.book) == {NONCE: {"p", "q"}}
     assert passed_on(saved, world.state.book) == saved
     assert is_complete(second, saved.records.values())
 
@@ -185,7 +185,7 @@ async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends()
     [record] = after.records.values()
     assert record.belongs_to("q", "other")
     assert (record.nonce, record.cache_dir) == (NONCE, saved.records[NONCE].cache_dir)
-    assert (shared_records(after.records, left), pods_beside(after.records, left)) == ({}, {})
+    assert (shared_records(after.records, left), pods_sharing(after.records, left)) == ({}, {})
     assert passed_on(after, GrantBook()) == after
 
 

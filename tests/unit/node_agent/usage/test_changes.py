@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hami_node_agent.usage.changes import Changes, PublishedState, Round, changes, heartbeat_of
 from hamicommon.events import (
     USAGE_HEARTBEAT_S,
-    USAGE_MOST_ROUNDS,
+    USAGE_MAX_ROUNDS,
     ContainerSample,
     DeviceSample,
     Unchanged,
@@ -122,16 +122,16 @@ def test_once_in_a_heartbeat_everything_is_published() -> None:
 
 
 def test_after_as_many_rounds_as_a_report_can_name_everything_is_published() -> None:
-    published = after(*(a_round(n / 10) for n in range(USAGE_MOST_ROUNDS)))
+    published = after(*(a_round(n / 10) for n in range(USAGE_MAX_ROUNDS)))
 
-    found = changes(NODE, published, a_round(USAGE_MOST_ROUNDS / 10))
+    found = changes(NODE, published, a_round(USAGE_MAX_ROUNDS / 10))
 
     assert parts(found) == (
         (CARD,),
         (),
-        (Unchanged(rounds=USAGE_MOST_ROUNDS - 1, devices=(CARD,)),),
+        (Unchanged(rounds=USAGE_MAX_ROUNDS - 1, devices=(CARD,)),),
     )
-    assert not changes(NODE, found.published, a_round(USAGE_MOST_ROUNDS / 10 + 0.1))
+    assert not changes(NODE, found.published, a_round(USAGE_MAX_ROUNDS / 10 + 0.1))
 
 
 def test_what_ended_at_one_moment_is_published_together_when_it_lasted_alike() -> None:

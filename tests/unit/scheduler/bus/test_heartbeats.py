@@ -22,11 +22,11 @@ class Cluster:
         self.bus_since_s: float | None = -1000.0
         self.ledger_away = False
         self.sequences = {A: 1, B: 1}
-        self.heard_again = 0
+        self.recovered = 0
         self.liveness = AgentLiveness(
             reader=self,
             bus_connected_for_s=self.bus_connected_for_s,
-            on_heard_again=self.count,
+            on_recovered=self.count,
             silent_s=SILENT_S,
             clock=lambda: self.now_s,
         )
@@ -40,7 +40,7 @@ class Cluster:
         return 0.0 if self.bus_since_s is None else self.now_s - self.bus_since_s
 
     def count(self) -> None:
-        self.heard_again += 1
+        self.recovered += 1
 
     async def run(self, seconds: float, *talking: NodeName) -> None:
         """Looks every 5 s, as the service does; these agents talk all the while."""
@@ -72,11 +72,11 @@ async def test_an_agent_that_stops_talking_is_silent_and_no_longer_speaks(
 
 async def test_an_agent_that_is_heard_again_wakes_who_waits(cluster: Cluster) -> None:
     await cluster.run(SILENT_S + 5, A)
-    assert cluster.heard_again == 0
+    assert cluster.recovered == 0
 
     await cluster.run(5, A, B)
 
-    assert cluster.heard_again == 1
+    assert cluster.recovered == 1
     assert B not in cluster.liveness.silent
 
 
@@ -98,7 +98,7 @@ async def test_who_does_not_answer_is_silent_until_it_is_heard(cluster: Cluster)
     cluster.liveness.on_message(B)
 
     assert B not in cluster.liveness.silent
-    assert cluster.heard_again == 1
+    assert cluster.recovered == 1
 
 
 async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster
     await cluster.run(15, A)
 
     assert B not in cluster.liveness.silent
-    assert cluster.heard_again == 1
+    assert cluster.recovered == 1
 
 
 @pytest.mark.parametrize("lost", ["bus", "ledger"])
@@ -165,4 +165,4 @@ async def test_a_deleted_node_whose_agent_still_talks_leaves_nothing_behind(
     await cluster.run(SILENT_S + 10, A)
 
     assert cluster.liveness.mute == frozenset()
-    assert B not in {*cluster.liveness._heard_at, *cluster.liveness._heard_once}
+    assert B not in {*cluster.liveness._reported_at, *cluster.liveness._reported_once}

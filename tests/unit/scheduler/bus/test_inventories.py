@@ -92,7 +92,7 @@ class Taking:
             refused=NodeProblems(kind="card-refused", drift=drift),
             drift=drift,
             instruments=instruments,
-            on_heard=self.heard.append,
+            on_report=self.heard.append,
             on_written=self._wrote,
         )
 

@@ -74,7 +74,7 @@ async def test_a_namespace_is_published_when_its_numbers_change(
 async def test_everything_is_published_again_now_and_then(
     publisher: LedgerStatsPublisher, bus: FakeBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_EVERY_S", 0.0)
+    monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_INTERVAL_S", 0.0)
     for _ in range(2):
         await publisher.publish(found(1))
         assert bus.take_subjects() == [TEAM, CLUSTER]

@@ -24,10 +24,10 @@ REFUSED_S = 5.0
 # Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
 MAX_ANSWERS = 1024
 # What invented tokens may cost the API server at once, and what a caller waits for its turn.
-REVIEWS_AT_ONCE = 8
+MAX_CONCURRENT_REVIEWS = 8
 REVIEW_TIMEOUT_S = 5.0
 # A service account's token is some 1 KiB, an identity provider's with many groups some 8 KiB.
-TOKEN_MOST = 16 * 1024
+MAX_TOKEN_BYTES = 16 * 1024
 
 
 class Unauthenticated(InvalidRequest):
@@ -97,7 +97,7 @@ class Access:
         self._known: TLRUCache[tuple[bytes, Right], ApiCaller | InvalidRequest] = TLRUCache(
             MAX_ANSWERS, _expires_at_s, timer=clock
         )
-        self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_REVIEWS)
 
     async def check(self, token: str, right: Right) -> ApiCaller:
         """Identify the caller and check the right.
@@ -108,8 +108,8 @@ class Access:
             raise Unauthenticated(
                 f"no token was sent: send Authorization: Bearer TOKEN of a user who may {right}"
             )
-        if len(token) > TOKEN_MOST:
-            raise Unauthenticated(f"the token is longer than {TOKEN_MOST} bytes")
+        if len(token) > MAX_TOKEN_BYTES:
+            raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
         # Tokens themselves are not kept in memory.
         key = (hashlib.sha256(token.encode()).digest(), right)
         answer = self._known.get(key)

@@ -156,9 +156,9 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         except InvalidRequest as exc:
             return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
     asks = wants or claims or wants_devices(after, rules.vendors)
-    settled = settle(after, guard.findings(after, standing, wants=asks), guard)
-    if settled.refused is not None:
-        return Look(verdict=settled.refused)
+    tampering = settle(after, guard.findings(after, standing, wants=asks), guard)
+    if tampering.refused is not None:
+        return Look(verdict=tampering.refused)
     try:
         request = pod_request(after, rules.vendors) if wants else None
     except InvalidRequest as exc:
@@ -185,9 +185,9 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         warnings=(*warnings, *stays),
         oddities=oddities,
     )
-    if settled is CLEAN:
+    if tampering is CLEAN:
         return look
-    return replace(look, warnings=(*settled.warnings, *look.warnings), audit=settled.audit)
+    return replace(look, warnings=(*tampering.warnings, *look.warnings), audit=tampering.audit)
 
 
 def _of_other_scheduler(
@@ -200,16 +200,16 @@ def _of_other_scheduler(
     for container in containers_of(after["spec"]):
         guard.hide_cards(container)
     asks = wants_devices(after, vendors)
-    settled = settle(after, guard.findings(after, standing, wants=asks), guard)
+    tampering = settle(after, guard.findings(after, standing, wants=asks), guard)
     admitted = AdmissionResult(
         allowed=True,
         reason="other-scheduler",
         message=OTHER_SCHEDULER,
         patch=diff(seen, after),
-        warnings=settled.warnings,
-        audit=settled.audit,
+        warnings=tampering.warnings,
+        audit=tampering.audit,
     )
-    return Look(verdict=settled.refused or admitted)
+    return Look(verdict=tampering.refused or admitted)
 
 
 def _filled_in(

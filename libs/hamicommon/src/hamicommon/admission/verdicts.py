@@ -23,7 +23,7 @@ from hamicommon.vendors.registry import Vendors
 OK = 200
 BAD_REQUEST = 400
 FORBIDDEN = 403
-_MOST = 1024
+_MAX_CHARACTERS = 1024
 """Characters of a refusal; our own are shorter."""
 UNPROCESSABLE = 422
 """For amounts that can never be given, and annotations that can't be read. HAMi answers 500 to the
@@ -149,7 +149,7 @@ def denied(
     audit: Mapping[str, str] | None = None,
 ) -> AdmissionResult:
     """A refusal, with what was known for the audit."""
-    shown = clip(message, _MOST)
+    shown = clip(message, _MAX_CHARACTERS)
     return AdmissionResult(
         allowed=False, reason=reason, code=code, message=shown, audit=audit or {}
     )

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 2.0
 MAX_DELIVERIES = 10
-BACKEND_CALM_S = 5.0
+BACKEND_RECOVERY_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
 LOG_LINES_PER_S = 1.0
 LETTERS_PER_S = 1.0
@@ -129,7 +129,7 @@ class Consumer:
             again="Handling messages again",
             about={"stream": what.stream, "consumer": what.consumer},
             starts_within_s=0.0,
-            calm_s=BACKEND_CALM_S,
+            recovery_s=BACKEND_RECOVERY_S,
         )
 
     async def run(self) -> None:

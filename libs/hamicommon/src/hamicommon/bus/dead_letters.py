@@ -37,7 +37,7 @@ _TRACE_HEADER = "traceparent"
 _SIZE_HEADER = "Hami-Bytes"
 _TRACE = re.compile(r"[0-9a-f]{2}(-[0-9a-f]+){3}")
 # A header is one line; 512 characters hold the field and the value of any mistake of ours.
-_REASON_MOST = 512
+_MAX_REASON_CHARACTERS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ async def bury(
     headers = {
         SUBJECT_HEADER: subject,
         CONSUMER_HEADER: consumer,
-        REASON_HEADER: " ".join(reason.split())[:_REASON_MOST],
+        REASON_HEADER: " ".join(reason.split())[:_MAX_REASON_CHARACTERS],
     }
     if len(data) > MAX_LETTER_BYTES:
         headers[_SIZE_HEADER] = str(len(data))

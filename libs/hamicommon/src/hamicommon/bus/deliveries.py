@@ -39,7 +39,7 @@ from hamicommon.bus.reader import read
 from hamicommon.errors import InvalidRequest
 
 MAX_SETTLED = 1000
-MAX_QUIET_S = 60.0
+MAX_IDLE_S = 60.0
 """A reader to whom nothing comes for so long subscribes again."""
 SETTLED_SUBJECTS = "hami.settled.v1.*"
 
@@ -171,7 +171,7 @@ class Push:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FETCH_WAIT_S):
                 await self._woken.wait()
-        if not self._came and time.monotonic() - self._quiet_since_s > MAX_QUIET_S:
+        if not self._came and time.monotonic() - self._quiet_since_s > MAX_IDLE_S:
             # One that was refused stays so when the server reads a new configuration.
             await self._unsubscribe()
             await self._subscribe()

@@ -208,8 +208,8 @@ def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
         for share in container.shares:
             uuid, own = share.uuid, (share.slots, share.memory_mib, share.core_percent)
             if container.role == "init":
-                beside = _add(sidecars.get(uuid, _NOTHING), own)
-                highest[uuid] = _maximum(highest.get(uuid, _NOTHING), beside)
+                with_sidecars = _add(sidecars.get(uuid, _NOTHING), own)
+                highest[uuid] = _maximum(highest.get(uuid, _NOTHING), with_sidecars)
                 continue
             together[uuid] = _add(together.get(uuid, _NOTHING), own)
             if container.role == "sidecar":

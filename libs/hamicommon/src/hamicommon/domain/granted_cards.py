@@ -73,7 +73,7 @@ class GrantedCardCondition:
 
 
 HEALTHY = GrantedCardCondition(kind=ConditionKind.HEALTHY)
-_START_AGAIN = "Delete the pod, so that its controller starts another one on a card that is there"
+_RECREATE_POD = "Delete the pod, so that its controller starts another one on a card that is there"
 
 
 def condition_of(card: GrantedCard) -> GrantedCardCondition:
@@ -83,7 +83,7 @@ def condition_of(card: GrantedCard) -> GrantedCardCondition:
         return GrantedCardCondition(
             kind=ConditionKind.REPLACED,
             sentence=f"{name} was replaced: the node has {card.replaced_by} in its place",
-            advice=_START_AGAIN,
+            advice=_RECREATE_POD,
         )
     if not card.present:
         return _absent(card, name)
@@ -131,7 +131,7 @@ def _absent(card: GrantedCard, name: str) -> GrantedCardCondition:
     return GrantedCardCondition(
         kind=ConditionKind.LOST,
         sentence=f"{name} is lost: {why}",
-        advice=f"{_START_AGAIN}, and look at the card: it may be broken, unplugged, hidden by the "
+        advice=f"{_RECREATE_POD}, and look at the card: it may be broken, unplugged, hidden by the "
         "agent's configuration or on its way to MIG mode",
     )
 

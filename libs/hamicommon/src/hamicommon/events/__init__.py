@@ -78,8 +78,8 @@ from hamicommon.events.subjects import (
 )
 from hamicommon.events.usage import (
     USAGE_HEARTBEAT_S,
+    USAGE_MAX_ROUNDS,
     USAGE_MAX_ROWS,
-    USAGE_MOST_ROUNDS,
     ContainerSample,
     DeviceSample,
     Unchanged,
@@ -102,8 +102,8 @@ __all__ = [
     "REPORT",
     "REPORTS_STREAM",
     "USAGE_HEARTBEAT_S",
+    "USAGE_MAX_ROUNDS",
     "USAGE_MAX_ROWS",
-    "USAGE_MOST_ROUNDS",
     "USAGE_STREAM",
     "AdmissionRefused",
     "AllocateFailed",

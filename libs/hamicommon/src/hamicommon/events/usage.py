@@ -13,7 +13,7 @@ from hamicommon.events.subjects import usage_subject
 
 USAGE_HEARTBEAT_S = 60
 """Interval in which a node's agent reports everything, changed or not."""
-USAGE_MOST_ROUNDS = 60
+USAGE_MAX_ROUNDS = 60
 """After so many rounds too: what one report can make a reader store has a bound."""
 USAGE_MAX_ROWS = 100_000
 """Samples of one report with all of its rounds. No report of distinct slices that fits into a
@@ -104,9 +104,9 @@ class Usage(NodePayload):
     """Cards that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
     containers: tuple[ContainerSample, ...] = Field(max_length=MAX_SAMPLES)
     """Containers that are new or changed, like `devices`."""
-    unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
+    unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
     """Runs of equal samples that ended with this report; those that go on are not in it yet."""
-    earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
+    earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
     """The moments of the rounds that `unchanged` is about, ascending."""
 
     @property

@@ -290,13 +290,13 @@ class _NodesNow(ByRow):
                 self.grantable[rows] = grantable(tables, states)
             self.mark_current(rows, changed[rows])
 
-    def value(self, tables: Tables, rows: Int, beside: States | None = None) -> Float64:
-        """Value the states `beside`, together with those rows that are not valued yet."""
+    def value(self, tables: Tables, rows: Int, others: States | None = None) -> Float64:
+        """Value the states `others`, together with those rows that are not valued yet."""
         rows = rows[self.unvalued[rows]]
         if not len(rows):
-            return np.zeros(0) if beside is None else stranded(tables, beside)
+            return np.zeros(0) if others is None else stranded(tables, others)
         states = self.states.take(rows)
-        found = stranded(tables, states if beside is None else states.followed_by(beside))
+        found = stranded(tables, states if others is None else states.followed_by(others))
         self.stranded[rows], self.unvalued[rows] = found[: len(rows)], False
         return found[len(rows) :]
 

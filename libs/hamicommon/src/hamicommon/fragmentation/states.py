@@ -84,7 +84,7 @@ class States:
         self.cards[:, states] = others.cards
         self.cpu[states] = others.cpu
 
-    def later_alike(self, among: Bools) -> Bools:
+    def later_duplicates(self, among: Bools) -> Bools:
         """(states, places): whether a later card of these is just as this one.
 
         A card of which too much is granted looks as a full one does, and may be none of them.
@@ -162,7 +162,7 @@ def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools)
     """
     memory, core, slots = need.memory_on(cards), need.core_on(cards), need.slots_on(cards)
     if count == 1:
-        rows, places = np.nonzero(fitting & ~now.later_alike(fitting))
+        rows, places = np.nonzero(fitting & ~now.later_duplicates(fitting))
         then = now.take(rows)
         with_slice = _amounts_of(cards.less(slots=slots, memory=memory, core=core))
         then.cards[:, np.arange(len(rows)), places] = with_slice[:, rows, places]

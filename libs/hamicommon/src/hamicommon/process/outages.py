@@ -24,21 +24,21 @@ class Outage:
         again: str,
         about: Mapping[str, str] | None = None,
         starts_within_s: float | None = None,
-        calm_s: float = 0.0,
+        recovery_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`failed` and `again`: the two messages; `about`: fields of both.
 
-        `starts_within_s`: how long what never worked is no outage; None: `STARTS_WITHIN_S`.
-        `calm_s`: it is over when nothing failed for so long; where one try works and another does
-        not, each by itself would be an outage.
+        `starts_within_s`: grace for what has never worked yet; None: `STARTS_WITHIN_S`.
+        `recovery_s`: the outage is over when nothing failed for this long, so that alternating
+        success and failure is one outage.
         `clock`: seconds.
         """
         self._logger = logger
         self._failed, self._again = failed, again
         self._about = dict(about or {})
         self._starts_within_s = STARTS_WITHIN_S if starts_within_s is None else starts_within_s
-        self._calm_s = calm_s
+        self._recovery_s = recovery_s
         self._clock = clock
         self._since_s: float | None = None
         self._last_s = float("-inf")
@@ -60,7 +60,7 @@ class Outage:
 
     def worked(self) -> bool:
         """Note that it works, maybe again; return whether that was logged."""
-        if self._clock() - self._last_s < self._calm_s:
+        if self._clock() - self._last_s < self._recovery_s:
             return False
         warned, self._warned, self._worked = self._warned, False, True
         if warned and self._since_s is not None:

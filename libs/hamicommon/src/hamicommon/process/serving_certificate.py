@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 RECHECK_MS = 1_000
 # A tool writes certificate and key one after the other within milliseconds: look once for both. The
 # watching thread wakes as often, and takes the interpreter lock each time.
-_QUIET_MS = 50
+_DEBOUNCE_MS = 50
 _LONGEST_MS = 200
 
 Reloaded = Literal["loaded", "refused"]
@@ -74,7 +74,7 @@ class ServingCertificate:
             *folders,
             recursive=False,
             debounce=_LONGEST_MS,
-            step=_QUIET_MS,
+            step=_DEBOUNCE_MS,
             rust_timeout=RECHECK_MS,
             yield_on_timeout=True,
         ):

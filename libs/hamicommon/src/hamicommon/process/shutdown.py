@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Longer than a task needs to clean up (the bus closes within 3 s), which another would cut off.
-CANCEL_AGAIN_S = 5.0
+CANCEL_RETRY_INTERVAL_S = 5.0
 
 
 async def until_stopped() -> None:
@@ -41,7 +41,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     while left:
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        _, left = await asyncio.wait(left, timeout=CANCEL_RETRY_INTERVAL_S)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class TraceSpan:
     """Trace ids of its links."""
 
     @property
-    def lasted_us(self) -> int:
+    def duration_us(self) -> int:
         """Length of the span."""
         return max(0, self.end_us - self.start_us)
 
@@ -70,7 +70,7 @@ class WaterfallSpan:
 class FoldedWait:
     """A wait that is not drawn to scale, before the line that follows."""
 
-    lasted_us: int
+    duration_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -
     shown, earlier = _last_decision(pod_spans)
     left_out = max(0, len(shown) - MAX_SPANS)
     if left_out:
-        longest = sorted(shown, key=lambda span: -span.lasted_us)[:MAX_SPANS]
+        longest = sorted(shown, key=lambda span: -span.duration_us)[:MAX_SPANS]
         kept = {span.span_id for span in longest}
         shown = [span for span in shown if span.span_id in kept]
     lengths = _lengths(every, before_us=max((span.end_us for span in shown), default=0))
@@ -178,7 +178,7 @@ def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -
         scale_us=max(1, total_us - sum(folded.values())),
         work_us=work_us,
         total_us=total_us,
-        longest=max(waited_for, key=lambda span: span.lasted_us, default=None),
+        longest=max(waited_for, key=lambda span: span.duration_us, default=None),
         releases=[
             WaterfallSpan(
                 span=span, depth=0, offset_us=0, percentile=_percentile(span, lengths), behind_us=0
@@ -199,7 +199,7 @@ def _with_waits(
     unshown = dict(folded)
     for row in drawn:
         if row.span.start_us in unshown:
-            yield FoldedWait(lasted_us=unshown.pop(row.span.start_us))
+            yield FoldedWait(duration_us=unshown.pop(row.span.start_us))
         yield row
 
 
@@ -286,7 +286,7 @@ def _lengths(spans: Sequence[TraceSpan], *, before_us: int) -> Mapping[tuple[str
     found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for span in spans:
         if since_us <= span.end_us <= before_us:
-            found[span.service, span.name].append(span.lasted_us)
+            found[span.service, span.name].append(span.duration_us)
     return found
 
 
@@ -294,4 +294,4 @@ def _percentile(span: TraceSpan, lengths: Mapping[tuple[str, str], list[int]]) -
     compared = lengths.get((span.service, span.name), [])
     if len(compared) < FEWEST_COMPARED:
         return None
-    return round(100 * sum(each <= span.lasted_us for each in compared) / len(compared))
+    return round(100 * sum(each <= span.duration_us for each in compared) / len(compared))

@@ -55,13 +55,13 @@ async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
             await apply_pod(api, pod)
 
 
-async def wait_until_settled(api: KubeApi, pods: Sequence[Json]) -> bool:
+async def wait_for_pods(api: KubeApi, pods: Sequence[Json]) -> bool:
     """Waits until every pod runs, has ended, or waits with a reason; False when time is over."""
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
                 live = [await api.get(_path(pod)) for pod in pods]
-                if all(_is_settled(pod) for pod in live):
+                if all(_has_outcome(pod) for pod in live):
                     return True
                 await asyncio.sleep(_DEMO_POLL_S)
     except TimeoutError:
@@ -73,7 +73,7 @@ def _path(pod: Json) -> str:
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
-def _is_settled(pod: Json) -> bool:
+def _has_outcome(pod: Json) -> bool:
     if not pod["spec"].get("nodeName"):
         return bool(cluster_state.why_waiting(pod))
     return cluster_state.phase(pod) not in ("Pending", "ContainerCreating", "Unknown")
@@ -277,7 +277,7 @@ async def _until_useful(
         if pods:
             _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
             await apply_demo(api, pods)
-            if not await wait_until_settled(api, pods):
+            if not await wait_for_pods(api, pods):
                 _echo(quiet, f"some pods are not running after {SETTLE_TIMEOUT_S:g} s")
 
 

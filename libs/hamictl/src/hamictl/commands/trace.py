@@ -137,7 +137,7 @@ def _show(drawn: Waterfall, pod: str, output: OutputFormat) -> None:
     rows = [_row(row) for row in (*drawn.rows, *drawn.releases) if isinstance(row, WaterfallSpan)]
     columns = [
         plain_column("SPAN", "name"),
-        TableColumn("DURATION", lambda row: length(round(row["lasted_ms"] * 1000)), "lasted_ms"),
+        TableColumn("DURATION", lambda row: length(round(row["lasted_ms"] * 1000)), "duration_ms"),
     ]
     shown = Records(
         kind="Span",
@@ -158,7 +158,7 @@ def _row(row: WaterfallSpan) -> dict[str, Any]:
         "span_id": span.span_id,
         "parent_id": span.parent_id,
         "start_at": datetime.fromtimestamp(span.start_us / 1_000_000, UTC).isoformat(),
-        "lasted_ms": span.lasted_us / 1000,
+        "lasted_ms": span.duration_us / 1000,
         "percentile": row.percentile,
         "failed": span.failed,
         "outcome": span.outcome or None,

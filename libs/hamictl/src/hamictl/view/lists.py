@@ -114,8 +114,8 @@ def _slice(share: Row) -> str:
 
 def _claimed(share: Row) -> str:
     others = share["together_with"]
-    beside = f", together with {', '.join(others)}" if others else ""
-    return f"by claim {share['claim']} request {share['request']}{beside}"
+    together = f", together with {', '.join(others)}" if others else ""
+    return f"by claim {share['claim']} request {share['request']}{together}"
 
 
 def claims_of(change: Row) -> str:

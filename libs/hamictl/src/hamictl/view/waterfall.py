@@ -45,7 +45,7 @@ def _longest(drawn: Waterfall) -> Iterator[str]:
     earlier = " (earlier decisions are in it)" * bool(drawn.earlier_decisions)
     between = f"; {length(drawn.between_us)} between steps, waiting for {for_whom}{earlier}"
     yield (
-        f"longest: {drawn.longest.name} {length(drawn.longest.lasted_us)}"
+        f"longest: {drawn.longest.name} {length(drawn.longest.duration_us)}"
         + between * (drawn.between_us > 0)
     )
 
@@ -65,7 +65,7 @@ def _behind(drawn: Waterfall) -> Iterator[str]:
 def _later(drawn: Waterfall) -> Iterator[str]:
     for row in drawn.releases:
         after = length(max(0, row.span.start_us - drawn.ended_us))
-        yield f"{row.span.name}: {after} later, in {length(row.span.lasted_us)}"
+        yield f"{row.span.name}: {after} later, in {length(row.span.duration_us)}"
 
 
 def waterfall_table(drawn: Waterfall, width: int) -> Table:
@@ -95,21 +95,21 @@ def _fixed_columns(drawn: Waterfall) -> int:
 def _cells(row: WaterfallSpan | FoldedWait, drawn: Waterfall, bar: int) -> Iterator[str]:
     if isinstance(row, FoldedWait):
         yield "⋯"
-        yield f"⋯ {length(row.lasted_us)} waiting ⋯"
+        yield f"⋯ {length(row.duration_us)} waiting ⋯"
         yield from ("", "", "")
         return
     span = row.span
     mark = " ✖" if span.failed or span.outcome in ("refused", "error", "denied") else ""
     yield f"{'  ' * row.depth}{span.name}{mark}"
     yield _bar(row, drawn.scale_us, bar)
-    yield length(span.lasted_us)
+    yield length(span.duration_us)
     yield "" if row.percentile is None else f"p{row.percentile}"
     yield span.service
 
 
 def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
     start = min(width - 1, row.offset_us * width // scale_us)
-    long = max(1, min(width - start, round(row.span.lasted_us * width / scale_us)))
+    long = max(1, min(width - start, round(row.span.duration_us * width / scale_us)))
     # What went on behind an answer is drawn thinner; one cell is left to what came before it.
     behind = min(long - 1, round(row.behind_us * width / scale_us))
     return " " * start + ("▬" * (long - behind) if long > 1 else "▪") + "─" * behind

@@ -45,12 +45,12 @@ class Phase(StrEnum):
 class RestartPolicy:
     """Pauses double from the first to the last; `max_exits` within `window_s` is the end.
 
-    Exits older than `calm_s` do not lengthen a pause any more.
+    Exits older than `reset_after_s` do not lengthen a pause any more.
     """
 
     first_pause_s: float = 0.1
     last_pause_s: float = 5.0
-    calm_s: float = 60.0
+    reset_after_s: float = 60.0
     max_exits: int = 20
     window_s: float = 600.0
 
@@ -59,7 +59,7 @@ class RestartPolicy:
         now_s = exits_s[-1]
         if sum(now_s - at < self.window_s for at in exits_s) >= self.max_exits:
             return None
-        recent = sum(now_s - at < self.calm_s for at in exits_s)
+        recent = sum(now_s - at < self.reset_after_s for at in exits_s)
         return min(self.first_pause_s * 2.0 ** (recent - 1), self.last_pause_s)
 
 

@@ -38,8 +38,8 @@ class StatusReporter:
         self._wanted: Json | None = None
         self._sent: Json | None = None
         self._wake = asyncio.Event()
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def conditions(self) -> list[Json]:
@@ -50,12 +50,12 @@ class StatusReporter:
         """Wants this status to be the pod's."""
         if status != self._wanted:
             self._wanted = status
-            self._settled.clear()
+            self._idle.clear()
             self._wake.set()
 
     async def flushed(self) -> None:
         """Returns when what was wanted last has been sent, or has become impossible."""
-        await self._settled.wait()
+        await self._idle.wait()
 
     async def run(self) -> None:
         """Sends until cancelled."""
@@ -64,7 +64,7 @@ class StatusReporter:
             self._wake.clear()
             await self._send()
             if not self._wake.is_set():
-                self._settled.set()
+                self._idle.set()
 
     async def _send(self) -> None:
         retry_s, conflicts = RETRY_FIRST_S, 0

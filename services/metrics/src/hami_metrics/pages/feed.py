@@ -77,7 +77,7 @@ class Notice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Away:
+class Outages:
     """Since when each part is away; None: it is there, or unknown."""
 
     ledger: datetime | None = None
@@ -118,7 +118,7 @@ class Feed:
         """`events_connected`: whether the bus is there that brings what was measured."""
         self._ledger = ledger
         self._events_connected = events_connected
-        self._away = Away()
+        self._away = Outages()
         self._clock = clock
         self._bulkhead = bulkhead
         self._state: PageCluster | None = None
@@ -317,7 +317,7 @@ def hanging_since(used_at: datetime | None, now: datetime) -> datetime | None:
     return used_at if used_at is not None and now - used_at > HANGS_AFTER else None
 
 
-def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notice, ...]:
+def notices(state: PageCluster | None, away: Outages, now: datetime) -> tuple[Notice, ...]:
     """Return the most serious first; none for a moment of the past, which no part can change."""
     if state is None or state.past:
         return ()

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from cachetools import TLRUCache
 from hamicommon.access.checks import (
-    TOKEN_MOST,
+    MAX_TOKEN_BYTES,
     AccessReviews,
     ApiCaller,
     NotAllowed,
@@ -146,7 +146,7 @@ class Reviewed:
 
     async def _by_token(self, request: Request) -> ApiCaller:
         token = bearer_token(request.headers.getlist("authorization"))
-        if not token or len(token) > TOKEN_MOST:
+        if not token or len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated("no token was sent: send Authorization: Bearer TOKEN")
         # Tokens themselves are not kept in memory.
         key = hashlib.sha256(token.encode()).digest()

@@ -243,12 +243,12 @@ def _timeline(pod: PodRecord, now: datetime, hour: LastHour) -> list[tuple[datet
     for event, end in zip(pod.events, ends, strict=False):
         by = f" by {event['actor']}" if event["actor"] else ""
         why = f": {event['reason']}" if event["reason"] else ""
-        lasted = ""
+        duration = ""
         if event["state"] not in ENDS:
             ms = max(0.0, (end - event["at"]).total_seconds() * 1000)
             among = rank(ms, hour.states_ms.get(event["state"], ()))
-            lasted = f", {length(ms)}" + ("" if among is None else f" · p{among}")
-        story.append((event["at"], f"{event['state']} on {event['node']}{by}{why}{lasted}"))
+            duration = f", {length(ms)}" + ("" if among is None else f" · p{among}")
+        story.append((event["at"], f"{event['state']} on {event['node']}{by}{why}{duration}"))
     # Events of one time stay in their sequence.
     return sorted(story, key=lambda line: line[0])
 

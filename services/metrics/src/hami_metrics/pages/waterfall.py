@@ -123,11 +123,11 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
     steps, x = [], float(LABEL)
     for place, row in enumerate(drawn.rows):
         if isinstance(row, FoldedWait):
-            text = f"⋯ {span(row.lasted_us / 1_000_000)} waiting, not to scale"
+            text = f"⋯ {span(row.duration_us / 1_000_000)} waiting, not to scale"
             steps.append(PictureStep(name="⋯", x=x, width=GAP, y=place * ROW, text=text, gap=True))
             continue
         x = round(LABEL + row.offset_us * scale, 1)
-        width = round(max(MIN_BAR, row.span.lasted_us * scale), 1)
+        width = round(max(MIN_BAR, row.span.duration_us * scale), 1)
         steps.append(
             PictureStep(
                 name="\u2003" * row.depth + row.span.name,
@@ -135,7 +135,7 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
                 width=width,
                 behind=round(min(width, row.behind_us * scale), 1),
                 y=place * ROW,
-                text=f"{milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
+                text=f"{milliseconds(row.span.duration_us / 1000)} · {row.span.service}",
                 critical=row.span is drawn.longest,
                 failed=row.span.failed or row.span.outcome in FAILED,
                 service=row.span.service,
@@ -160,4 +160,4 @@ def _notes(drawn: Waterfall) -> Iterator[str]:
             )
     for row in drawn.releases:
         later = length(max(0, row.span.start_us - drawn.ended_us) / 1000)
-        yield f"{row.span.name}: {later} later, in {length(row.span.lasted_us / 1000)}"
+        yield f"{row.span.name}: {later} later, in {length(row.span.duration_us / 1000)}"

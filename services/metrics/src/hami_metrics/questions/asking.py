@@ -132,7 +132,7 @@ def _viewer(known: ApiCaller, token: str, *, sees_all: bool) -> Viewer:
     return Viewer(username=known.username, sees_all=sees_all, token=token)
 
 
-_MOST = 8192
+_MAX_CHARACTERS = 8192
 """Characters of a sealed position."""
 
 
@@ -150,7 +150,7 @@ class Seal:
     def open(self, sealed: str) -> str:
         """From the caller. Raises: InvalidRequest for what this service has not sealed."""
         try:
-            if len(sealed) > _MOST:
+            if len(sealed) > _MAX_CHARACTERS:
                 raise InvalidToken
             return self._fernet.decrypt(sealed.encode()).decode()
         except InvalidToken:

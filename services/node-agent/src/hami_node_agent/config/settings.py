@@ -184,8 +184,8 @@ class Settings(BaseSettings):
     @property
     def cgroup_root(self) -> Path:
         """The host's cgroups."""
-        beside = (self.proc_root or Path("/proc")).parent / "cgroup"
-        return beside if beside.is_dir() else Path("/sys/fs/cgroup")
+        sibling = (self.proc_root or Path("/proc")).parent / "cgroup"
+        return sibling if sibling.is_dir() else Path("/sys/fs/cgroup")
 
     @property
     def mps_shm_dir(self) -> Path | None:

@@ -80,7 +80,7 @@ def mig_resources(
     if strategy == "none" or not layout.mig_cards:
         return {}
     if strategy == "single":
-        _require_alike(layout)
+        _require_identical(layout)
         return {count_resource: layout.instances}
     domain = count_resource.partition("/")[0]
     by_resource: Mapping[str, list[MigInstance]] = defaultdict(list)
@@ -89,7 +89,7 @@ def mig_resources(
     return {resource: tuple(found) for resource, found in sorted(by_resource.items())}
 
 
-def _require_alike(layout: MigLayout) -> None:
+def _require_identical(layout: MigLayout) -> None:
     way_out = "partition all cards identically, or set mig_strategy to mixed"
     if layout.mig_cards != layout.cards:
         raise InvalidRequest(

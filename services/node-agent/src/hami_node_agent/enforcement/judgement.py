@@ -352,19 +352,21 @@ class Resolver:
         pods: KnownPods,
         limits: Mapping[ContainerKey, Mapping[str, Limit]],
         exempt_namespaces: frozenset[str],
-        beside: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({}),
+        shared_with: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({}),
     ) -> None:
         """Create the instance.
 
-        `beside`: containers (pod uid, name) that have another's slices together with it -> that
-        one, under which their processes count.
+        `shared_with`: container (pod uid, name) -> the container whose slices it shares; its
+        processes count there.
         """
-        self._beside = {ContainerKey(*own): ContainerKey(*of) for own, of in beside.items()}
+        self._shared_with = {
+            ContainerKey(*own): ContainerKey(*of) for own, of in shared_with.items()
+        }
         self._pods = pods
         self._ended = pods.snapshot().ended
         self._exempt = exempt_namespaces
         self._granted: defaultdict[str, list[str]] = defaultdict(list)
-        for owner in (*limits, *self._beside):
+        for owner in (*limits, *self._shared_with):
             self._granted[owner.pod_uid].append(owner.container)
 
     def owner_of(self, process: HostProcess) -> tuple[Kind, ContainerKey]:
@@ -387,7 +389,7 @@ class Resolver:
             return Kind.ENDED, key
         if pod is not None and pod.namespace in self._exempt:
             return Kind.EXEMPT, key
-        return Kind.CONTAINER, self._beside.get(key, key)
+        return Kind.CONTAINER, self._shared_with.get(key, key)
 
     def _api_uid(self, kubelet_uid: str) -> str:
         return self._pods.api_uid(kubelet_uid) if kubelet_uid else ""

@@ -32,7 +32,7 @@ class Timing:
     """Looks further apart than this show nothing about what was between them."""
 
     @property
-    def calm_s(self) -> float:
+    def recovery_s(self) -> float:
         """Long enough for good looks to take off all of a grace period."""
         return max(MIN_CLEAR_S, 3 * self.grace_s)
 
@@ -152,7 +152,7 @@ def _next(before: Standing | None, judgement: Judgement, now_s: float, timing: T
         peak_mib = max(before.peak_mib, judgement.held_mib or 0)
         return replace(standing, better_since_s=None, peak_mib=peak_mib)
     better_since_s = now_s if before.better_since_s is None else before.better_since_s
-    if now_s - better_since_s >= timing.calm_s:
+    if now_s - better_since_s >= timing.recovery_s:
         return _entered(standing, _BY_SEVERITY[min(ripe, current - 1)], better_since_s)
     return replace(standing, better_since_s=better_since_s)
 

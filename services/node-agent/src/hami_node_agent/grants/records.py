@@ -222,7 +222,7 @@ def shared_records(
     return found
 
 
-def pods_beside(records: Mapping[str, Record], book: GrantBook) -> dict[str, frozenset[str]]:
+def pods_sharing(records: Mapping[str, Record], book: GrantBook) -> dict[str, frozenset[str]]:
     """Nonce -> uids of all pods that have those slices, where they are several."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for nonce, grant, _ in book.slices():

@@ -37,7 +37,7 @@ from hami_node_agent.grants.state import NodeState, Signal
 
 logger = logging.getLogger(__name__)
 
-TRY_AGAIN = "delete the pod; its controller recreates it"
+RECREATE_POD = "delete the pod; its controller recreates it"
 
 
 class MigHolders:
@@ -232,7 +232,7 @@ class MigInstances:
             try:
                 parts = _parts(record)
                 if len(record.mig_uuids) != len(parts):
-                    return f"it was allocated before the cards were in MIG mode; {TRY_AGAIN}"
+                    return f"it was allocated before the cards were in MIG mode; {RECREATE_POD}"
                 for uuid, (card, part) in zip(record.mig_uuids, parts, strict=True):
                     if self._holders.standing(record, card, part, found) is not None:
                         continue
@@ -240,7 +240,7 @@ class MigInstances:
                         self._look.notify()
                         return _gone(uuid)
             except Conflict as exc:
-                return f"{exc}; {TRY_AGAIN}"
+                return f"{exc}; {RECREATE_POD}"
         return ""
 
     async def _found(self, record: Record) -> tuple[Instance, ...]:
@@ -367,5 +367,5 @@ def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
 def _gone(uuid: str) -> str:
     return (
         f"its MIG device {uuid} is gone (the card was reset, the node restarted, or somebody "
-        f"destroyed it), and a new one has another name; {TRY_AGAIN}"
+        f"destroyed it), and a new one has another name; {RECREATE_POD}"
     )

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from hamicommon.events import (
     USAGE_HEARTBEAT_S,
-    USAGE_MOST_ROUNDS,
+    USAGE_MAX_ROUNDS,
     ContainerSample,
     DeviceSample,
     Unchanged,
@@ -42,7 +42,7 @@ class PublishedState:
 
     samples: Mapping[_Series, _Sample] = field(default_factory=dict)
     """Samples as last published."""
-    owed: Mapping[_Series, int] = field(default_factory=dict)
+    pending_rounds: Mapping[_Series, int] = field(default_factory=dict)
     """In how many rounds since then a sample was the same."""
     rounds: tuple[datetime, ...] = ()
     """Rounds of this heartbeat that were published or are owed."""
@@ -91,7 +91,10 @@ def changes(node: str, published: PublishedState, now: Round) -> Changes:
         earlier_rounds=published.rounds[len(published.rounds) - longest :],
         published=PublishedState(
             samples=samples,
-            owed={series: 0 if series in new else published.owed[series] + 1 for series in samples},
+            pending_rounds={
+                series: 0 if series in new else published.pending_rounds[series] + 1
+                for series in samples
+            },
             rounds=(now.sampled_at,) if whole else (*published.rounds, now.sampled_at),
         ),
     )
@@ -103,19 +106,19 @@ def _same(before: _Sample | None, sample: _Sample) -> bool:
 
 
 def _is_over(node: str, published: PublishedState, now: Round) -> bool:
-    if not published.rounds or len(published.rounds) == USAGE_MOST_ROUNDS:
+    if not published.rounds or len(published.rounds) == USAGE_MAX_ROUNDS:
         return True
     return heartbeat_of(node, published.rounds[-1]) != heartbeat_of(node, now.sampled_at)
 
 
 def _unchanged(published: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
-    by_owed: dict[int, list[_Sample]] = defaultdict(list)
+    by_pending_rounds: dict[int, list[_Sample]] = defaultdict(list)
     for series in ended:
-        if owed := published.owed[series]:
-            by_owed[owed].append(published.samples[series])
+        if pending_rounds := published.pending_rounds[series]:
+            by_pending_rounds[pending_rounds].append(published.samples[series])
     return tuple(
-        Unchanged(rounds=owed, devices=_devices(samples), containers=_containers(samples))
-        for owed, samples in sorted(by_owed.items())
+        Unchanged(rounds=pending_rounds, devices=_devices(samples), containers=_containers(samples))
+        for pending_rounds, samples in sorted(by_pending_rounds.items())
     )
 
 

@@ -25,7 +25,7 @@ from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.grants.limits_file import HostPid
 from hami_node_agent.grants.ports import NodePodApi
-from hami_node_agent.grants.records import Record, pods_beside
+from hami_node_agent.grants.records import Record, pods_sharing
 from hami_node_agent.grants.state import NodeState, Signal
 from hami_node_agent.usage.regions.accounting import (
     CardUse,
@@ -52,13 +52,13 @@ class Owner:
     """Our answer for it; None for pods of before our time that nobody adopted."""
     cards: frozenset[str] | None = None
     """The cards that it may use; None: unknown. A tenant may name any card in its region."""
-    beside: frozenset[str] = frozenset()
+    shared_with: frozenset[str] = frozenset()
     """Uids of the pods that have its slices together with it, by a claim."""
 
     @property
     def pod_uids(self) -> frozenset[str]:
         """Return the pods whose processes are in its region."""
-        return self.beside | {self.pod.uid}
+        return self.shared_with | {self.pod.uid}
 
 
 class Owners:
@@ -74,7 +74,7 @@ class Owners:
         """The owners of those that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
         ended = self._pods.snapshot().ended
-        shared = pods_beside(self._state.saved.records, self._state.book)
+        shared = pods_sharing(self._state.saved.records, self._state.book)
         found = ((name, self._owner(name, records.get(name), shared)) for name in directories)
         self._known = {
             name: owner
@@ -95,21 +95,23 @@ class Owners:
     ) -> Owner | None:
         if record is not None and record.pod_uid:
             before = self._known.get(directory)
-            beside = shared.get(record.nonce, frozenset())
-            if before is not None and before.record is record and before.beside == beside:
+            shared_with = shared.get(record.nonce, frozenset())
+            if before is not None and before.record is record and before.shared_with == shared_with:
                 return before
             pod = PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name)
             # Of a pod that took another's answer before our watch knew it there is only its uid.
             known = pod if pod.name else self._pods.name_of(pod.uid)
-            return None if known is None else _owner(known, record, beside)
+            return None if known is None else _owner(known, record, shared_with)
         uid, _, container = directory.partition("_")
         named = self._pods.name_of(uid)
         return None if named is None or not container else Owner(pod=named, container=container)
 
 
-def _owner(pod: PodRef, record: Record, beside: frozenset[str]) -> Owner:
+def _owner(pod: PodRef, record: Record, shared_with: frozenset[str]) -> Owner:
     cards = frozenset[str](record.cards)
-    return Owner(pod=pod, container=record.container, record=record, cards=cards, beside=beside)
+    return Owner(
+        pod=pod, container=record.container, record=record, cards=cards, shared_with=shared_with
+    )
 
 
 _Key = tuple[str, int, int]

@@ -28,8 +28,8 @@ from hami_scheduler.ports.cluster import PodEvent
 MAX_EVENTS = 20_000
 # Within this time the same message is only counted, and the next write has the count; doubled by
 # every write, up to the rate at which client-go lets one pod's events through.
-EVENT_QUIET_S = 5.0
-MAX_EVENT_QUIET_S = 300.0
+EVENT_INTERVAL_S = 5.0
+MAX_EVENT_INTERVAL_S = 300.0
 _MESSAGE_LIMIT = 1024
 _BUDGET = "disruption budget"
 """In the API server's answer to an eviction that a PodDisruptionBudget forbids."""
@@ -247,7 +247,7 @@ class KubernetesPodEvents:
             shown.count = 1
             await self.api.create(path, self._body(event, name))
         shown.message, shown.written_at = event.message, time.monotonic()
-        shown.quiet_s = min(2 * shown.quiet_s, MAX_EVENT_QUIET_S)
+        shown.quiet_s = min(2 * shown.quiet_s, MAX_EVENT_INTERVAL_S)
 
     def _body(self, event: PodEvent, name: str) -> Json:
         at = _written(event.at)
@@ -281,7 +281,7 @@ class _Shown:
     message: str
     count: int
     written_at: float
-    quiet_s: float = EVENT_QUIET_S
+    quiet_s: float = EVENT_INTERVAL_S
 
 
 def _event_name(event: PodEvent) -> str:

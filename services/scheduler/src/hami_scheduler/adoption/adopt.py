@@ -145,7 +145,7 @@ def unaccounted(case: NodeCase) -> Iterator[dict[str, Any]]:
 
 logger = logging.getLogger(__name__)
 
-NODES_AT_ONCE = 16
+MAX_CONCURRENT_NODES = 16
 
 
 @dataclass(eq=False, kw_only=True)
@@ -171,7 +171,7 @@ class Adopter:
             raise Unavailable("the API server has not been listed yet; try again")
         await self.view.refresh()
         cases = self._cases(wanted)
-        turns = asyncio.Semaphore(NODES_AT_ONCE)
+        turns = asyncio.Semaphore(MAX_CONCURRENT_NODES)
 
         async def work(case: NodeCase) -> None:
             async with turns:

@@ -53,7 +53,7 @@ class ClaimHolders:
     clock: Callable[[], float] | None = None
     _pods: dict[str, JsonMapping] = field(default_factory=dict, init=False)
     """Pods in the queue."""
-    _settled: set[PodUid] = field(default_factory=set, init=False)
+    _handled: set[PodUid] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.queue = WorkQueue("claim-holders", self._sync, self.bulkhead, self.clock)
@@ -63,7 +63,7 @@ class ClaimHolders:
         if not any("resourceClaimName" in each for each in pod["spec"].get("resourceClaims") or ()):
             return
         facts = facts_of(pod)
-        if facts.node is None or facts.phase in TERMINAL_PHASES or facts.uid in self._settled:
+        if facts.node is None or facts.phase in TERMINAL_PHASES or facts.uid in self._handled:
             return
         self._pods[facts.uid] = pod
         self.queue.add(facts.uid)
@@ -72,7 +72,7 @@ class ClaimHolders:
         """The informer saw it go."""
         uid = PodUid(pod["metadata"]["uid"])
         self._pods.pop(uid, None)
-        self._settled.discard(uid)
+        self._handled.discard(uid)
         self.queue.discard(uid)
 
     async def _sync(self, key: str) -> None:
@@ -84,7 +84,7 @@ class ClaimHolders:
             live = await self._enter(_question(pod))
         # One that runs on claims of others is asked about once.
         if live is not None or started:
-            self._settled.add(uid)
+            self._handled.add(uid)
         if self._pods.get(key) is pod:  # otherwise it changed since, and is in the queue
             del self._pods[key]
 

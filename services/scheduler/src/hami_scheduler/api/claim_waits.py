@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REASON_CODE = "ResourceClaims"
 MAX_PODS = 500
 """The oldest; their claims are read one by one."""
-_AT_ONCE = 8
+_MAX_CONCURRENT_READS = 8
 _MIB = 2**20
 
 
@@ -54,7 +54,7 @@ class PodsByClaims:
             ),
             key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["uid"]),
         )
-        turns = asyncio.Semaphore(_AT_ONCE)
+        turns = asyncio.Semaphore(_MAX_CONCURRENT_READS)
 
         async def row(pod: JsonMapping) -> Row | None:
             async with turns:

@@ -118,7 +118,7 @@ class Core:
         self.liveness = AgentLiveness(
             reader=connections.inventory,
             bus_connected_for_s=lambda: connections.bus.connected_for_s,
-            on_heard_again=self.on_freed,
+            on_recovered=self.on_freed,
             silent_s=settings.agent_silent_s,
         )
         self.recorder = DecisionQueue(

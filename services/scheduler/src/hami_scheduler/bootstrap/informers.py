@@ -60,7 +60,7 @@ class Watches:
             refused=core.refused,
             drift=core.drift,
             instruments=core.instruments,
-            on_heard=core.liveness.on_message,
+            on_report=core.liveness.on_message,
             on_written=self._on_cards_written,
         )
         self.pods = PodWatch(

@@ -20,11 +20,11 @@ from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
-from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
-from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublisher
+from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
+from hami_scheduler.bus.ledger_stats import PUBLISH_INTERVAL_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.reports import GrantReports
-from hami_scheduler.enforcement.checks import CLOSE_EVERY_S, LimitChecks
+from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
@@ -48,7 +48,7 @@ from hami_scheduler.watch.annotated_nodes import LOOK_INTERVAL_S
 LOAD_RETRY_S = 1.0
 # The API server is listed within a second or two of the start; the first comparison follows soon.
 SYNC_RETRY_S = 0.5
-TIDY_EVERY_S = 600.0
+TIDY_INTERVAL_S = 600.0
 
 Loops = tuple[tuple[str, Loop], ...]
 
@@ -76,7 +76,7 @@ def standby_loops(core: Core, watches: Watches) -> Loops:
             lambda: every_s if core.state.loaded else LOAD_RETRY_S,
             partial(compare_state, core),
         ),
-        rounds("agents", min(LOOK_EVERY_S, every_s), core.liveness.once),
+        rounds("agents", min(CHECK_INTERVAL_S, every_s), core.liveness.once),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
     )
     if logins is None:
@@ -143,9 +143,9 @@ def writing_loops(core: Core) -> Loops:
             lambda: ARRIVALS_INTERVAL_S if arrivals.restored else LOAD_RETRY_S,
             arrivals.restore,
         ),
-        rounds("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
-        rounds("old-decisions", TIDY_EVERY_S, tidy),
-        rounds("old-history", retention.EVERY_S, cleanup.once),
+        rounds("usual-pods", fragmentation_tables.CHECK_INTERVAL_S, core.tables.once),
+        rounds("old-decisions", TIDY_INTERVAL_S, tidy),
+        rounds("old-history", retention.INTERVAL_S, cleanup.once),
         ("background", connections.background.run),
         ("requeue", core.requeuer.run),
         rounds("reap", settings.reap_s, reaper.once),
@@ -264,7 +264,7 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
         ("feeds", lambda: bus.serve_feeds(QUEUE)),
         ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
-        periodic("ledger-stats", PUBLISH_EVERY_S, stats.once),
+        periodic("ledger-stats", PUBLISH_INTERVAL_S, stats.once),
     )
 
 
@@ -308,5 +308,5 @@ def limit_loops(core: Core, watches: Watches) -> Loops:
     )
     return (
         ("limits", lambda: connections.bus.consume(source, checks.handle)),
-        periodic("silent-limits", CLOSE_EVERY_S, checks.close_silent),
+        periodic("silent-limits", CLOSE_INTERVAL_S, checks.close_silent),
     )

@@ -23,7 +23,7 @@ from hami_scheduler.ports.ledger import CardReader, Mark
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
+CHECK_INTERVAL_S = 5.0
 # Long enough for kube-scheduler's next attempt to go elsewhere; an agent that starts is ready
 # within a few seconds, and a single node must not wait longer for it.
 UNANSWERED_S = 10.0
@@ -35,12 +35,12 @@ class AgentLiveness:
 
     reader: CardReader
     bus_connected_for_s: Callable[[], float]
-    on_heard_again: Callable[[], None]
+    on_recovered: Callable[[], None]
     silent_s: float
     clock: Callable[[], float] = time.monotonic
     _marks: Mapping[NodeName, Mark] = field(default_factory=dict, init=False)
-    _heard_once: set[NodeName] = field(default_factory=set, init=False)
-    _heard_at: dict[NodeName, float] = field(default_factory=dict, init=False)
+    _reported_once: set[NodeName] = field(default_factory=set, init=False)
+    _reported_at: dict[NodeName, float] = field(default_factory=dict, init=False)
     """Last time each agent was heard that is known to repeat its reports."""
     _unanswered: dict[NodeName, float] = field(default_factory=dict, init=False)
     """Until when, by the clock, a node is left out whose agent could take no pod."""
@@ -68,10 +68,10 @@ class AgentLiveness:
             if self._marks.get(node, mark) != mark:
                 self.on_message(node)
         # A deleted node's agent may have been heard since, too.
-        for known in (self._heard_at, self._unanswered):
+        for known in (self._reported_at, self._unanswered):
             for node in known.keys() - marks.keys():
                 del known[node]
-        self._heard_once &= marks.keys()
+        self._reported_once &= marks.keys()
         self._marks = marks
         if self._seeing_since is None:
             self._seeing_since = self.clock()
@@ -79,9 +79,9 @@ class AgentLiveness:
 
     def on_message(self, node: NodeName) -> None:
         """A report of the agent came."""
-        if node in self._heard_once:
-            self._heard_at[node] = self.clock()
-        self._heard_once.add(node)
+        if node in self._reported_once:
+            self._reported_at[node] = self.clock()
+        self._reported_once.add(node)
         self._unanswered.pop(node, None)
         if node in self.silent:
             self._update()
@@ -105,7 +105,7 @@ class AgentLiveness:
         self._unanswered = {node: at for node, at in self._unanswered.items() if at > now}
         self.mute = frozenset(
             node
-            for node, at in self._heard_at.items()
+            for node, at in self._reported_at.items()
             if (now - at > self.silent_s if could_hear else self._lives.get(node) is False)
         )
         self.silent = self.mute.union(self._unanswered)
@@ -114,17 +114,17 @@ class AgentLiveness:
                 "Updated the list of silent node-agents", extra={"nodes": sorted(self.silent)[:20]}
             )
         if before - self.silent:
-            self.on_heard_again()
+            self.on_recovered()
 
     def has_agent(self, node: NodeName) -> bool:
         """True when an agent of ours has reported the node's cards."""
-        return node in self._marks or node in self._heard_once
+        return node in self._marks or node in self._reported_once
 
     def speaks(self, node: NodeName) -> bool:
         """True when the agent is there to report what it sees; no report is then no change."""
         if not self._could_hear():
             return self._lives.get(node) is True
-        heard_at = self._heard_at.get(node)
+        heard_at = self._reported_at.get(node)
         return heard_at is not None and self.clock() - heard_at <= self.silent_s
 
     def _could_hear(self) -> bool:

@@ -103,7 +103,7 @@ class InventoryReports:
     refused: NodeProblems
     drift: Drift
     instruments: SchedulerInstruments
-    on_heard: Callable[[NodeName], None]
+    on_report: Callable[[NodeName], None]
     on_written: Callable[[Collection[NodeName]], None]
     _last: dict[str, _LastInventory] = field(default_factory=dict, init=False)
     """By subject."""
@@ -126,7 +126,7 @@ class InventoryReports:
                 continue
             self._note_clock(report)
             if report.repeats:
-                self.on_heard(report.node)
+                self.on_report(report.node)
             else:
                 due.append(report)
         for together in _of_different_nodes(due):
@@ -174,7 +174,7 @@ class InventoryReports:
             self._ignored.pop(node, None)
             malformed = dict.fromkeys(inventory.malformed, "malformed")
             await self.refused.note(node, {**malformed, **written.refused})
-            self.on_heard(node)
+            self.on_report(node)
             last = self._last.get(subject)
             if written.changed or (last is not None and last.cards != report.cards):
                 changed.add(node)
@@ -192,7 +192,7 @@ class InventoryReports:
         """Raises: Unavailable; the report comes again then."""
         inventory, node = report.inventory, report.node
         self.instruments.inventories_ignored.inc()
-        self.on_heard(node)
+        self.on_report(node)
         logger.info(
             "Ignoring an inventory older than the known one",
             extra={"node": node, "agent_id": inventory.agent_id},

@@ -28,8 +28,8 @@ from pydantic import BaseModel
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats
 
-PUBLISH_EVERY_S = 2.0
-PUBLISH_ALL_EVERY_S = 60.0
+PUBLISH_INTERVAL_S = 2.0
+PUBLISH_ALL_INTERVAL_S = 60.0
 
 
 class LedgerStats(NamedTuple):
@@ -57,7 +57,7 @@ class LedgerStatsPublisher:
     async def publish(self, found: LedgerStats) -> None:
         """Publishes one reading. Raises: Unavailable; then the rest goes out at the next."""
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._published_all_s >= PUBLISH_ALL_EVERY_S:
+        if now_s - self._published_all_s >= PUBLISH_ALL_INTERVAL_S:
             self._published.clear()
             self._published_all_s = now_s
         taken_at = found.cluster.taken_at

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 SILENT_S = 600.0
 """Ten heartbeats of an agent: what it has not confirmed since is not known to go on."""
-CLOSE_EVERY_S = 60.0
+CLOSE_INTERVAL_S = 60.0
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,7 +15,7 @@ from hamicommon.placement.node_policies import fragmentation
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+CHECK_INTERVAL_S = 1.0
 LATE_S = 5.0
 """Some dozens of milliseconds are usual."""
 

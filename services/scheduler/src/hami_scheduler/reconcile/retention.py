@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 3600.0
+INTERVAL_S = 3600.0
 PAUSE_S = 0.2
 """Between two batches."""
 MAX_BATCHES = 5000

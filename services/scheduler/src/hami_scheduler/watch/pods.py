@@ -41,7 +41,7 @@ ACTOR = "pod-watch"
 # Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, each
 # when it has not changed for one to two times this long; what is written by then is no difference.
 COMPARE_INTERVAL_S = 0.5
-COMPARED_AT_ONCE = 500
+COMPARE_BATCH_SIZE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 
 
@@ -61,7 +61,7 @@ class PodWatch:
     """Facts of the pods in the queue."""
     _usual: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
     """Not compared with the ledger yet."""
-    _calm: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
+    _unchanged: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
     """Pods that have not changed since the last comparison."""
     _usual_came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     by_uid: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
@@ -134,12 +134,12 @@ class PodWatch:
 
     def _note(self, facts: PodFacts) -> None:
         if _usual(facts) and facts.uid not in self.queue:
-            self._calm.pop(facts.uid, None)
+            self._unchanged.pop(facts.uid, None)
             self._usual[facts.uid] = facts
             self._usual_came.set()
             return
         self._usual.pop(facts.uid, None)
-        self._calm.pop(facts.uid, None)
+        self._unchanged.pop(facts.uid, None)
         self._changed[facts.uid] = facts
         self.queue.add(facts.uid)
 
@@ -149,7 +149,7 @@ class PodWatch:
             await self._usual_came.wait()
             await asyncio.sleep(COMPARE_INTERVAL_S)
             await self.compare()
-            if not self._usual and not self._calm:
+            if not self._usual and not self._unchanged:
                 self._usual_came.clear()
 
     async def compare(self) -> None:
@@ -157,11 +157,11 @@ class PodWatch:
 
         Those that came since the last call have their turn at the next one.
         """
-        usual, self._calm, self._usual = self._calm, self._usual, {}
+        usual, self._unchanged, self._usual = self._unchanged, self._usual, {}
         uids = list(usual)
         different: set[PodUid] = set()
-        for first in range(0, len(uids), COMPARED_AT_ONCE):
-            some = uids[first : first + COMPARED_AT_ONCE]
+        for first in range(0, len(uids), COMPARE_BATCH_SIZE):
+            some = uids[first : first + COMPARE_BATCH_SIZE]
             try:
                 rows = await self.store.standing_of(some)
             except HamiError as exc:
@@ -171,7 +171,7 @@ class PodWatch:
                 continue
             different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))
         for uid in different:
-            if uid not in self.queue and uid not in self._usual and uid not in self._calm:
+            if uid not in self.queue and uid not in self._usual and uid not in self._unchanged:
                 self._changed[uid] = usual[uid]
                 self.queue.add(uid)
 

@@ -60,7 +60,7 @@ def _drop_capability(container: Json, name: str) -> None:
 
 
 AUDIT_KEY = "tampering"
-_MOST = 1024
+_MAX_CHARACTERS = 1024
 """Characters of an audit annotation."""
 _NOTHING: Mapping[str, str] = {}
 
@@ -102,4 +102,4 @@ def _reason(found: Sequence[Finding]) -> Reason:
 
 
 def _audit(done: str, found: Sequence[Finding]) -> Mapping[str, str]:
-    return {AUDIT_KEY: clip(f"{done}: {refusal(found)}", _MOST)}
+    return {AUDIT_KEY: clip(f"{done}: {refusal(found)}", _MAX_CHARACTERS)}

@@ -68,7 +68,7 @@ async def record_began_at(connection: Connection) -> datetime | None:
     return found
 
 
-_MOST = 4096
+_MAX_CHARACTERS = 4096
 """Bytes: some names of 253 characters."""
 
 
@@ -89,7 +89,7 @@ def write_position(asked: Question, as_of: datetime, row: Mapping[str, Any]) -> 
 def read_position(asked: Question, text: str) -> Position:
     """Raises: InvalidRequest for a text that is no position of this question."""
     try:
-        if len(text) > _MOST:
+        if len(text) > _MAX_CHARACTERS:
             raise ValueError("too long")
         name, as_of, *key = orjson.loads(base64.b64decode(text, altchars=b"-_", validate=True))
         if name != asked.name or len(key) != len(asked.key):

@@ -150,7 +150,7 @@ def _read_token(token: str) -> tuple[int, tuple[str, str]]:
 
 # The real server draws the length of a watch without time-out from [30 min, 60 min).
 _MIN_WATCH_S = 1800
-_BOOKMARK_EVERY_S = 60.0
+_BOOKMARK_INTERVAL_S = 60.0
 # The last bookmark comes this long before the end, so that a client resumes without a new list.
 _BOOKMARK_BEFORE_END_S = 2.0
 
@@ -236,7 +236,7 @@ def _next_bookmark(now_s: float, end_s: float, *, at_end: bool) -> float:
     last_s = end_s - _BOOKMARK_BEFORE_END_S
     if now_s >= last_s:
         return float("inf") if at_end else now_s
-    return min(now_s + _BOOKMARK_EVERY_S, last_s)
+    return min(now_s + _BOOKMARK_INTERVAL_S, last_s)
 
 
 def _first_lines(store: ObjectStore, watch: Watch, encode: Encode) -> bytes:

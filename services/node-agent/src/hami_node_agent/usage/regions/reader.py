@@ -250,7 +250,7 @@ def _processes(
             continue
         parts = [bank.slots[at : at + form.slot_size] for bank in banks]
         if form.sequence_at is not None and _U64.unpack_from(slots, at + form.sequence_at)[0]:
-            parts[0] = _read_settled(descriptor, parts[0], form, at)
+            parts[0] = _read_consistent(descriptor, parts[0], form, at)
         yield _process(parts, form, cards)
 
 
@@ -279,7 +279,7 @@ def _process(
     return RegionProcess(pid=pid, host_pid=host_pid, started_ticks=ticks, held=tuple(held))
 
 
-def _read_settled(descriptor: int, slot: bytes, form: layout.RegionForm, at: int) -> bytes:
+def _read_consistent(descriptor: int, slot: bytes, form: layout.RegionForm, at: int) -> bytes:
     """The slot read again until its sequence, HAMi-core's count of writes, is even and stays."""
     assert form.sequence_at is not None
     before = _U64.unpack_from(slot, form.sequence_at)[0]

@@ -36,20 +36,20 @@ SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[
                            $7::text[], $8::text[], $9::text[], $10::int[], $11::int[], $12::int[],
                            $13::bool[]) AS s
 """
-_BESIDE = """
+_SHARING = """
   FROM allocation_claims mine JOIN allocation_claims k USING (claim_uid, request, share_id)
   JOIN allocations a ON a.id = k.allocation_id
  WHERE mine.allocation_id = $1 AND mine.counted AND k.allocation_id <> $1 AND a.ended_at IS NULL
 """
 _LOCK_HOLDERS = f"""
-SELECT a.id FROM allocations a WHERE a.id IN (SELECT k.allocation_id {_BESIDE})
+SELECT a.id FROM allocations a WHERE a.id IN (SELECT k.allocation_id {_SHARING})
  ORDER BY a.id FOR UPDATE
 """
 _NEXT_HOLDERS = f"""
 SELECT DISTINCT ON (k.claim_uid, k.request, k.share_id)
        k.claim_uid, k.request, k.share_id, k.allocation_id::text AS allocation_id,
        k.container_index, k.position
-{_BESIDE}
+{_SHARING}
  ORDER BY k.claim_uid, k.request, k.share_id, a.reserved_at, a.id, k.container_index, k.position
 """
 _COUNT = """

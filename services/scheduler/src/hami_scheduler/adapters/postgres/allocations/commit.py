@@ -93,7 +93,7 @@ async def commit(
     for row in batch.rows.values():
         if row.last is not None and row.last.target not in LIVE_STATES:
             await _prepare_end(connection, row)
-    entries = [(i, await _beside_others(connection, each, quota_of)) for i, each in entries]
+    entries = [(i, await _with_shared_claims(connection, each, quota_of)) for i, each in entries]
     wanted = {i: wanted_by(each.draft, rules) for i, each in entries}
     leaving = {i: await find_leaving(connection, e.room) for i, e in entries if e.room is not None}
     taken = {
@@ -193,7 +193,7 @@ async def _prepare_end(connection: Connection, row: _Row) -> None:
     row.held = demands(row.gives)
 
 
-async def _beside_others(connection: Connection, entry: Entry, quota_of: QuotaOf) -> Entry:
+async def _with_shared_claims(connection: Connection, entry: Entry, quota_of: QuotaOf) -> Entry:
     """The entry without the slices that are counted for others who hold them."""
     if not entry.claims:
         return entry
