@@ -183,7 +183,7 @@ def test_a_forged_token_is_not_good(ask: Ask) -> None:
     status, output = ask("get", "devices", HAMI_SCHEDULER_TOKEN="forged")
 
     assert status == ExitCode.NOT_ALLOWED
-    assert "the token is not good: " in output
+    assert "the token is invalid: " in output
 
 
 def test_kube_schedulers_port_has_no_api_for_people(ask: Ask, installed: Installed) -> None:

@@ -43,7 +43,7 @@ class Reviews:
 
     async def review(self, token: str) -> Bearer:
         if token not in BEARERS:
-            raise InvalidRequest("the token is not good: it is expired")
+            raise InvalidRequest("the token is invalid: it is expired")
         return BEARERS[token]
 
 

@@ -68,5 +68,5 @@ async def test_a_pods_token_names_its_node_and_another_audiences_names_nothing(
     assert good == Bearer(username=account, node="n1")
     assert unbound == Bearer(username=account, node=None)
     for bad in (await token(api, audience="vault"), "forged"):
-        with pytest.raises(InvalidRequest, match="the token is not good"):
+        with pytest.raises(InvalidRequest, match="the token is invalid"):
             await reviews.review(bad)

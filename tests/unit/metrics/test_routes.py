@@ -17,7 +17,7 @@ class Reviews:
         if token == "away":
             raise Unavailable("Kubernetes API: connection refused")
         if token == "forged":
-            raise Unauthenticated("the token is not good: not known")
+            raise Unauthenticated("the token is invalid: not known")
         return ApiCaller(username=token)
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
@@ -40,7 +40,7 @@ async def get(path: str, token: str, *, guarded: bool = True) -> httpx.Response:
             401,
             "no token was sent: send Authorization: Bearer TOKEN of a user who may get /metrics",
         ),
-        ("forged", 401, "the token is not good"),
+        ("forged", 401, "the token is invalid"),
         (
             "other",
             403,

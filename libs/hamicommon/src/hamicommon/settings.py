@@ -45,9 +45,9 @@ class PostgresSettings(BaseSettings):
     dsn: SecretAddress = Field(
         description="libpq-style URL, postgresql://user:password@host:port/name"
     )
-    pool_max: int = Field(default=16, ge=1, description="connections at most")
+    pool_max: int = Field(default=16, ge=1, description="maximum number of connections")
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    command_timeout_s: float = Field(default=10.0, gt=0, description="one statement at most")
+    command_timeout_s: float = Field(default=10.0, gt=0, description="time limit of one statement")
 
 
 class RedisSettings(BaseSettings):
@@ -56,7 +56,7 @@ class RedisSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HAMI_REDIS_")
 
     url: SecretAddress = Field(description="redis://[:password@]host:port/db")
-    timeout_s: float = Field(default=1.0, gt=0, description="connect and answer")
+    timeout_s: float = Field(default=1.0, gt=0, description="time limit of connecting")
 
 
 class NatsSettings(BaseSettings):
@@ -75,8 +75,7 @@ class NatsSettings(BaseSettings):
     connect_timeout_s: float = Field(default=2.0, gt=0)
     stream_replicas: Literal[1, 3, 5] = Field(
         default=1,
-        description="servers of a NATS cluster that hold each stream, for the service that makes "
-        "the streams; 3: one may be lost",
+        description="replicas of each stream in a NATS cluster; 3 survive the loss of one server",
     )
 
 
@@ -152,7 +151,7 @@ class AdmissionSettings(BaseSettings):
     )
     trusted_namespaces: CommaList = Field(
         default=(),
-        description="comma list of namespaces in whose pods nothing of that is judged; *: all",
+        description="comma list of namespaces whose pods are exempt; *: all",
     )
     priority_namespaces: CommaList = Field(
         default=(),
@@ -175,7 +174,7 @@ class FailpointSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_FAILPOINTS_")
 
-    file: Path | None = Field(default=None, description="names the faults; absent: there are none")
+    file: Path | None = Field(default=None, description="description of the faults; unset: none")
 
 
 def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidRequest:

@@ -248,8 +248,8 @@ async def test_nothing_is_written_and_nothing_takes_longer_than_allowed(
         ("what-fits", {"memory": "8GB"}, {}, "parameter memory: '8GB' is no bytes"),
         ("usage-series", {}, {}, "parameter node is missing: the node's name"),
         ("nodes", {}, {"limit": 0}, "limit: 0 is not a number of rows"),
-        ("nodes", {}, {"after": "ab"}, "after: it is no page of nodes"),
-        ("nodes", {}, {"after": "W10="}, "after: it is no page of nodes"),
+        ("nodes", {}, {"after": "ab"}, "after: this key is not from nodes"),
+        ("nodes", {}, {"after": "W10="}, "after: this key is not from nodes"),
     ],
 )
 async def test_a_mistake_is_one_clear_sentence(

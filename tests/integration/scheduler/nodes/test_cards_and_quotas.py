@@ -134,7 +134,7 @@ async def test_a_cordon_takes_the_index_and_a_short_uuid_and_names_what_is_no_ca
     await eventually(is_named, "the entry to be named")
     [row] = (await replica.get("/v1/vain-settings"))["items"]
     assert row["setting"] == "hami.io/device-cordon"
-    assert "'GPU-nobody' is no card of this node" in row["problem"]
+    assert "'GPU-nobody' is not a card of this node" in row["problem"]
     [drift] = (await replica.get("/v1/drift?class=cordon-without-card"))["items"]
     assert (drift["subject"], drift["repaired"]) == ("n1", False)
 

@@ -44,7 +44,7 @@ class Reviews:
         if self.away:
             raise Unavailable("Kubernetes API: connection refused")
         if token not in self.may_do:
-            raise Unauthenticated("the token is not good: not known")
+            raise Unauthenticated("the token is invalid: not known")
         return ApiCaller(username=token)
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:

@@ -40,10 +40,10 @@ def test_a_card_is_named_by_its_uuid_the_beginning_of_it_or_its_index(
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("7", "is no card of this node"),
-        ("GPU-ffffffff-0000-0000-0000-000000000000", "is no card of this node"),
+        ("7", "is not a card of this node"),
+        ("GPU-ffffffff-0000-0000-0000-000000000000", "is not a card of this node"),
         ("GPU-aee", "the first 8 characters"),
-        ("GPU-aeea", "is true of 2 cards: write a whole uuid"),
+        ("GPU-aeea", "matches 2 cards: write a whole uuid"),
     ],
 )
 def test_an_entry_that_names_no_card_or_several_closes_none_and_is_named(

@@ -78,13 +78,14 @@ HEARD = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
         (
             replace(CARD, node_silent=True, heard_at=HEARD),
             ConditionKind.NODE_SILENT,
-            "the node-agent of n1 has not been heard since 2026-11-20 10:00:00: the state of its "
+            "the node-agent of n1 has not reported since 2026-11-20 10:00:00: the state of its "
             "cards and limits is unknown",
         ),
         (
             replace(CARD, cordoned=True),
             ConditionKind.CORDONED,
-            "card 2 of n1 (GPU-a) is cordoned: nothing new is placed on it, and the pod goes on",
+            "card 2 of n1 (GPU-a) is cordoned: no new pods are placed on it, and the "
+            "pod keeps running",
         ),
         (CARD, ConditionKind.HEALTHY, ""),
         (replace(CARD, mode="mig", is_instance=True), ConditionKind.HEALTHY, ""),

@@ -468,7 +468,7 @@ def why(**changes: Any) -> str:
             "its message: 0/1 taints",
             id="refused before us",
         ),
-        pytest.param({}, "has not asked about the pod", id="nobody asked"),
+        pytest.param({}, "has not tried the pod", id="nobody asked"),
     ],
 )
 def test_the_reason_is_in_the_pod(changes: dict[str, Any], reason: str) -> None:

@@ -111,7 +111,7 @@ async def test_a_missing_context_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("current-context: gone\ncontexts: []\n")
 
-    with pytest.raises(InvalidRequest, match="contexts: there is none called 'gone'"):
+    with pytest.raises(InvalidRequest, match="contexts: no entry is named 'gone'"):
         async with credentials_of(path):
             pass
 

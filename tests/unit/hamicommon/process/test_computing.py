@@ -78,7 +78,7 @@ async def test_a_question_that_takes_too_long_is_ended_with_its_process() -> Non
     async with running(deadline_s=PATIENCE_S) as process:
         pid = await process.call(os.getpid)
         process._deadline_s = 0.2
-        with pytest.raises(Unavailable, match=r"no answer within 0.2 s.*ask about less"):
+        with pytest.raises(Unavailable, match=r"no answer within 0.2 s.*ask for less"):
             await process.call(time.sleep, 10 * PATIENCE_S)
         process._deadline_s = PATIENCE_S
 
@@ -90,7 +90,7 @@ async def test_more_questions_than_may_wait_are_refused_at_once(process: Compute
     running = [asyncio.create_task(process.call(abs, -n)) for n in range(2)]
     await asyncio.sleep(0)
 
-    with pytest.raises(Unavailable, match="2 such questions wait already"):
+    with pytest.raises(Unavailable, match="2 such requests are waiting already"):
         await process.call(abs, -1)
 
     assert await asyncio.gather(*running) == [0, 1]

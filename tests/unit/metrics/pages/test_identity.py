@@ -20,7 +20,7 @@ class Reviews:
     async def whose(self, token: str) -> ApiCaller:
         self.asked.append(f"whose {token}")
         if token == "forged":
-            raise Unauthenticated("the token is not good: not known")
+            raise Unauthenticated("the token is invalid: not known")
         return ApiCaller(username=token)
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:

@@ -271,7 +271,7 @@ def test_use_that_is_not_brought_has_the_date_of_the_last() -> None:
     [known] = notices(state, Outages(events=AGO), NOW)
     [never] = notices(STATE, Outages(events=AGO), NOW)
     assert "Usage was last measured at 2026-11-20 14:00:00 UTC or soon after;" in known.text
-    assert "Use was never measured;" in never.text
+    assert "Usage was never measured;" in never.text
 
 
 def test_silent_agents_are_named_with_when_they_were_heard_the_longest_silent_first() -> None:

@@ -29,7 +29,7 @@ class Reviews:
 
     async def whose(self, token: str) -> ApiCaller:
         if token not in RIGHTS:
-            raise Unauthenticated("the token is not good: not known")
+            raise Unauthenticated("the token is invalid: not known")
         return ApiCaller(username=token)
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
@@ -87,7 +87,7 @@ async def test_the_list_has_every_question_with_what_it_takes() -> None:
     assert by_name["what-fits"]["parameters"][0] == {
         "name": "memory",
         "kind": "bytes",
-        "meaning": "memory wanted of one card",
+        "meaning": "memory needed on one card",
         "default": "0",
         "required": False,
         "choices": [],
@@ -98,15 +98,15 @@ async def test_the_list_has_every_question_with_what_it_takes() -> None:
     ("token", "path", "status", "sentence"),
     [
         ("", "", 401, "no token was sent"),
-        ("forged", "", 401, "the token is not good"),
+        ("forged", "", 401, "the token is invalid"),
         ("nobody", "", 403, "nobody may not get questions.hami.io"),
         ("ann", "/drift", 403, "ann may not ask drift: it is about all namespaces"),
         ("ann", "/waiting-pods?namespace=team-b", 403, "ann may not list pods in namespace team-b"),
-        ("ann", "/what-runs-where?pod=x", 403, "add parameter namespace beside it"),
+        ("ann", "/what-runs-where?pod=x", 403, "add the parameter namespace"),
         ("operator", "/who-runs-where", 404, "did you mean what-runs-where?"),
         ("operator", "/nodes?limit=1e9", 400, "limit: '1e9' is not a number of rows"),
         ("operator", "/nodes?node=a&node=b", 400, "parameter 'node' is there more than once"),
-        ("operator", "/nodes?after=gAAAAA", 400, "after: it is no page of ours"),
+        ("operator", "/nodes?after=gAAAAA", 400, "after: this key is not from this API"),
     ],
 )
 async def test_who_may_not_ask_is_answered_why(
@@ -163,5 +163,5 @@ def test_a_position_is_read_by_who_sealed_it_alone() -> None:
     assert "names" not in sealed
     assert Seal("secret").open(sealed) == "names in it"
     for seal, text in ((Seal("another"), sealed), (Seal("secret"), sealed[:-4] + "AAA=")):
-        with pytest.raises(InvalidRequest, match="no page of ours"):
+        with pytest.raises(InvalidRequest, match="not from this API"):
             seal.open(text)

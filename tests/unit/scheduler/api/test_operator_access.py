@@ -25,7 +25,7 @@ class Reviews:
     """`good` reads; other tokens end in the error of their name."""
 
     errors: dict[str, HamiError] = {  # noqa: RUF012
-        "forged": Unauthenticated("the token is not good: not known"),
+        "forged": Unauthenticated("the token is invalid: not known"),
         "away": Unavailable("Kubernetes API: connection refused"),
         "no-right": Forbidden("Kubernetes API: tokenreviews is forbidden"),
     }
@@ -70,7 +70,7 @@ async def send_request(app: App, method: str, *authorization: str) -> httpx.Resp
         ("GET", ("Basic Z29vZA==",), 401, "no token was sent"),
         ("GET", ("Bearer ",), 401, "no token was sent"),
         ("GET", ("Bearer good", "Bearer forged"), 401, "no token was sent"),
-        ("GET", ("Bearer forged",), 401, "the token is not good"),
+        ("GET", ("Bearer forged",), 401, "the token is invalid"),
         ("GET", ("Bearer other",), 403, "other may not get scheduler.hami.io"),
         ("POST", ("Bearer good",), 403, "good may not update scheduler.hami.io"),
         ("GET", ("Bearer away",), 503, "connection refused"),

@@ -119,7 +119,8 @@ class Access:
                     answer = self._known.get(key) or await self._ask(token, right)
             except TimeoutError:
                 raise Unavailable(
-                    f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s whose token it is"
+                    f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s to "
+                    "identify the token; try again"
                 ) from None
             self._known[key] = answer
         # A new error each time: one that is raised keeps its traceback.

@@ -73,5 +73,5 @@ async def user_of(api: KubeApi, token: str, audience: str) -> dict[str, Any]:
     status = (await api.create(_TOKEN_REVIEWS, body)).get("status") or {}
     meant = not audience or audience in (status.get("audiences") or ())
     if not status.get("authenticated") or not meant:
-        raise InvalidRequest(f"the token is not good: {status.get('error') or 'not known'}")
+        raise InvalidRequest(f"the token is invalid: {status.get('error') or 'no reason given'}")
     return cast(dict[str, Any], status["user"])

@@ -178,7 +178,7 @@ class Bus:
                     subject, data, timeout=timeout_s, headers=telemetry.inject()
                 )
         except nats.errors.NoRespondersError as exc:
-            raise NobodyAnswers(f"NATS: nobody serves {subject}") from exc
+            raise NobodyAnswers(f"NATS: no service answers on {subject}") from exc
         except (nats.errors.Error, OSError, TimeoutError) as exc:
             raise Unavailable(f"NATS: request {subject}: {exc or type(exc).__name__}") from exc
         return bytes(reply.data)
@@ -270,7 +270,7 @@ class Bus:
         outage = Outage(
             logger,
             failed="Failed to follow a feed, retrying",
-            again="Followed the feed again",
+            again="Following the feed again",
             about={"feed": feed},
         )
 

@@ -134,18 +134,18 @@ class DeadLetters:
 def _check_return(letter: DeadLetter) -> None:
     if not letter.user:
         raise InvalidRequest(
-            f"letter {letter.sequence}: an older release buried it and left no mark of who did, so "
-            "it is not sent again"
+            f"letter {letter.sequence}: an older release stored it without its consumer, so it "
+            "can't be redelivered"
         )
     if letter.size_bytes > len(letter.data):
         raise InvalidRequest(
             f"letter {letter.sequence}: only the first {len(letter.data)} of its "
-            f"{letter.size_bytes} bytes are kept, so it is not sent again"
+            f"{letter.size_bytes} bytes are kept, so it can't be redelivered"
         )
     if not may_return(letter.user, letter.stream, letter.subject):
         raise InvalidRequest(
-            f"letter {letter.sequence}: {letter.user} may not have messages of {letter.stream} "
-            f"sent again on {letter.subject!r}"
+            f"letter {letter.sequence}: user {letter.user} may not redeliver messages of "
+            f"{letter.stream} on {letter.subject!r}"
         )
 
 

@@ -37,11 +37,12 @@ def find_cordoned(entries: Iterable[str], cards: Sequence[GpuDevice]) -> Cordone
             uuids.update(named)
         elif named:
             unmatched[entry] = (
-                f"'{clip(entry, _MAX_SHOWN)}' is true of {len(named)} cards: write a whole uuid"
+                f"'{clip(entry, _MAX_SHOWN)}' matches {len(named)} cards: write a whole uuid"
             )
         else:
             unmatched[entry] = (
-                f"'{clip(entry, _MAX_SHOWN)}' is no card of this node: write its uuid, the first "
+                f"'{clip(entry, _MAX_SHOWN)}' is not a card of this node: write its "
+                "uuid, the first "
                 f"{MIN_PREFIX} characters of it or more, or its index"
             )
     return CordonedCards(uuids=frozenset(uuids), unmatched=unmatched)

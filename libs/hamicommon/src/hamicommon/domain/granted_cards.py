@@ -103,7 +103,7 @@ def condition_of(card: GrantedCard) -> GrantedCardCondition:
     if not card.healthy:
         return GrantedCardCondition(
             kind=ConditionKind.UNHEALTHY,
-            sentence=f"{name} is unhealthy: {card.health_reason or 'no reason is known'}",
+            sentence=f"{name} is unhealthy: {card.health_reason.rstrip('.') or 'unknown reason'}",
             advice="CUDA calls may fail, and nothing new is placed on it. Delete the pod, so that "
             "its controller starts another one elsewhere, or repair the card",
         )
@@ -111,17 +111,17 @@ def condition_of(card: GrantedCard) -> GrantedCardCondition:
         heard = f"since {card.heard_at:%Y-%m-%d %H:%M:%S}" if card.heard_at else "so far"
         return GrantedCardCondition(
             kind=ConditionKind.NODE_SILENT,
-            sentence=f"the node-agent of {card.node} has not been heard {heard}: the state of its "
+            sentence=f"the node-agent of {card.node} has not reported {heard}: the state of its "
             "cards and limits is unknown",
-            advice="Look at the node and its hami-node-agent pod (`hamictl doctor`). The pod keeps "
+            advice="Check the node and its hami-node-agent pod (`hamictl doctor`). The pod keeps "
             "its slices until it is deleted",
         )
     if card.cordoned:
         return GrantedCardCondition(
             kind=ConditionKind.CORDONED,
-            sentence=f"{name} is cordoned: nothing new is placed on it, and the pod goes on",
-            advice="Nothing has to be done; before the card is taken out, delete the pod, so that "
-            "its controller starts another one elsewhere",
+            sentence=f"{name} is cordoned: no new pods are placed on it, and the pod keeps running",
+            advice="No action is needed; before the card is removed, delete the pod, so that its "
+            "controller starts another one elsewhere",
         )
     return HEALTHY
 

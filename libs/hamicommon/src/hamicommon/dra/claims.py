@@ -285,7 +285,7 @@ def granted_containers(
 def _share(device: AllocatedDevice, cards: Mapping[str, GpuUuid]) -> DeviceShare:
     uuid = cards.get(device.device)
     if uuid is None:
-        raise NotFound(f"device {device.device} of claim {device.claim} is no card of this node")
+        raise NotFound(f"device {device.device} of claim {device.claim} is not a card of this node")
     return DeviceShare(
         uuid=uuid,
         vendor=VENDOR,

@@ -54,11 +54,12 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     message = _scheduler_message(pod)
     if message:
         return (
-            f"kube-scheduler refused every node before it asked for cards; its message: {message}"
+            "kube-scheduler refused every node before it called the extender; its message: "
+            f"{message}"
         )
     return (
-        f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not asked about the "
-        "pod; if that lasts, see whether it runs and has our extender in its configuration"
+        f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not tried the pod; "
+        "if this lasts, check that it runs and that its configuration names the extender"
     )
 
 

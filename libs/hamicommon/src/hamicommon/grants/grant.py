@@ -198,7 +198,7 @@ def read_signed(text: str, key: VerifyKey) -> Grant:
         key.verify(payload, base64.urlsafe_b64decode(_pad(signature_text)))
         return Grant.model_validate_json(payload)
     except BadSignatureError as exc:
-        raise InvalidRequest("hami.io/grant is not signed by our scheduler") from exc
+        raise InvalidRequest("hami.io/grant has no valid signature of hami-scheduler") from exc
     except (binascii.Error, ValueError, ValidationError) as exc:
         raise InvalidRequest(f"hami.io/grant is malformed: {exc}") from exc
 

@@ -136,7 +136,7 @@ def _of_file(kubeconfig: Path) -> Plain | None:
 def _named(document: dict[str, Any], what: str, name: str) -> dict[str, Any]:
     found = next((each for each in document.get(what) or [] if each["name"] == name), None)
     if found is None:
-        raise ValueError(f"{what}: there is none called {name!r}")
+        raise ValueError(f"{what}: no entry is named {name!r}")
     return cast(dict[str, Any], found)
 
 

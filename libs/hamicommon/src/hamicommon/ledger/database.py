@@ -71,7 +71,9 @@ def translated() -> Iterator[None]:
         ) from exc
     except asyncpg.SequenceGeneratorLimitExceededError as exc:
         # The scheduler's reconciler lets the sequence go on.
-        raise Unavailable(f"the ledger's numbers ran out ({exc}); they are put right soon") from exc
+        raise Unavailable(
+            f"a sequence of the ledger is exhausted ({exc}); the scheduler repairs it soon"
+        ) from exc
     except asyncpg.ProgramLimitExceededError as exc:
         # The value's, not the server's: such as a name that is longer than a row of an index.
         raise InvalidRequest(f"the ledger can't store a value as long as this: {exc}") from exc
@@ -172,8 +174,8 @@ class Database:
             if self._pool.get_size() < most or self._pool.get_idle_size():
                 raise
             raise Unavailable(
-                f"all {most} connections of this process to Postgres are in use, and none came "
-                f"free within {wait_s:g} s (HAMI_POSTGRES_POOL_MAX)"
+                f"all {most} connections of this process to Postgres are in use, and none "
+                f"became free within {wait_s:g} s (HAMI_POSTGRES_POOL_MAX)"
             ) from exc
 
     @asynccontextmanager
@@ -222,7 +224,7 @@ class Database:
         if (row["newest"] or "") < NEEDED:
             raise Unavailable(
                 f"the ledger's schema is at {row['newest']}, and this version needs {NEEDED}: "
-                "`hamictl db upgrade --before-rollout`, or the Job of the manifests, brings it"
+                "run `hamictl db upgrade --before-rollout`, or the migration Job of the manifests"
             )
 
 

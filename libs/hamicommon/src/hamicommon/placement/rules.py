@@ -228,20 +228,18 @@ NODE_REASONS = {
     NUMA_NOT_FIT: NodeReason("NUMA", "cards that fit are on several NUMA nodes, one is needed"),
     PARTIAL: NodeReason("cards per node", "the node has fewer cards that fit than requested"),
     NODE_INSUFFICIENT: NodeReason("cards per node", "the node has fewer cards than requested"),
-    NODE_UNREGISTERED: NodeReason("no cards registered", "nothing is known of the node's cards"),
+    NODE_UNREGISTERED: NodeReason("no cards registered", "the node has registered no cards"),
     POD_REFUSED: NodeReason(
         "the pod itself", "begins the reason of every node where the pod can't be read"
     ),
-    AGENT_SILENT: NodeReason(
-        "silent agents", "the node is not offered: its agent was not heard in time"
-    ),
+    AGENT_SILENT: NodeReason("silent agents", "the node is not offered: its agent is silent"),
     ROOM_HELD: NodeReason(
         "room held",
         "cards are held for the pod on one node until the pods that end for it are gone",
     ),
     NOT_ASKED: NodeReason(
         "not asked about",
-        "kube-scheduler never asked about the pod: it is gated, or was refused before",
+        "kube-scheduler has not tried the pod: it is gated, or was refused before",
         is_label=False,
     ),
     OTHER: NodeReason("other", "a reason that a vendor's rule wrote"),

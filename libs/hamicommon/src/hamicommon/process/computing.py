@@ -49,15 +49,15 @@ class ComputeProcess:
         Raises: what it raises of ours; Unavailable if too many wait, or it takes too long or dies.
         """
         if self._waiting > self._max_waiting:
-            raise Unavailable(f"{self._waiting} such questions wait already; ask again later")
+            raise Unavailable(f"{self._waiting} such requests are waiting already; try again later")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
                 return cast(T, await self._send_question(pickle.dumps((work, args, kwargs))))
         except TimeoutError:
             raise Unavailable(
-                f"no answer within {self._deadline_s:g} s, so the question was dropped; ask about "
-                "less, or ask again later"
+                f"no answer within {self._deadline_s:g} s, so the request was cancelled; ask for "
+                "less, or try again later"
             ) from None
         finally:
             self._waiting -= 1

@@ -155,7 +155,7 @@ class Seal:
             return self._fernet.decrypt(sealed.encode()).decode()
         except InvalidToken:
             raise InvalidRequest(
-                "after: it is no page of ours; leave it out to begin with the first"
+                "after: this key is not from this API; leave it out to start at the first page"
             ) from None
 
 
@@ -218,8 +218,8 @@ class Asking:
             raise NotAllowed(f"{viewer.username} may not list pods in namespace {namespace[:253]}")
         if parameters.get("pod") and not namespace:
             raise NotAllowed(
-                f"parameter pod: {viewer.username} sees some namespaces only: add"
-                f" parameter namespace beside it"
+                f"parameter pod: {viewer.username} may list pods of some namespaces only: add"
+                " the parameter namespace"
             )
 
     async def _for(self, viewer: Viewer, found: Answer) -> Answer:

@@ -52,8 +52,8 @@ def test_all_replicas_of_this_version_and_no_other_pod_is_the_end() -> None:
 @pytest.mark.parametrize(
     ("deployment", "sentence"),
     [
-        (a_deployment(image=OLD), "is to run"),
-        (a_deployment(observedGeneration=1), "not taken up yet"),
+        (a_deployment(image=OLD), "and this migration has"),
+        (a_deployment(observedGeneration=1), "has not picked up its last change yet"),
         (a_deployment(updatedReplicas=1), "has 1 of 2"),
         (a_deployment(availableReplicas=1), "has 1 of 2"),
         (a_deployment(replicas=3), "has 2 of 2"),

@@ -152,7 +152,7 @@ async def _inspect_head(connection: Connection) -> list[Finding]:
     try:
         found += [Finding(fault=SchemaFault.BROKEN, sentence=it) for it in await broken(connection)]
     except SCHEMA_ERRORS as exc:
-        sentence = f"whether the promises hold can't be asked: {exc}"
+        sentence = f"the invariants can't be checked: {exc}"
         found.append(Finding(fault=SchemaFault.DRIFT, sentence=sentence))
     return found + [
         Finding(fault=SchemaFault.PARTITIONS, sentence=it) for it in await _days(connection)

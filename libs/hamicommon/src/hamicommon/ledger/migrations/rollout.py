@@ -32,10 +32,10 @@ def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None
     if template_image is None:
         return f"{name} has no container {container}"
     if not _same_version(template_image, image):
-        return f"{name} is to run {template_image}, and this is {image}"
+        return f"{name} has image {template_image}, and this migration has {image}"
     status = deployment.get("status", {})
     if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
-        return f"{name}'s last change is not taken up yet"
+        return f"{name} has not picked up its last change yet"
     ready = min(status.get(key, 0) for key in ("updatedReplicas", "availableReplicas"))
     if ready < wanted or status.get("replicas", 0) != wanted:
         return f"{name} has {ready} of {wanted} replicas of this version"

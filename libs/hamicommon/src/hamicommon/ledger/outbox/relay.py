@@ -287,7 +287,7 @@ class OutboxRelay:
         self.parked += len(rows)
         for row in rows:
             self._refusals.forget((source.table, row["id"]))
-            error = clip(str(errors.get(row["id"], "no message can be made of it")))
+            error = clip(str(errors.get(row["id"], "it can't be encoded as a message")))
             logger.error(
                 "Parked a row that the bus refuses",
                 extra={

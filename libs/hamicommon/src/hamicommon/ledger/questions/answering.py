@@ -103,7 +103,7 @@ def read_position(asked: Question, text: str) -> Position:
         )
     except (ValueError, TypeError, binascii.Error) as exc:
         raise InvalidRequest(
-            f"after: it is no page of {asked.name}; leave it out to begin with the first"
+            f"after: this key is not from {asked.name}; leave it out to start at the first page"
         ) from exc
 
 
@@ -220,7 +220,7 @@ async def answer(
                 f" one node, card or namespace"
             ) from exc
         except asyncpg.DataError as exc:
-            raise InvalidRequest(f"{name} can't be worked out for these values: {exc}") from exc
+            raise InvalidRequest(f"{name} can't be computed for these values: {exc}") from exc
     rows = tuple(
         {key: _plain(value, kinds.get(key)) for key, value in record.items()}
         for record in records[:limit]

@@ -16,11 +16,9 @@ from hamicommon.ledger.questions.question import (
     columns,
 )
 
-AT = Parameter(
-    name="at", kind=ParameterKind.TIME, meaning="the moment that is asked about", default="now"
-)
+AT = Parameter(name="at", kind=ParameterKind.TIME, meaning="the time of the answer", default="now")
 UNTIL = Parameter(
-    name="until", kind=ParameterKind.TIME, meaning="end of the time asked about", default="now"
+    name="until", kind=ParameterKind.TIME, meaning="end of the time range", default="now"
 )
 NODE = Parameter(name="node", kind=ParameterKind.TEXT, meaning="only this node")
 NAMESPACE = Parameter(name="namespace", kind=ParameterKind.TEXT, meaning="only this namespace")
@@ -34,7 +32,7 @@ POD = Parameter(
 )
 POD_WAYS = (frozenset({"pod_uid"}), frozenset({"namespace", "pod"}))
 MEMORY = Parameter(
-    name="memory", kind=ParameterKind.BYTES, meaning="memory wanted of one card", default="0"
+    name="memory", kind=ParameterKind.BYTES, meaning="memory needed on one card", default="0"
 )
 CORES = Parameter(
     name="cores", kind=ParameterKind.RATIO, meaning="share of one card's cores", default="0"
@@ -46,7 +44,7 @@ def since(default: str) -> Parameter:
     return Parameter(
         name="since",
         kind=ParameterKind.TIME,
-        meaning="start of the time asked about",
+        meaning="start of the time range",
         default=default,
     )
 
@@ -229,7 +227,7 @@ CARDS = (
     Question(
         number=15,
         name="card-incidents",
-        title="Which card was bad, and is it back?",
+        title="Which cards were unhealthy, and when?",
         parameters=(since("-7d"), UNTIL, CARD, NODE),
         columns=columns(
             "sick_at device_uuid node card_index type health_reason well_at sick_s pod_count",
@@ -293,7 +291,7 @@ PODS = (
     Question(
         number=7,
         name="usage-series",
-        title="How has use of a node, a card or a pod gone?",
+        title="How did the use of a node, a card or a pod develop?",
         parameters=(
             Parameter(
                 name="node", kind=ParameterKind.TEXT, meaning="the node's name", required=True
@@ -327,7 +325,7 @@ PODS = (
     Question(
         number=8,
         name="limit-state",
-        title="Does the limit work?",
+        title="Are the limits enforced?",
         parameters=(since("-7d"), UNTIL, NAMESPACE, NODE, POD_UID),
         columns=columns(
             "began_at finding namespace pod_name pod_uid container node device_uuid state reason"
@@ -361,7 +359,7 @@ USAGE = (
     Question(
         number=9,
         name="idle-held",
-        title="Who holds a share and does nothing with it?",
+        title="Who holds an idle slice?",
         parameters=(since("-24h"), UNTIL, NAMESPACE),
         columns=columns(
             "idle_gib_hour_count namespace owner_name pod_count idle_s sampled_s unknown_s"
@@ -374,7 +372,7 @@ USAGE = (
     Question(
         number=10,
         name="figures-as-of",
-        title="Is a number true, or missing: how old is each source?",
+        title="How old is the data of each source?",
         parameters=(),
         columns=columns(
             "source last_at expected_s stale age_s known_count late_count",
