@@ -5,7 +5,7 @@
 # BASE needs Python >= 3.11 with venv and glibc; NATIVE builds the C parts and may be any base with
 # glibc: libvgpu.so needs GLIBC_2.17 at most, or its build fails with the reason
 # (native/libvgpu/check-needs). --secret id=pip,src=pip.conf names where packages come from when it is
-# not the default. docs/images.md has what is in an image and why.
+# not the default. docs/compose.md has what is in an image and why.
 ARG BASE=python:3.11-slim-bookworm
 ARG NATIVE=python:3.11-slim-bookworm
 ARG SERVICE

@@ -98,7 +98,7 @@ def replay(
         str,
         typer.Option(
             "--policy",
-            help="comma list of policies, see docs/replay.md [default: binpack,fragmentation; "
+            help="comma list of policies, see docs/simulate.md [default: binpack,fragmentation; "
             "also fgd for files whose pods ask for no card memory]",
         ),
     ] = "",
@@ -170,7 +170,7 @@ def replay(
                 raise InvalidRequest("use --since only with --from ledger")
             if not nodes or not pods:
                 raise InvalidRequest(
-                    "--nodes and --pods, or --from, are required: docs/replay.md has their form"
+                    "--nodes and --pods, or --from, are required: docs/simulate.md has their form"
                 )
             if nodes == pods == STDIN:
                 raise InvalidRequest("--nodes and --pods are both -: standard input is one file")
