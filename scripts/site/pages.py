@@ -16,14 +16,18 @@ OUTSIDE = (
     "libs/hamicommon/add-a-rule.md",
     "native/fakegpu/README.md",
     "native/libvgpu/CONFORMANCE.md",
+    "native/libvgpu/README.md",
+    "services/pod-path.md",
     "tests/README.md",
+    "tests/attempts.md",
     "tests/faults/README.md",
     "tests/real_node/README.md",
 )
 """Pages elsewhere in the repository than in docs/; on the site they have the same path."""
 _FIRST = ("tasks.md", "troubleshooting.md", "operations.md", "quick-start.md", "helm.md")
 """Pages that people who search usually want."""
-_LAST = ("adr/", "reference/", "CHANGELOG.md", "CONTRIBUTING.md", "native/", "tests/", "libs/")
+_CODE_FOLDERS = ("native/", "tests/", "libs/", "services/")
+_LAST = ("adr/", "reference/", "CHANGELOG.md", "CONTRIBUTING.md", *_CODE_FOLDERS)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^()\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 _FETCHED = re.compile(

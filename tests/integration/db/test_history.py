@@ -1,7 +1,6 @@
 """History of allocations in the ledger and in the archive."""
 
 import os
-import re
 import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -227,7 +226,7 @@ async def test_the_reader_reads_everything_and_writes_nothing(
             await connection.execute(statement)
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "archive-ledger.sh"
 ODD_TEXT = 'a "quoted", text;\nwith\ttwo lines \\ and \\N and ü'
 # hami_forget_grants (migration 0017) removes these with a grant, by itself or by their key.
 REMOVED_WITH_GRANTS = {"allocation_periods"} | {
@@ -249,8 +248,7 @@ PERIODS = (
 
 
 def script() -> str:
-    (found,) = re.findall(r"```sh\n(archive=.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    return str(found)
+    return SCRIPT.read_text()
 
 
 def month_before(now: datetime) -> tuple[datetime, datetime]:

@@ -83,7 +83,7 @@ HEAD = """# What libvgpu does with every call of CUDA @VERSION@
 
 Written by `python -m tests.native.allocators.conformance` from the lists in the code. Tests compare
 them with NVIDIA's headers of CUDA @VERSION@
-([how to follow a newer one](../../docs/libvgpu.md#a-new-cuda)).
+([how to follow a newer one](README.md#a-new-cuda)).
 How memory is charged is described in [libvgpu](../../docs/libvgpu.md#memory).
 
 ## Memory

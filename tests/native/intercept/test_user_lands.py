@@ -7,7 +7,7 @@
 
 Each folder in HAMI_USER_LANDS is the root file system of one distribution (`mmdebstrap`, an
 exported image); root is needed. HAMI_CUDA_RUNTIMES has, anywhere below it, files
-`libcudart.so.*` of NVIDIA. docs/libvgpu.md has the table of what was run. The driver's stand-in and
+`libcudart.so.*` of NVIDIA. docs/libvgpu.md has the list of what was run. The driver's stand-in and
 its clients are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's own builds
 of them are for this machine alone. A user land of musl is one without glibc's loader.
 """

@@ -1,6 +1,6 @@
 """Nothing that the newest CUDA's headers have is unknown here: each call, version and place.
 
-When one fails after the pin of nvidia-cuda-runtime was raised, docs/libvgpu.md has what to do
+When one fails after the pin of nvidia-cuda-runtime was raised: native/libvgpu/README.md
 ("A new CUDA").
 """
 
@@ -77,7 +77,7 @@ def test_no_node_of_a_graph_is_unknown() -> None:
 def test_the_pages_name_the_cuda_that_was_looked_at() -> None:
     version = f"CUDA {cuda_version(headers()['cuda.h'])}"
     assert DOCUMENT.read_text().startswith(f"# What libvgpu does with every call of {version}\n")
-    assert version in (ROOT / "docs/libvgpu.md").read_text()
+    assert version in (ROOT / "native/libvgpu/README.md").read_text()
     assert version in (ROOT / "tests/native/data/driver-calls.txt").read_text()
 
 

@@ -1,4 +1,4 @@
-"""docs/security.md names the test of each row: they exist."""
+"""tests/attempts.md names the test of each row: they exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/security.md").read_text()
+PAGE = (ROOT / "tests/attempts.md").read_text()
 NAMED = re.compile(r"`(tests/[\w/.-]+\.py)(?:::(test_\w+))?`")
 
 
