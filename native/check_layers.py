@@ -73,7 +73,7 @@ def uses_by_symbol(units: dict[str, str], objects: Path) -> Uses:
 
 
 def add_includes(uses: Uses, sources: Path) -> None:
-    """Adds what the units use by including a header."""
+    """Add what the units use by including a header."""
     for file in sources.glob("*/*.[ch]"):
         unit = unit_of(sources, file)
         for header in re.findall(r'^#include "(\w+/\w+\.h)"', file.read_text(), re.MULTILINE):

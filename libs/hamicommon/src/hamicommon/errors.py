@@ -7,7 +7,8 @@
     - CapacityConflict  a card (or quota) could no longer hold the grant; carries which one
       . QuotaConflict   it was a namespace's quota; carries the amounts
   + Unschedulable       nothing fits; carries the reason for every node
-  + Unavailable         Postgres, Redis, NATS or the API server is away or too slow; retry later
+  + Unavailable         Postgres, Redis, NATS or the API server is unavailable or too slow; retry
+  later
     - Forbidden         the API server refuses who we are, or a policy refuses the change
 """
 
@@ -70,12 +71,12 @@ class Unschedulable(HamiError):
 
 
 class Unavailable(HamiError):
-    """A backend is away or too slow; nothing was changed, or the change is not known to us."""
+    """A backend is unavailable or too slow; nothing was changed, or the outcome is unknown."""
 
 
 class Forbidden(Unavailable):
     """401 or 403; nothing was changed.
 
-    To be tried again like any backend that is away: tokens are rotated, roles are repaired, and an
-    API server that has just started refuses everybody until it has read its roles.
+    To be retried like any backend that is unavailable: tokens are rotated, roles are repaired,
+    and an API server that has just started refuses everybody until it has read its roles.
     """

@@ -12,7 +12,7 @@ kill strikes once: its line is taken out of the file first, so that the restarte
     store.reserve.after=kill             # SIGKILL to this process
     pods.bind.after=error                # the call was made, its answer is lost
     lock.acquire.before=delay:2*3        # two seconds, the first three times
-    grants.granted.before=hang@1         # for ever, from the second time on
+    grants.granted.before=hang@1         # forever, from the second time on
     reports.handle.before=twice          # the call is made two times
     bus.publish.before=late:1*6          # answered at once, made a second later: the next overtake
     bus.publish_all.before=lose*3        # answered and never made; not for calls with a result
@@ -58,13 +58,13 @@ class Fault:
     seconds: float = 0.0
     """Duration of `delay` and `late`."""
     times: int | None = None
-    """How often; None: always."""
+    """Number of times; None: always."""
     skip: int = 0
-    """How many passes are left alone before."""
+    """Number of passes before the first fault."""
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """Reads faults, one a line; empty lines and `#` comments are passed over.
+    """Read faults, one a line; empty lines and `#` comments are passed over.
 
     Raises: InvalidRequest with the line that is malformed.
     """
@@ -102,7 +102,7 @@ class Faults:
     _passed: dict[str, int] = field(default_factory=dict)
 
     async def hit(self, point: str) -> Fault | None:
-        """Lets what is planned for the point happen.
+        """Let what is planned for the point happen.
 
         Returns the fault; `twice`, `late` and `lose` are for the caller to carry out.
         Raises: Unavailable for `error`.
@@ -142,7 +142,7 @@ class Faults:
             raise Unavailable(f"failpoint {fault.point}")
 
     def _taken_out(self, fault: Fault) -> bool:
-        """False when another process, at the same point in the same moment, was faster."""
+        """Remove the fault from the file. Return False if another process was faster."""
         with self.file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lines = self.file.read_text().splitlines()
@@ -237,7 +237,7 @@ class _Around:
 
 
 def _no_answer(args: Sequence[Any]) -> list[None] | None:
-    """Return the answer of a call without a result; one of a batch answers so for each part."""
+    """Return the result of a call without one; for a batch, one per part."""
     batch = args[0] if args else None
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return [None for _ in batch]

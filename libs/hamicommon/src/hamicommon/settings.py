@@ -19,7 +19,7 @@ _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
 
 
 def _whole_login(address: SecretStr) -> SecretStr:
-    """Refuses an address whose password ends it too early.
+    """Refuse an address whose password ends it too early.
 
     The rest would be taken for a port, a path or a host, and be repeated by any message that it
     can't be reached.

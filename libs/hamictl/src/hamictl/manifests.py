@@ -81,7 +81,7 @@ class Manifest:
 
 
 def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
-    """Reads YAML or JSON with one or more documents.
+    """Read YAML or JSON with one or more documents.
 
     Raises: InvalidRequest when it can't be parsed or an object has no kind or name.
     """
@@ -162,7 +162,7 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:
-    """Creates the pod; an existing one gets its labels and annotations; returns what was done.
+    """Create the pod; an existing one gets its labels and annotations; return what was done.
 
     Raises: Conflict where the existing one asks for something else, which only a new pod can.
     """

@@ -301,7 +301,7 @@ class SchedulerClient:
         return answer.text
 
     async def post(self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-        """Asks for something to be done; the decoded answer.
+        """Ask for something to be done; the decoded answer.
 
         Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """

@@ -1,4 +1,4 @@
-"""Which installation a command talks to: the running local system, else the environment's settings.
+"""Installation that a command talks to: the local system, otherwise the environment's.
 
 A local system counts only while its supervisor lives, so that a stale `.hami/` never answers for a
 real cluster.

@@ -239,7 +239,7 @@ def _checked(line: PodLine, where: str) -> PodLine:
 
 
 def _pod(line: PodLine, card_memory_mib: int) -> TracePod:
-    """Sum the pod up: its cards, and what it takes of each in the mean."""
+    """Sum the pod up: its cards, and what it takes of each on average."""
     sidecars: list[DeviceRequest] = []
     together: list[DeviceRequest] = []
     initial: list[list[DeviceRequest]] = []

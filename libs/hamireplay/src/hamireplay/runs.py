@@ -91,7 +91,7 @@ def as_it_was(
 ) -> tuple[float, Churned]:
     """Let the pods come and go at their own times.
 
-    Returns: percent of the cards that they asked for in the mean, and what became of them.
+    Returns: percent of the cards that they asked for on average, and what became of them.
     """
     policy = HostChoice.POLICY
     with _bar() as bar:

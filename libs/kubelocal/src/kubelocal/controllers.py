@@ -59,7 +59,7 @@ class WorkloadPlan:
 
 
 def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadPlan:
-    """Compares a workload with the pods that name it as their controller."""
+    """Compare a workload with the pods that name it as their controller."""
     if workload["metadata"].get("deletionTimestamp"):
         return WorkloadPlan()
     alive = [pod for pod in owned if _is_alive(pod)]
@@ -163,7 +163,7 @@ def _has_status(workload: Json, status: Mapping[str, int]) -> bool:
 
 logger = logging.getLogger(__name__)
 
-# A refused pod (quota, webhook) is tried again this much later; changes are acted on at once.
+# A refused pod (quota, webhook) is retried this much later; changes are acted on at once.
 RETRY_S = 5.0
 
 
@@ -185,7 +185,7 @@ class Controller:
         )
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Run until cancelled."""
         informers = [*self._workloads.values(), self._pods]
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
@@ -232,7 +232,7 @@ class Controller:
 
 
 async def serve(kubeconfig: Path) -> None:
-    """Opens the client and runs."""
+    """Open the client and run."""
     async with open_kube_api(kubeconfig) as api:
         await Controller(api).run()
 

@@ -77,7 +77,7 @@ class MetricsApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
-    """Runs while the block runs; a background task that dies ends the block.
+    """Run while the block runs; a background task that dies ends the block.
 
     Postgres and NATS may be away at the start and at any time. Raises: Unavailable when the
     address to listen on is taken, InvalidRequest for pages that all of a network could read.
@@ -209,7 +209,7 @@ def _loops(
     bus: Bus,
     instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
-    """Everything that goes on beside the requests."""
+    """Everything that continues beside the requests."""
     retention = UsageRetention(
         raw_days=settings.raw_retention_days,
         fine_days=settings.fine_retention_days,

@@ -79,12 +79,12 @@ class MetricsInstruments:
         self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
 
     def show_expiry(self, server: str, not_after: datetime | None) -> None:
-        """Shows when a server's certificate expires; None: it speaks no TLS."""
+        """Show when a server's certificate expires; None: it speaks no TLS."""
         self.certificates.show(ShownCertificate(server), not_after)
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]
     ) -> None:
-        """Lets two gauges read their value at each scrape."""
+        """Let two gauges read their value at each scrape."""
         self.snapshot_age.set_function(snapshot_age_s)
         self.bus_connected.set_function(lambda: float(bus_connected()))

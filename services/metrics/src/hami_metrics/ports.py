@@ -21,7 +21,7 @@ class UsageStore(Protocol):
     """Store of usage. Every method may raise Unavailable or Conflict and may be repeated."""
 
     async def write(self, samples: Sequence[Sample]) -> int:
-        """Stores what is not stored yet; returns how many were new."""
+        """Store what is not stored yet; return the number of new ones."""
 
     async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
         """Pods of that name with a grant on that node at some time since then."""
@@ -36,25 +36,25 @@ class UsageStore(Protocol):
         """(node, bucket start) where samples since then and their sums differ in number."""
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
-        """Makes room for the samples of the days to come (UTC) and drops those of earlier days.
+        """Make room for the samples of the days to come (UTC) and drop those of earlier days.
 
         Returns the days dropped.
         """
 
     async def sum_up_namespaces(self, now: datetime) -> int:
-        """Sums up what namespaces were granted and used, per hour and day; returns the hours."""
+        """Sum up what namespaces were granted and used, per hour and day; return the hours."""
 
     async def sum_up_capacity(self, now: datetime) -> int:
-        """Sums up what became of the cards' time and whose it was, per hour and day.
+        """Sum up what became of the cards' time and whose it was, per hour and day.
 
         Returns the hours.
         """
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
-        """Deletes those sums of earlier buckets; returns how many."""
+        """Delete those sums of earlier buckets; return their number."""
 
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
-        """Deletes those sums of earlier buckets; returns how many."""
+        """Delete those sums of earlier buckets; return their number."""
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
-        """Deletes rollups of earlier buckets; returns how many."""
+        """Delete rollups of earlier buckets; return their number."""

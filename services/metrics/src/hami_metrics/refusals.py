@@ -22,21 +22,21 @@ class RefusalStore(Protocol):
     """Store of refusals. Raises: Unavailable, Conflict."""
 
     async def write(self, refusal: AdmissionRefusal) -> bool:
-        """Counts it; False: it was counted before."""
+        """Store one refusal; False: it was stored before."""
 
     async def forget(self, before: datetime) -> int:
-        """Deletes those of before; returns how many rows."""
+        """Delete refusals before a time; return the number of rows."""
 
 
 class RefusalHistory:
-    """Refusals to rows."""
+    """Storing of refusals."""
 
     def __init__(self, store: RefusalStore, instruments: MetricsInstruments) -> None:
         self._store = store
         self._instruments = instruments
 
     async def ingest(self, body: bytes) -> None:
-        """Stores one; repeating it changes nothing.
+        """Store one refusal idempotently.
 
         Raises: InvalidRequest (dead letter), Unavailable (the bus delivers it again).
         """
@@ -50,5 +50,5 @@ class RefusalHistory:
         self._instruments.refusals.labels("stored" if new else "repeated").inc()
 
     async def keep(self, days: int, *, now: datetime) -> int:
-        """Deletes what is older than `days`; 0 keeps all. Returns how many rows."""
+        """Delete what is older than `days`; 0 keeps all. Returns how many rows."""
         return await self._store.forget(now - timedelta(days=days)) if days else 0

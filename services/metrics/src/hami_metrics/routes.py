@@ -52,7 +52,7 @@ def create_app(
         except HamiError as exc:
             raise HTTPException(_status(exc), str(exc)) from exc
 
-    # Rendering 40 000 series takes a fifth of a second: in a thread, so that reports go on.
+    # Rendering 40 000 series takes a fifth of a second: in a thread, so that reports continue.
     @app.get("/metrics", dependencies=[Depends(may_scrape)])
     def metrics(request: Request) -> Response:
         text, media_type = exposition(registry, request.headers.get("accept", ""))

@@ -1,9 +1,9 @@
 """The use cases: store a usage report, sum up finished buckets, keep the days, read the ledger.
 
-A report is acknowledged on the bus only when Postgres has it, so while Postgres is away the stream
-itself is the buffer (bounded by its age and size); the agents' numbering shows what it lost.
-Reports that came together are one write. The sums are made from what is stored, so a crash between
-both only means summing up again.
+A report is acknowledged on the bus only when Postgres has it, so while Postgres is unavailable
+the stream itself is the buffer (bounded by its age and size); the agents' numbering shows what it
+lost. Reports that came together are one write. The sums are made from what is stored, so a crash
+between both only means summing up again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class UsageHistory:
         self._caught_up = False
 
     async def ingest(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Stores the reports that came together; repeating one changes nothing.
+        """Store the reports that came together; repeating one changes nothing.
 
         For each None, or why it is not stored: InvalidRequest (dead letter), Unavailable (the bus
         delivers it again). One that Postgres does not take keeps no other from being stored. A node
@@ -156,7 +156,7 @@ class UsageHistory:
         return pods - await self._store.granted(pods, self._clock() - CATCH_UP)
 
     async def sum_up(self) -> int:
-        """Sums up every finished bucket that has new samples; returns how many.
+        """Sum up every finished bucket that has new samples; return their number.
 
         Raises: Unavailable; what was not summed up stays to be done.
         """
@@ -211,7 +211,7 @@ class UsageRetention:
 
 
 async def keep_days(store: UsageStore, retention: UsageRetention, *, now: datetime) -> list[date]:
-    """Makes room for the days to come, forgets what is too old; returns the raw days dropped.
+    """Make room for the days to come, forget what is too old; return the raw days dropped.
 
     Raises: Unavailable, Conflict.
     """
@@ -238,7 +238,7 @@ class LedgerFigures:
         self._read_at: datetime | None = None
 
     async def refresh(self) -> None:
-        """Reads the ledger. Raises: Unavailable; the last reading stays until it is stale."""
+        """Read the ledger. Raises: Unavailable; the last reading stays until it is stale."""
         self._snapshot = await self._ledger.snapshot()
         self._read_at = self._clock()
 

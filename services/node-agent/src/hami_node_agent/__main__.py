@@ -55,7 +55,7 @@ def first(group: BaseExceptionGroup[HamiError]) -> BaseException:
 
 
 async def _run(arguments: Sequence[str], start: Configured) -> None:
-    """Runs agents one after the other: a new one for every new configuration."""
+    """Run agents one after the other: a new one for every new configuration."""
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
     now: Configured | None = start

@@ -15,7 +15,7 @@ from hami_scheduler.settings import Settings
 
 
 def main() -> None:
-    """Runs the service until it gets a signal to stop."""
+    """Run the service until it gets a signal to stop."""
     try:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:

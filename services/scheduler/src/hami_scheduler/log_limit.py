@@ -29,7 +29,7 @@ class LogLimit:
         self._left_out: LRUCache[PodUid, int] = LRUCache(MAX_KEYS)
 
     def take(self, uid: PodUid, text: str) -> int | None:
-        """Take one line of the pod.
+        """Count one line about the pod.
 
         Returns: how many lines of the pod were left out since its last one; None: so is this one.
         """

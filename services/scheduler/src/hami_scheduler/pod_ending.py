@@ -1,4 +1,4 @@
-"""End a pod that must not go on, so that its controller makes another.
+"""End a pod that must not continue, so that its controller makes another.
 
 The pod is read again and deleted; one that runs gets the condition `DisruptionTarget` with the
 reason before. It is not evicted: a disruption budget is the tenant's own object, and would keep its

@@ -49,7 +49,7 @@ class WebhookApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
-    """Serves while the block runs; a background task that dies ends the block.
+    """Serve while the block runs; a background task that dies ends the block.
 
     Raises: InvalidRequest (device configuration, certificate), Unavailable (address taken).
     """

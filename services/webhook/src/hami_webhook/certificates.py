@@ -90,7 +90,7 @@ def run_once(
 
 
 async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Brings authority, bundle and the certificates up to date, in this order.
+    """Bring authority, bundle and the certificates up to date, in this order.
 
     Raises: Unavailable, Forbidden, Conflict (another job was faster; the next run finds it done).
     """
@@ -112,7 +112,7 @@ async def make_authority(api: KubeApi, settings: RenewalSettings, now: datetime)
 
 
 async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Makes and renews authority and certificates, and lets the API server trust the webhook.
+    """Make and renew authority and certificates, and let the API server trust the webhook.
 
     Raises: as `renew`.
     """
@@ -235,7 +235,7 @@ async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> No
 
 
 async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> None:
-    """Lets the store's pods be replaced when its certificate is another one than is noted."""
+    """Let the store's pods be replaced when its certificate is another one than is noted."""
     path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{store}"
     held = await _read(api, namespace, secret)
     try:
@@ -270,7 +270,7 @@ async def _write(
     *,
     issuer: x509.Certificate | None = None,
 ) -> None:
-    """Creates the Secret, or replaces the very version that was read."""
+    """Create the Secret, or replace the very version that was read."""
     collection = f"/api/v1/namespaces/{namespace}/secrets"
     key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     held = {_CERTIFICATE: _pem([pair.certificate]), _KEY: key}

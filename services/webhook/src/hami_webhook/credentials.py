@@ -70,7 +70,7 @@ def main() -> None:
 
 
 async def create(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Makes what is missing, in an order in which a killed run is finished by the next.
+    """Make what is missing, in an order in which a killed run is finished by the next.
 
     Raises: InvalidRequest (a cluster that is too old, or got manifests for a newer one; a key that
     can't be read), Unavailable, Forbidden, Conflict (another run was faster every time).
@@ -133,7 +133,7 @@ def check_version(version: Json, failure_policies: list[str]) -> None:
     """Whether this API server can take the manifests that were applied.
 
     An older one drops what it does not know in silence, and a webhook without `matchConditions`
-    that fails closed would refuse every pod of the cluster whenever it is away.
+    that fails closed would refuse every pod of the cluster whenever it is unavailable.
 
     Raises: InvalidRequest with the manifests to apply instead.
     """

@@ -1,4 +1,4 @@
-"""Publishes refusals on the bus, beside the answers, from a bounded queue; overflow is counted.
+"""Publish refusals on the bus in the background, from a bounded queue; overflow is counted.
 
 A refused pod is no object, so no Kubernetes event can belong to it; its owner (a ReplicaSet) gets
 the API server's own. `hami.events.v1.admission.refused` is for everybody else.
@@ -23,7 +23,7 @@ from hami_webhook.review import AdmissionReview
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 256
-"""A controller that makes a refused pod again and again must not fill our memory."""
+"""A controller that makes a refused pod repeatedly must not fill our memory."""
 MAX_GROUPS = 16
 """Groups of a user that are kept; a login of a large company may have hundreds."""
 
@@ -55,7 +55,7 @@ def refusal_of(
 
 
 def _controller(metadata: Json) -> Json:
-    """The owner that creates the pods; else the first one."""
+    """The owner that creates the pods; otherwise the first one."""
     owners = metadata.get("ownerReferences")
     listed = owners if isinstance(owners, list) else []
     found = [owner for owner in listed if isinstance(owner, dict)]
@@ -68,7 +68,7 @@ def _object(value: object) -> Json:
 
 
 class RefusalPublisher:
-    """Takes refusals at once and publishes them in order."""
+    """Publisher of refusals, in order, from a queue."""
 
     def __init__(self, instruments: WebhookInstruments) -> None:
         self._instruments = instruments
@@ -77,14 +77,14 @@ class RefusalPublisher:
         self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MAX_WAITING)
 
     def take(self, refusal: AdmissionRefused) -> None:
-        """Notes one; never waits."""
+        """Enqueue one refusal without waiting."""
         try:
             self._waiting.put_nowait(refusal)
         except asyncio.QueueFull:
             self._instruments.events_dropped.inc()
 
     async def run(self, bus: Bus) -> None:
-        """Publishes until cancelled; what the bus does not take is dropped and counted."""
+        """Publish until cancelled; what the bus does not take is dropped and counted."""
         while True:
             refusal = await self._waiting.get()
             try:

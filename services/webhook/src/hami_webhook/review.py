@@ -89,7 +89,7 @@ _reviews = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
-    """Decodes a review of a pod, or of the ephemeral containers of one; or of a ResourceQuota.
+    """Decode a review of a pod, or of the ephemeral containers of one; or of a ResourceQuota.
 
     Raises: MalformedReview with one sentence: what was found and what would be right.
     """

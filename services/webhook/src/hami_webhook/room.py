@@ -1,8 +1,8 @@
 """The cluster's idle cards, asked in a thread of their own.
 
-Admission waits for an answer for `ROOM_TIMEOUT_S` and goes on without one: whether a pod could ever
-fit is advice, and what it costs grows with the pod and the cluster. The thread owns the cards, so
-nothing locks them.
+Admission waits for an answer for `ROOM_TIMEOUT_S` and continues without one: whether a pod could
+ever fit is advice, and what it costs grows with the pod and the cluster. The thread owns the
+cards, so nothing locks them.
 """
 
 from __future__ import annotations

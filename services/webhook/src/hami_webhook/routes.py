@@ -4,7 +4,7 @@
 `/metrics` (TLS and plain).
 
 A body that is no review gets 400 and one sentence; where its uid is known, the answer is a review,
-because the API server shows only those to the user. The story goes on in `service.py`.
+because the API server shows only those to the user. The story continues in `service.py`.
 """
 
 from __future__ import annotations

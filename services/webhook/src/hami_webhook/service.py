@@ -2,7 +2,7 @@
 
 What happens to a pod is decided by one pure function (`hamicommon.admission.mutation.mutate`,
 handed in by `bootstrap.py`). Here the pod's trace begins: the span's `traceparent` goes into the
-annotation `hami.io/traceparent`, from which scheduler and node-agent go on.
+annotation `hami.io/traceparent`, from which scheduler and node-agent continue.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ReviewService:
         return outcome.answer
 
     def count_malformed(self, message: str) -> None:
-        """Notes a body that was no review."""
+        """Note a body that was no review."""
         self._instruments.count("malformed", "no-review")
         logger.warning("Refused a malformed review", extra={"error": message})
 

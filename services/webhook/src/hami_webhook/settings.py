@@ -142,11 +142,11 @@ class RenewalSettings(BaseSettings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By which the API server and probes call the webhook."""
+        """DNS names by which the API server and probes call the webhook."""
         return self.names_of(self.service)
 
     def names_of(self, service: str) -> tuple[str, ...]:
-        """By which a Service is called inside the cluster, and by its own probes."""
+        """DNS names by which a Service is called inside the cluster and by its probes."""
         inside = f"{service}.{self.namespace}"
         return (f"{inside}.svc", f"{inside}.svc.cluster.local", inside, service, "localhost")
 

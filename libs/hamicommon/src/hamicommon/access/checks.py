@@ -19,7 +19,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 
 # A role that was taken away, or a token that was revoked, is good for so long at most.
 ALLOWED_S = 30.0
-# Short, because a caller who is refused asks an administrator and tries again.
+# Short, because a caller who is refused asks an administrator and retries.
 REFUSED_S = 5.0
 # Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
 MAX_ANSWERS = 1024

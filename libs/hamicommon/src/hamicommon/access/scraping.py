@@ -13,5 +13,5 @@ SCRAPE = Right(verb="get", path="/metrics", role="hami-scraper")
 
 
 def scrape_access(api: KubeApi, *, audience: str) -> Access:
-    """Asks that API server; `audience` of the tokens, empty: the server's own."""
+    """Ask that API server; `audience` of the tokens, empty: the server's own."""
     return Access(KubernetesAccessReviews(api, audience=audience))

@@ -20,7 +20,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
-    """Lets every vendor edit every container; True when one of them asks for a card.
+    """Let every vendor edit every container; True when one of them asks for a card.
 
     The strings are warnings for the user.
 
@@ -39,7 +39,7 @@ def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
 
 
 def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tuple[str, ...]:
-    """Turns the pod's limits into a claim, where it wants that; warnings if they stay limits.
+    """Turn the pod's limits into a claim, where it wants that; warnings if they stay limits.
 
     `pod` may be edited; `request` is what it asks for, None: nothing.
     """

@@ -63,7 +63,7 @@ class IdleCards:
         devices: Sequence[GpuDevice],
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Takes over a node's cards.
+        """Take over a node's cards.
 
         One that is unhealthy now may be healthy when the pod comes to the scheduler, so all count
         as healthy.
@@ -87,7 +87,7 @@ class IdleCards:
         self._view.set_node(node, states, pair_scores=pair_scores)
 
     def remove_node(self, node: NodeName) -> None:
-        """Forgets a node, if it is known."""
+        """Forget a node, if it is known."""
         self._answers.clear()
         self._kinds = None
         if self._shapes.pop(node, None) is None:

@@ -53,7 +53,7 @@ MAX_WARNING_LENGTH = 1024
 def mutate(
     pod: Json, rules: AdmissionRules, about: AdmissionCircumstances = ANY
 ) -> AdmissionResult:
-    """Judges a pod that is being created, or that gets ephemeral containers (`about.before`).
+    """Judge a pod that is being created, or that gets ephemeral containers (`about.before`).
 
     Doing it again on the patched pod changes nothing more.
     """
@@ -85,7 +85,7 @@ def room_for(request: PodRequest, known: Knowledge) -> Room:
 
 
 def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> AdmissionResult | None:
-    """The verdict where the pod is not being created by a user; else None."""
+    """The verdict where the pod is not being created by a user; otherwise None."""
     if about.by_node and _is_mirror(pod):
         return AdmissionResult(allowed=True, reason="mirror-pod", message=MIRRORED)
     containers = _count_containers(pod)

@@ -19,7 +19,7 @@ def diff(before: Any, after: Any, path: str = "") -> list[Operation]:
 
 
 def _compare(before: Any, after: Any, path: str, found: list[Operation]) -> None:
-    """Appends to `found`; what both share is not looked into."""
+    """Append to `found`; what both share is not looked into."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):

@@ -3,7 +3,7 @@
 In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
 the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
 differ in their names, volumes and mounts (`cache.py` relies on it), of which only those count that
-undo slices (`tampering/`). `mutation.py` goes on.
+undo slices (`tampering/`). `mutation.py` continues.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _relevant(container: Any, guard: Guard, hosts: Container[str]) -> Any:
 
 
 def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Look:
-    """Judges what `relevant` left of a pod that is being created.
+    """Judge what `relevant` left of a pod that is being created.
 
     `standing`: what its namespace may do.
     """

@@ -55,7 +55,8 @@ IGNORE_LABEL = "hami.io/webhook"
 IGNORE_VALUE = "ignore"
 ANNOTATION_PREFIX = "hami.io/"
 
-# Our answer takes milliseconds; longer than this means that we are away, and a user waits for it.
+# Our answer takes milliseconds; longer than this means that we are unavailable, and a user waits
+# for it.
 TIMEOUT_S = 5
 
 SYSTEM_NAMESPACES = ("hami-system", "kube-node-lease", "kube-public", "kube-system")
@@ -85,7 +86,7 @@ class WebhookRegistration:
     """False for API servers before 1.28; then `failure_policy` must be `Ignore`."""
     every_pod: bool = False
     """Pods that ask for nothing of ours are changed too (`overwriteEnv`, a core policy), so all of
-    them come to us; else only those that name something of our vendors' domains."""
+    them come to us; otherwise only those that name something of our vendors' domains."""
     guarded_variables: tuple[str, ...] = ()
     """Variables that concern us in pods that ask for nothing of ours, too."""
     request_folders: tuple[str, ...] = ()

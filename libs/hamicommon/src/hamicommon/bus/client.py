@@ -1,7 +1,8 @@
 """The bus as the services see it: publish, consume, ask, answer; NATS stays behind this folder.
 
-The trace context travels in the headers. While the server is away `publish` raises Unavailable at
-once, `connected` is False, and consumers (`consumer`) go on by themselves when it is back.
+The trace context travels in the headers. While the server is unavailable `publish` raises
+Unavailable at once, `connected` is False, and consumers (`consumer`) continue by themselves when
+it is back.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Bus:
 
     @property
     def connected_for_s(self) -> float:
-        """Seconds since the connection was last (re)made; 0 while it is away."""
+        """Seconds since the connection was last (re)made; 0 while it is unavailable."""
         if not self.connected or self._up_since is None:
             return 0.0
         return time.monotonic() - self._up_since
@@ -139,7 +140,7 @@ class Bus:
         message_id: str,
         timeout_s: float = PUBLISH_TIMEOUT_S,
     ) -> None:
-        """Stores the payload in its stream; the server drops a repeated `message_id`.
+        """Store the payload in its stream; the server drops a repeated `message_id`.
 
         Raises: Unavailable when it is not known to be stored.
         """
@@ -156,7 +157,7 @@ class Bus:
     async def publish_all(
         self, messages: Sequence[Outgoing], *, timeout_s: float = PUBLISH_TIMEOUT_S
     ) -> list[Unavailable | None]:
-        """Stores many messages, sent together; for each None, or why it may not be stored."""
+        """Store many messages, sent together; for each None, or why it may not be stored."""
         if not self.connected:
             return [Unavailable("NATS is not connected")] * len(messages)
         return await store_all(self._js, messages, timeout_s=timeout_s)
@@ -164,10 +165,10 @@ class Bus:
     async def request(
         self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
-        """Asks and returns the reply's body; a payload of bytes goes out as it is.
+        """Ask and return the reply's body; a payload of bytes goes out as it is.
 
-        Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is away or
-        the answer takes too long.
+        Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is
+        unavailable or the answer takes too long.
         """
         if not self.connected:
             raise Unavailable("NATS is not connected")
@@ -184,7 +185,7 @@ class Bus:
         return bytes(reply.data)
 
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
-        """Answers requests on `subject` until cancelled; replicas in one `queue` share them.
+        """Answer requests on `subject` until cancelled; replicas in one `queue` share them.
 
         Requests that arrived by then are still answered. A later one fails at once with "no
         responders", where silence would mean that nothing is known. A question whose answer would
@@ -216,13 +217,13 @@ class Bus:
                     await self._client.flush()
 
     async def follow(self, subjects: Sequence[str], handle: Handler, *, queue: str = "") -> None:
-        """Calls `handle` for each message on them from now on, at most once, until cancelled.
+        """Call `handle` for each message on them from now on, at most once, until cancelled.
 
         Followers in one `queue` share the messages.
 
         For caches that can do without one: nothing is stored, acknowledged or delivered again, and
-        what passes while the connection is away is missed. With `echo=False` the messages of this
-        connection are left out.
+        what passes while the connection is unavailable is missed. With `echo=False` the messages
+        of this connection are left out.
         """
 
         async def on_message(raw: Msg) -> None:
@@ -246,7 +247,7 @@ class Bus:
                     await subscription.unsubscribe()
 
     async def settle_deliveries(self, queue: str) -> None:
-        """Acknowledges for the readers of deliveries what they settled, until cancelled.
+        """Acknowledge for the readers of deliveries what they settled, until cancelled.
 
         Replicas in one `queue` share the work; a reader has no right to do it.
         """
@@ -258,11 +259,11 @@ class Bus:
         await self.follow([SETTLED_SUBJECTS], on_settled, queue=queue)
 
     async def serve_feeds(self, queue: str) -> None:
-        """Opens the feeds that the webhook asks for, until cancelled."""
+        """Open the feeds that the webhook asks for, until cancelled."""
         await self.serve(FEEDS_SUBJECT, queue, Feeds(self._js).respond)
 
     async def follow_feed(self, feed: FeedKind, handle: Handler) -> None:
-        """Calls `handle` for the newest message of each subject, and for each one to come.
+        """Call `handle` for the newest message of each subject, and for each one to come.
 
         Until cancelled or closed. Everything comes again after a message was missed, and on each
         connection. A message that `handle` fails on is logged and passed over.
@@ -294,9 +295,10 @@ class Bus:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def consume(self, what: Subscription | Delivery, handle: Handler) -> None:
-        """Calls `handle` for every message, in order, until cancelled or the bus is closed.
+        """Call `handle` for every message, in order, until cancelled or the bus is closed.
 
-        It waits for a stream or a delivery that is not there yet, and for a server that is away.
+        It waits for a stream or a delivery that is not there yet, and for a server that is
+        unavailable.
         """
         await self._consume(what, handle=handle)
 
@@ -338,10 +340,10 @@ class Bus:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:
-        """Leaves the server; what consumes ends, without having been cancelled too."""
+        """Leave the server; what consumes ends, without having been cancelled too."""
         self._closed = True
         await self.streams.close()
-        # A server that stopped reading would keep the last writes waiting for ever. AttributeError:
+        # A server that stopped reading would keep the last writes waiting forever. AttributeError:
         # the client writes what it still has to a TLS connection that is gone.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):

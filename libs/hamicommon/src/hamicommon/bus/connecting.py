@@ -36,7 +36,7 @@ _LOST = (OSError, nats.errors.UnexpectedEOF, nats.errors.StaleConnectionError)
 async def open_bus(
     settings: NatsSettings, name: str, *, owns_streams: bool = False, echo: bool = True
 ) -> AsyncIterator[Bus]:
-    """Connects as `name`, in the background while the server is away.
+    """Connect as `name`, in the background while the server is unavailable.
 
     `owns_streams` makes the streams on every connect; agents have no right to. Without `echo` the
     server keeps this connection's messages from its own `follow` and `serve` (not from `consume`).
@@ -89,7 +89,7 @@ async def open_bus(
                         begun = True
                     else:
                         # The server closed the connection before its first answer (a login that
-                        # was refused, or that nobody could be asked about). The client goes on by
+                        # was refused, or that nobody could be asked about). The client continues by
                         # itself, or is closed soon; a second call beside its own attempts would
                         # end in a connection without the subscriptions.
                         await asyncio.sleep(RETRY_DELAY_S)

@@ -173,7 +173,7 @@ class Consumer:
         with contextlib.suppress(TimeoutError):
             messages = await pull.next()
         if not messages:
-            # Nothing new, or the consumer is gone: an unknown one must be made again.
+            # Nothing new, or the consumer is gone: an unknown one must be recreated.
             await self._js.consumer_info(what.stream, what.consumer)
         return messages
 

@@ -72,7 +72,7 @@ async def bury(
     traceparent: str,
     timeout_s: float,
 ) -> None:
-    """Stores a letter. Raises: nats.errors.Error or TimeoutError when it is not known to be."""
+    """Store a letter. Raises: nats.errors.Error or TimeoutError when it is not known to be."""
     headers = {
         SUBJECT_HEADER: subject,
         CONSUMER_HEADER: consumer,
@@ -111,7 +111,7 @@ class DeadLetters:
         return letters
 
     async def send_again(self, sequence: int) -> DeadLetter:
-        """Publishes the letter where it came from, and takes it out of the dead letters.
+        """Publish the letter where it came from, and take it out of the dead letters.
 
         Handlers are idempotent: one that is sent again and fails to go is no harm.
         Raises: NotFound when there is no such letter, InvalidRequest when the user that buried it

@@ -103,10 +103,10 @@ def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
 
 
 async def ensure(js: JetStreamContext, delivery: Delivery) -> None:
-    """Makes the consumer, or brings it up to date, and deletes the one that it replaces.
+    """Make the consumer, or bring it up to date, and delete the one that it replaces.
 
     It starts after what the replaced one has acknowledged without a gap. A replaced one from which
-    somebody still pulls stays until the next call: deleted, it would be made again from the start.
+    somebody still pulls stays until the next call: deleted, it would be recreated from the start.
 
     Raises: nats.errors.Error, OSError, TimeoutError.
     """
@@ -157,7 +157,7 @@ class Push:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Push]:
-        """Listens; at the end, what came and was not handed over is left to the other readers."""
+        """Listen; at the end, what came and was not handed over is left to the other readers."""
         await self._subscribe()
         try:
             yield self
@@ -191,7 +191,7 @@ class Push:
             await self._subscription.unsubscribe()
 
     async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
-        """Reports what became of messages, at most once: one that is not heard of comes again."""
+        """Report what became of messages, at most once: one that is not heard of comes again."""
         for first in range(0, len(outcomes), MAX_SETTLED):
             some = outcomes[first : first + MAX_SETTLED]
             body = Settled(messages=tuple((message.reply, outcome) for message, outcome in some))

@@ -63,7 +63,7 @@ class Feeds:
         self._js = js
 
     async def respond(self, subject: str, body: bytes) -> FeedOpened:
-        """Makes the consumer. Raises: InvalidRequest, Unavailable."""
+        """Make the consumer. Raises: InvalidRequest, Unavailable."""
         request = read(FeedRequest, body, "question for a feed")
         inboxes = asker_inboxes(subject)
         if not re.fullmatch(re.escape(inboxes) + "[A-Za-z0-9]+", request.inbox):
@@ -94,7 +94,7 @@ async def read_feed(
     ask: Callable[[str, FeedRequest], Awaitable[bytes]],
     on_message: Callable[[], object],
 ) -> None:
-    """Opens the feed and takes its messages in order.
+    """Open the feed and take its messages in order.
 
     Raises: Unavailable, nats.errors.Error or OSError when it must be opened again, because a
     message was missed or the server is silent.

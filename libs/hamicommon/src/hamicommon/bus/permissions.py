@@ -97,7 +97,7 @@ def scheduler_permissions() -> Permissions:
 
 
 def metrics_permissions() -> Permissions:
-    """Reads usage and refusals that the scheduler has delivered to it."""
+    """Read usage and refusals that the scheduler has delivered to it."""
     return Permissions(
         publish=tuple(
             allowed
@@ -115,7 +115,7 @@ def metrics_permissions() -> Permissions:
 
 
 def webhook_permissions() -> Permissions:
-    """Asks for what is known of the cluster, and publishes refusals."""
+    """Ask for what is known of the cluster, and publish refusals."""
     return Permissions(
         publish=(FEEDS_SUBJECT, events.ADMISSION_REFUSED_SUBJECT),
         subscribe=(f"{inbox_prefix(WEBHOOK_USER)}.>",),

@@ -2,7 +2,7 @@
 
 Why not nats-py's `publish_async` (2.16), which needs 30 us of CPU per message in batches of 256
 where this needs 42: it has room for 4000 messages in flight and never frees the place of one that
-the client itself refuses (too large, connection just lost). After 4000 of these it waits for ever,
+the client itself refuses (too large, connection just lost). After 4000 of these it waits forever,
 and with it the relay of the outbox and the transaction that holds its rows.
 """
 
@@ -30,7 +30,7 @@ class Outgoing:
 
 
 async def store(js: JetStreamContext, message: Outgoing, *, timeout_s: float) -> None:
-    """Stores the message in the stream of its subject.
+    """Store the message in the stream of its subject.
 
     Raises: Unavailable when it is not known to be stored.
     """
@@ -46,7 +46,7 @@ async def store(js: JetStreamContext, message: Outgoing, *, timeout_s: float) ->
 async def store_all(
     js: JetStreamContext, messages: Sequence[Outgoing], *, timeout_s: float
 ) -> list[Unavailable | None]:
-    """Sends the messages in order without waiting in between.
+    """Send the messages in order without waiting in between.
 
     Returns: for each message None, or why it is not known to be stored.
     """

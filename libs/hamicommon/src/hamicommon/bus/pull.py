@@ -65,7 +65,7 @@ class Pull:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Pull]:
-        """Listens; at the end, what came and was not handed over goes back to the stream."""
+        """Listen; at the end, what came and was not handed over goes back to the stream."""
         subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
         try:
             yield self
@@ -95,7 +95,7 @@ class Pull:
         return messages
 
     async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
-        """Reports what became of messages; one that the server does not hear of comes again."""
+        """Report what became of messages; one that the server does not hear of comes again."""
         for message, outcome in outcomes:
             await self._client.publish(message.reply, ACKNOWLEDGEMENTS[outcome])
 

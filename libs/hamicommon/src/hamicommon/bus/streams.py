@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _MIN_RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
 _INTERVAL_S = 20.0
-"""A stream that somebody deleted is made again within this."""
+"""A stream that somebody deleted is recreated within this."""
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 1024 * 1024
@@ -77,7 +77,7 @@ STREAMS = (
         max_bytes=256 * _MIB,
         per_subject=1,
     ),
-    # An agent that was away longer than this asks for the snapshot.
+    # An agent that was unavailable longer than this asks for the snapshot.
     _stream(events.GRANTS_STREAM, "hami.grants.v1.*", max_age_s=_HOUR_S, max_bytes=256 * _MIB),
     _stream(events.REPORTS_STREAM, "hami.reports.v1.*", max_age_s=_DAY_S, max_bytes=256 * _MIB),
     _stream(events.USAGE_STREAM, "hami.usage.v1.*", max_age_s=_HOUR_S, max_bytes=512 * _MIB),
@@ -116,16 +116,16 @@ class StreamKeeper:
         others are unaffected."""
 
     async def check(self) -> None:
-        """Creates what is missing and brings limits up to date, now and every minute.
+        """Create what is missing and bring limits up to date, now and every minute.
 
-        What fails is tried again sooner.
+        What fails is retried sooner.
         """
         await self.close()
         await self._check()
         self._again = asyncio.create_task(self._check_again(), name="nats-streams")
 
     async def close(self) -> None:
-        """Ends the checks."""
+        """End the checks."""
         if self._again is not None:
             await end([self._again])
 

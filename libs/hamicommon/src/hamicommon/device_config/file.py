@@ -61,7 +61,7 @@ _OF_NVIDIAS_PLUGIN = frozenset({"version", "flags", "resources", "sharing", "ime
 
 
 def load(path: Path | None) -> DeviceConfig:
-    """Reads the file; None gives the defaults.
+    """Read the file; None gives the defaults.
 
     Raises: InvalidRequest that names the file, and the key when one is wrong.
     """

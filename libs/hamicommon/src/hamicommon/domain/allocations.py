@@ -264,7 +264,7 @@ class Allocation:
     """Annotations that the cards' vendors write on the pod, made when the cards were reserved."""
     origin: Origin = Origin.SCHEDULED
     has_agent: bool = True
-    """Whether its node runs our agent; else annotations carry the grant, and its state back."""
+    """Whether its node runs our agent; otherwise annotations carry the grant and its state."""
 
     @property
     def live(self) -> bool:

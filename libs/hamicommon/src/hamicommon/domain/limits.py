@@ -1,4 +1,4 @@
-"""Whether a container keeps to what it was granted, as its node sees it from outside.
+"""State of a container's limits, as its node sees it from outside.
 
 `hami_node_agent/enforcement` decides it from what the driver reports of each process; the scheduler
 keeps the history (`limit_periods`). Listed from the best to the worst.
@@ -23,12 +23,12 @@ class LimitState(StrEnum):
 
     @property
     def severity(self) -> int:
-        """0 is good, 3 the worst."""
+        """Severity from 0 (good) to 3 (worst)."""
         return _SEVERITY[self]
 
     @property
     def violates(self) -> bool:
-        """Whether the container does what it may not; never on what is not known."""
+        """Whether the container violates its limits; False if that is unknown."""
         return self in (LimitState.BYPASSED, LimitState.EXCEEDED)
 
 

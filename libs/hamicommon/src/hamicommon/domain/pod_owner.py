@@ -1,4 +1,4 @@
-"""The owner of a pod: kept with each of its grants, for people who ask later."""
+"""The owner of a pod, kept with each of its grants."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _slices(request: PodRequest) -> tuple[tuple[SliceShape, ...], tuple[int | No
     for position, role, wanted in found:
         if role != "init":
             numbers[position] = len(slices)
-            # A sidecar starts before the init containers behind it, and goes on.
+            # A sidecar starts before the init containers behind it, and continues.
             if role == "app":
                 shared.setdefault(wanted, len(slices))
             slices.append(wanted)

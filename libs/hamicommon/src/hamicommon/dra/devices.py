@@ -37,7 +37,7 @@ def device_of(card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int
     """The card as an entry of a ResourceSlice, with what of it may go to claims.
 
     `memory_mib`, `core_percent` and `slots` are what pods by the device plugin leave of it; a card
-    with nothing left stays in the slice, with a taint, because claims on it go on.
+    with nothing left stays in the slice, with a taint, because claims on it continue.
     """
     full = min(memory_mib, slots) < 1
     taints = [] if card.healthy else [_taint(UNHEALTHY_TAINT, card.health_reason)]

@@ -105,7 +105,7 @@ class AllocationEvent(Payload):
 
 
 class DeviceHealthEvent(Payload):
-    """A card became healthy or sick."""
+    """A card became healthy or unhealthy."""
 
     event_id: int
     node: str

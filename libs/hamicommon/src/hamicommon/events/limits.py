@@ -42,7 +42,8 @@ class LimitFinding(BaseModel):
     peak_mib: Amount = 0
     granted_mib: Amount = 0
     violating: bool = False
-    """The last look found it so too; else its state only lasts until it was well for a while."""
+    """The last look found it so too; otherwise its state only lasts until it was well for a
+    while."""
     reason: str = Field(default="", max_length=512)
 
 

@@ -1,4 +1,4 @@
-"""Streams and subjects: where each thing goes on the bus."""
+"""Streams and subjects: where each message goes on the bus."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Usage(NodePayload):
     containers: tuple[ContainerSample, ...] = Field(max_length=MAX_SAMPLES)
     """Containers that are new or changed, like `devices`."""
     unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
-    """Runs of equal samples that ended with this report; those that go on are not in it yet."""
+    """Runs of equal samples that ended with this report; those that continue are not in it yet."""
     earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
     """The moments of the rounds that `unchanged` is about, ascending."""
 

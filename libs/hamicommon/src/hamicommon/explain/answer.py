@@ -317,7 +317,7 @@ class Explanation:
     trace_id: str = ""
     candidates: int | None = None
     retry: str = ""
-    """When and by whom a waiting pod is tried again."""
+    """When and by whom a waiting pod is retried."""
     wait_end: str = ""
     """How a refused pod's wait ended: `deleted`, `gone` (deleted while no scheduler watched),
     `bound` or `finished`; empty while it waits."""

@@ -62,7 +62,7 @@ class Moment:
 
 
 class MomentEncoder:
-    """Encodes moments; what is as it was the last time is not encoded again. Not thread safe."""
+    """Encoder of moments that reuses unchanged parts. Not thread safe."""
 
     def __init__(self) -> None:
         self._cards: dict[NodeName, tuple[tuple[GpuDevice, ...], bytes]] = {}
@@ -249,13 +249,13 @@ class DecisionRecord:
     parts: Mapping[NodeName, StrandedParts] = field(default_factory=dict)
     """Parts of these scores, under the node policy `fragmentation`."""
     fitting: int = 0
-    """How many nodes fitted."""
+    """Number of nodes that fitted."""
     quota: QuotaShort | None = None
     view: ClusterView | None = None
     """The cards it was decided on, of the nodes that were kept; None when none were."""
     decided_at: datetime
     detail_at: datetime
-    """When the repetition whose cards are kept was decided."""
+    """Time of the repetition whose cards are kept."""
     last_at: datetime
     repeat_count: int
     view_version: int

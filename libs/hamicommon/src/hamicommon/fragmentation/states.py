@@ -54,7 +54,7 @@ class States:
 
     @property
     def idle(self) -> Int:
-        """(states, places): 1 where nobody has a slice of the card, else 0."""
+        """(states, places): 1 where nobody has a slice of the card, otherwise 0."""
         idle: Int = self.cards[3]
         return idle
 
@@ -157,7 +157,7 @@ class StatesAfter(NamedTuple):
 def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> StatesAfter:
     """Find the outcomes of `count` cards of every row; `now` has the CPU that is left after it.
 
-    One slice may go on any card where it fits: of cards that are alike only the last is asked.
+    One slice may continue any card where it fits: of cards that are alike only the last is asked.
     Several go where the walk of a container would put them, on the fullest cards.
     """
     memory, core, slots = need.memory_on(cards), need.core_on(cards), need.slots_on(cards)

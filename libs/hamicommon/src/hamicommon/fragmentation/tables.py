@@ -2,7 +2,7 @@
 
 A shape enters a table once, at the least CPU, cores and memory that it needs; sums over the three
 axes then answer for every state. So the time to value a node does not grow with the number of
-shapes. Tables are made again when the mix has changed or a new kind of card has come. That takes
+shapes. Tables are recreated when the mix has changed or a new kind of card has come. That takes
 some dozens of milliseconds, most of it a linear program. Where decisions must not wait for it
 (`CurrentTables.defer`), they go by the tables of before until others are made elsewhere: the mix
 moves slowly, so nothing is lost by it.

@@ -177,7 +177,7 @@ def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContai
 
 
 def verify(text: str, key: VerifyKey, *, now: datetime) -> Grant:
-    """Reads a signed grant that still counts.
+    """Read a signed grant that still counts.
 
     Raises: InvalidRequest when it is malformed, not signed by `key`, or past its expiry.
     """
@@ -188,7 +188,7 @@ def verify(text: str, key: VerifyKey, *, now: datetime) -> Grant:
 
 
 def read_signed(text: str, key: VerifyKey) -> Grant:
-    """Reads a signed grant, however old: what was granted once.
+    """Read a signed grant, however old: what was granted once.
 
     Raises: InvalidRequest when it is malformed or not signed by `key`.
     """
@@ -208,7 +208,7 @@ def _pad(text: str) -> str:
 
 
 def load_public_key(path: Path) -> VerifyKey:
-    """Reads the key that agents verify with.
+    """Read the key that agents verify with.
 
     Raises: InvalidRequest when the file is missing or holds another kind of key.
     """

@@ -45,7 +45,7 @@ def new_key_pair() -> tuple[bytes, bytes]:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Reads the scheduler's signing key.
+    """Read the scheduler's signing key.
 
     Raises: InvalidRequest when the file is missing or holds another kind of key.
     """

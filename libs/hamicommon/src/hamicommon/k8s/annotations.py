@@ -239,7 +239,7 @@ def encode_node_lock(*, at: datetime, namespace: str, pod_name: str) -> str:
 
 
 def decode_node_lock(value: str) -> NodeLockValue:
-    """Reads both forms of the lock.
+    """Read both forms of the lock.
 
     Raises: InvalidRequest when it is neither.
     """

@@ -88,7 +88,7 @@ class KubeApi:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Json:
-        """One exchange; returns the decoded body.
+        """One exchange; return the decoded body.
 
         Raises: NotFound, Conflict (409), Forbidden, Expired (410), InvalidRequest (400, 422),
         Unavailable (the rest).
@@ -123,11 +123,11 @@ class KubeApi:
         )
 
     async def get(self, path: str, **query: str) -> Json:
-        """Reads one object, or a list with `labelSelector=`, `fieldSelector=`."""
+        """Read one object, or a list with `labelSelector=`, `fieldSelector=`."""
         return await self.request("GET", path, query=query)
 
     async def create(self, path: str, body: Json, **query: str) -> Json:
-        """Creates an object in the collection at `path` (also `.../binding`)."""
+        """Create an object in the collection at `path` (also `.../binding`)."""
         return await self.request("POST", path, body=body, query=query)
 
     async def replace(self, path: str, body: Json) -> Json:
@@ -135,15 +135,15 @@ class KubeApi:
         return await self.request("PUT", path, body=body)
 
     async def patch(self, path: str, body: object, kind: PatchType = PatchType.MERGE) -> Json:
-        """Patches the object (or its subresource) at `path`."""
+        """Patch the object (or its subresource) at `path`."""
         return await self.request("PATCH", path, body=body, content_type=kind.value)
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
-        """Deletes; `body` may be DeleteOptions."""
+        """Delete; `body` may be DeleteOptions."""
         return await self.request("DELETE", path, body=body)
 
     async def text(self, path: str) -> str:
-        """Reads a plain text resource, such as a container's log."""
+        """Read a plain text resource, such as a container's log."""
         async with asyncio.timeout(self._timeout_s):
             response = await self._send("GET", path, None, {}, "application/json")
             payload = await response.read()
@@ -152,7 +152,7 @@ class KubeApi:
         return payload.decode(errors="replace")
 
     async def watch(self, path: str, *, resource_version: str, **query: str) -> AsyncIterator[Json]:
-        """Yields watch events ({"type", "object"}), bookmarks included, until the server closes.
+        """Yield watch events ({"type", "object"}), bookmarks included, until the server closes.
 
         Raises: Expired when the version is too old, Unavailable when the connection breaks.
         """
@@ -178,13 +178,13 @@ class KubeApi:
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drops a watch's connection at once: an orderly TLS close would outlive the client."""
+    """Drop a watch's connection at once: an orderly TLS close would outlive the client."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """Splits the body into lines itself: aiohttp's readline refuses long objects."""
+    """Split the body into lines itself: aiohttp's readline refuses long objects."""
     rest = b""
     chunks = response.content.iter_any()
     while True:
@@ -236,7 +236,7 @@ def _error(status: int, payload: bytes, what: str) -> HamiError:
 async def open_kube_api(
     kubeconfig: Path | None, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> AsyncIterator[KubeApi]:
-    """Opens a client from a kubeconfig file, or from the pod's service account when None.
+    """Open a client from a kubeconfig file, or from the pod's service account when None.
 
     Raises: InvalidRequest when there is no usable configuration.
     """

@@ -55,7 +55,7 @@ class Credentials(Protocol):
         """How it is known, and we to it; None for plain HTTP."""
 
     async def authorize(self, headers: dict[str, str]) -> None:
-        """Adds what a request needs; a token that can't be read raises OSError."""
+        """Add what a request needs; a token that can't be read raises OSError."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,5 +215,5 @@ class _Plugged:
         return cast(ssl.SSLContext, self._api.rest_client.ssl_context)
 
     async def authorize(self, headers: dict[str, str]) -> None:
-        """Runs the plugin when its token has expired."""
+        """Run the plugin when its token has expired."""
         await self._api.update_params_for_auth(headers, [], ["BearerToken"], "", "GET", None)

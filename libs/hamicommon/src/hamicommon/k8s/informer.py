@@ -1,7 +1,7 @@
 """List + watch of one collection, kept as a local store: what every controller here starts from.
 
 `Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
-in between; on a broken connection it backs off with jitter and goes on from its last
+in between; on a broken connection it backs off with jitter and continues from its last
 resourceVersion. Handlers are plain functions, called in order on the event loop: whatever takes
 time goes into a queue of theirs. An object that a handler fails on is logged and counted, and the
 objects after it are handed on.
@@ -101,7 +101,7 @@ class Informer:
                 self._on_upsert(item, None)
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Run until cancelled."""
         version: str | None = None
         while True:
             try:

@@ -133,7 +133,7 @@ def _encoded(one: MigReservation) -> dict[str, Any]:
 
 
 def decode_reservations(text: str) -> tuple[MigReservation, ...]:
-    """Reads the annotation; an empty value holds none.
+    """Read the annotation; an empty value holds none.
 
     Raises: InvalidRequest naming the entry and what is wrong with it.
     """

@@ -167,7 +167,7 @@ def canonical(quantity: str) -> str:
 
 
 def render(number: Fraction, family: Family = "decimal") -> str:
-    """Writes `number`, of nano units at the finest, in the canonical form of its family."""
+    """Write `number`, of nano units at the finest, in the canonical form of its family."""
     if number == 0:
         return "0"
     if family == "binary" and abs(number) >= 1024:

@@ -30,11 +30,11 @@ from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
 logger = logging.getLogger("hamicommon.ledger")
 
 SERVER_STARTS_S = 600.0
-"""A new installation's Postgres has its image to pull and its volume to wait for."""
+"""Longest wait for Postgres: a new one pulls its image and waits for its volume."""
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m hamicommon.ledger")
     parser.add_argument("migrations", type=Path)
     parser.add_argument("--after-rollout-of", default="")

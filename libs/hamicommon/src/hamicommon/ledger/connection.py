@@ -1,4 +1,4 @@
-"""One connection to the ledger by its DSN, and in one sentence why there is none.
+"""One connection to the ledger by its DSN, or one sentence why it fails.
 
 The DSN is libpq's, with what `hami-bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
 reads it, for commands, migrations and pools alike. OpenSSL's and the driver's own texts name
@@ -59,10 +59,10 @@ async def connect(
 
 
 async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None:
-    """Returns once the server takes connections: one that starts beside us does not at first.
+    """Return once the server takes connections: one that starts beside us does not at first.
 
     Raises: as `connect`, at once for what no wait changes (address, certificate, password), for a
-    server that is away when `longest_s` are over.
+    server that is unavailable when `longest_s` are over.
     """
     logged, ends_at = "", time.monotonic() + longest_s
     while True:

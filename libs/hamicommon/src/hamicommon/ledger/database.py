@@ -53,7 +53,7 @@ SCHEMA_ERRORS = (
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turns driver errors into the error tree.
+    """Turn driver errors into the error tree.
 
     Raises: what `hamicommon.ledger.constraints` has for the constraint, Conflict (lock not granted,
     deadlock), InvalidRequest (a value too long), Unavailable.
@@ -70,7 +70,7 @@ def translated() -> Iterator[None]:
             f"the ledger's schema is not this version's ({exc}); `hamictl db check` has the details"
         ) from exc
     except asyncpg.SequenceGeneratorLimitExceededError as exc:
-        # The scheduler's reconciler lets the sequence go on.
+        # The scheduler's reconciler lets the sequence continue.
         raise Unavailable(
             f"a sequence of the ledger is exhausted ({exc}); the scheduler repairs it soon"
         ) from exc
@@ -129,7 +129,7 @@ class Database:
                 await self._release(connection, well=well)
 
     async def close(self) -> None:
-        """Gives the pool what is at hand, so that it can close."""
+        """Give the pool what is at hand, so that it can close."""
         self._closing = True
         while self._at_hand:
             await self._give_back(self._at_hand.pop())
@@ -232,7 +232,7 @@ class Database:
 async def open_database(
     settings: PostgresSettings, *, application: str, faults: Faults | None = None
 ) -> AsyncIterator[Database]:
-    """Opens the pool; a server that is away is met by the first statement, not here.
+    """Open the pool; a server that is unavailable is met by the first statement, not here.
 
     `application` is what `pg_stat_activity` shows.
     """

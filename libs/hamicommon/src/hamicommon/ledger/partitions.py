@@ -17,7 +17,7 @@ from hamicommon.ledger.connection import Connection
 AHEAD_DAYS = 3
 """Days after today that have a partition, so that a keeper may be away for a long week-end."""
 
-# A drop locks the whole table: it waits this long for its turn, else the next round does it.
+# A drop locks the whole table: it waits this long for its turn, otherwise the next round does it.
 LOCK_TIMEOUT = "200ms"
 
 _TURN = "SELECT pg_try_advisory_xact_lock(hashtext('hami partitions'), hashtext($1))"
@@ -47,7 +47,7 @@ async def days_of(connection: Connection, table: str) -> list[date]:
 async def keep_partitions(
     connection: Connection, table: str, column: str, *, today: date, keep_days: int
 ) -> Kept:
-    """Makes the days up to `AHEAD_DAYS` from today and drops those more than `keep_days` ago.
+    """Make the days up to `AHEAD_DAYS` from today and drop those more than `keep_days` ago.
 
     `column` is the one that the table is partitioned by. Each partition is a short transaction of
     its own. Raises: what the driver raises; a lock not granted ends the round.
@@ -66,7 +66,7 @@ async def keep_partitions(
 async def make_days(
     connection: Connection, table: str, column: str, days: Sequence[date]
 ) -> list[date]:
-    """Makes the partitions of these days that are missing; returns which it made."""
+    """Make the partitions of these days that are missing; return which it made."""
     return [day for day in days if await _make(connection, table, column, day)]
 
 

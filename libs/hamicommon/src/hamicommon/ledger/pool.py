@@ -31,7 +31,7 @@ IDLE_IN_TRANSACTION_MS = 5000
 async def open_pool(
     settings: PostgresSettings, application: str, *, jit: bool = True
 ) -> AsyncIterator[asyncpg.Pool]:
-    """A pool of connections; a server that is away is met by the first statement, not here.
+    """A pool of connections; a server that is unavailable is met by the first statement, not here.
 
     `application` is what `pg_stat_activity` shows; `jit` is off where statements are so short that
     their plans never profit from compilation. A connection that can't be made raises Unavailable

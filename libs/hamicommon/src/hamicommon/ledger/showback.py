@@ -271,7 +271,7 @@ class NamespaceUse:
     """Ratios; None is unknown."""
 
     used_ratio: float | None = None
-    """Share that was used of the grants, in the mean: memory, or with the basis cores the cores."""
+    """Share that was used of the grants, on average: memory, or with the basis cores the cores."""
     idle_ratio: float | None = None
     """Share of the time of its slices: the hours in which no core was at work."""
 

@@ -81,7 +81,7 @@ class _Walk:
         """Room that the sidecars and app containers so far have left."""
 
     def run(self, *, pick_last: bool) -> None:
-        """Asks request after request; `pick_last` False leaves open which cards the last takes."""
+        """Ask request after request; `pick_last` False leaves open which cards the last takes."""
         asking = [
             (index, container)
             for index, container in enumerate(self.request.containers)
@@ -105,7 +105,7 @@ class _Walk:
         return self._together
 
     def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
-        """Asks one request of all rows; those that can't take it drop out."""
+        """Ask one request of all rows; those that can't take it drop out."""
         ask = self._prepared(stock, wanted)
         asking = VendorChoosers(
             ask=ask,
@@ -173,7 +173,7 @@ class _Walk:
         return other
 
     def _narrow(self, stock: Stock, kept: Int) -> None:
-        """Leaves only the rows `kept`, here and in everything remembered of earlier requests."""
+        """Leave only the rows `kept`, here and in everything remembered of earlier requests."""
         if len(kept) == len(self.rows):
             return
         self.rows = self.rows[kept]

@@ -47,7 +47,7 @@ def host_scores(
     A node without a card that we know of gets 10: nothing is lost there. Where a node's free CPU
     is not known, nothing is known to be lost on it either: it gets the best of a node with cards.
     """
-    # As a tuple they would take the place of those that /filter is offered again and again.
+    # As a tuple they would take the place of those that /filter is offered repeatedly.
     rows, without_cards = view.rows_of(list(candidates))
     scores = dict.fromkeys(without_cards, TOP_PRIORITY)
     levels = host_levels(host_costs(cpu_milli, view, rows))

@@ -70,7 +70,7 @@ class NodeScores(Mapping[NodeName, float]):
 
     @property
     def all_equal(self) -> bool:
-        """True when no node is preferred by its score."""
+        """Whether all scores are equal."""
         return len(self) == 0 or bool(self._values.min() == self._values.max())
 
     def best(self, count: int) -> list[tuple[NodeName, float]]:

@@ -154,7 +154,7 @@ class Refused:
         return found
 
     def _overrule(self, texts: list[str], totals: npt.NDArray[np.uint16]) -> None:
-        """Puts in what the vendor's chooser answered for its nodes."""
+        """Put in what the vendor's chooser answered for its nodes."""
         count, reuses = self.ask.request.count, self.ask.rules.reuses_card
         for number, position in enumerate(self.positions.tolist()):
             answer = self.asked.refusals.get(position)
@@ -298,7 +298,7 @@ class Refusal:
 
 
 def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeName]) -> Refusal:
-    """Puts together the reasons of the steps and of the unknown candidates.
+    """Put together the reasons of the steps and of the unknown candidates.
 
     Must be called before the view changes; the result holds no reference to it.
     """

@@ -48,11 +48,11 @@ class Bulkhead:
         return dict(self._failures)
 
     def item(self, loop: str, name: str) -> Item:
-        """Lets through what the loop can name (HamiError) and no other Exception."""
+        """Let through what the loop can name (HamiError) and no other Exception."""
         return Item(self, loop, name)
 
     def failed(self, loop: str, name: str, exc: Exception) -> None:
-        """Counts and logs what nobody thought of, of one item."""
+        """Count and logs what nobody thought of, of one item."""
         self._failures[loop] += 1
         self._on_failure(loop)
         self._log(loop, name, exc)

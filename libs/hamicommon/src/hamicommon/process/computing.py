@@ -44,7 +44,7 @@ class ComputeProcess:
         self._is_asked = asyncio.Event()
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work`, a function of a module, returns there.
+        """Return what `work`, a function of a module, return there.
 
         Raises: what it raises of ours; Unavailable if too many wait, or it takes too long or dies.
         """

@@ -44,13 +44,13 @@ class JoinedWrites:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Sends it at the end of this turn."""
+        """Send it at the end of this turn."""
         if not self._parts:
             asyncio.get_running_loop().call_soon(self._send)
         self._parts.append(data)
 
     def close(self) -> None:
-        """Closes when everything written has left."""
+        """Close when everything written has left."""
         self._send()
         self._transport.close()
 
@@ -72,7 +72,7 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", JoinedWrites(transport)))
 
     def shutdown(self) -> None:
-        """Ends the connection: an idle one immediately, another after its answer."""
+        """End the connection: an idle one immediately, another after its answer."""
         super().shutdown()
         if self.transport.is_closing() and not self.flow.write_paused:
             asyncio.get_running_loop().call_later(TLS_END_S, self.transport.abort)
@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self) -> None:
-        """Ends it once running requests are answered."""
+        """End it once running requests are answered."""
         self.should_exit = True
         self._ending.set()
 
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
 async def serving(
     app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """Serves `app` while the block runs; yields the port. A server that dies ends the block."""
+    """Serve `app` while the block runs; yields the port. A server that dies ends the block."""
     sock = listen(bind)
     config = uvicorn.Config(
         app,
@@ -135,7 +135,7 @@ async def serving(
 
 
 def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
-    """Runs a whole service: opens it, waits for a signal, closes it.
+    """Run a whole service: opens it, wait for a signal, close it.
 
     Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
     through as it is, with its traceback.

@@ -28,7 +28,7 @@ async def every(
     retry_s: float | None = None,
     bulkhead: Bulkhead | None = None,
 ) -> None:
-    """Does a round at once and then `interval_s` seconds after the end of each; never returns.
+    """Do a round at once and then `interval_s` seconds after the end of each; never returns.
 
     `interval_s` is asked after each round where it is a function. A round that raises HamiError is
     logged and done again after `retry_s` (default: the interval), but not later than the interval.

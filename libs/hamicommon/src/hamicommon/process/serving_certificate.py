@@ -49,7 +49,7 @@ class ServingCertificate:
         on_reload: Callable[[Reloaded], None] = lambda _result: None,
         on_expiry: Callable[[datetime], None] = lambda _not_after: None,
     ) -> None:
-        """Loads the files. Raises: InvalidRequest when they can't be used."""
+        """Load the files. Raises: InvalidRequest when they can't be used."""
         self._files = (cert_file, key_file)
         self._on_reload, self._on_expiry = on_reload, on_expiry
         self._loaded = self._read()
@@ -68,7 +68,7 @@ class ServingCertificate:
         return now >= self.not_after
 
     async def watch(self) -> None:
-        """Reloads whenever the files change, until cancelled."""
+        """Reload whenever the files change, until cancelled."""
         folders = {path.parent for path in self._files}
         async for _changes in awatch(
             *folders,
@@ -81,7 +81,7 @@ class ServingCertificate:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> bool:
-        """Takes over a changed pair if it is good; True when it did."""
+        """Take over a changed pair if it is good; True when it did."""
         try:
             content = self._read()
             if content == self._loaded:

@@ -18,7 +18,7 @@ CANCEL_RETRY_INTERVAL_S = 5.0
 
 
 async def until_stopped() -> None:
-    """Returns at SIGTERM or SIGINT; a second one has its usual effect."""
+    """Return at SIGTERM or SIGINT; a second one has its usual effect."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -33,7 +33,7 @@ async def until_stopped() -> None:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels the tasks and waits until they are done; each is cancelled again every 5 s.
+    """Cancel the tasks and wait until they are done; each is cancelled again every 5 s.
 
     An error that a task ended with is not raised here: it is its task group's business.
     """

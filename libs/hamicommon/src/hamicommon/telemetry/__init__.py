@@ -123,21 +123,21 @@ def _exporters(settings: TelemetrySettings) -> list[SpanExporter]:
 
 
 def shutdown() -> None:
-    """Flushes spans that are still queued."""
+    """Flush spans that are still queued."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         provider.shutdown()
 
 
 def inject(headers: MutableMapping[str, str] | None = None) -> dict[str, str]:
-    """Returns `headers` with the current trace context added as `traceparent`."""
+    """Return `headers` with the current trace context added as `traceparent`."""
     carrier = dict(headers or {})
     propagate.inject(carrier)
     return carrier
 
 
 def extract(headers: Mapping[str, str] | None) -> Context:
-    """Reads a trace context out of headers; without one the context is empty."""
+    """Read a trace context out of headers; without one the context is empty."""
     return propagate.extract(dict(headers or {}))
 
 

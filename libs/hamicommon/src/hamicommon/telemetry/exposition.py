@@ -1,7 +1,8 @@
 """The text of /metrics, in the form that the scraper asks for.
 
 In: a registry and the request's Accept. Out: OpenMetrics where it is asked for (Prometheus asks),
-which alone carries exemplars, else Prometheus's own text. Every service answers /metrics with it.
+which alone carries exemplars, otherwise Prometheus's own text. Every service answers /metrics
+with it.
 """
 
 from __future__ import annotations

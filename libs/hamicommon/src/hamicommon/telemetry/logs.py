@@ -37,7 +37,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 @contextmanager
 def log_context(**values: str) -> Iterator[None]:
-    """Adds fields such as pod_uid or node to every log line written inside the block."""
+    """Add fields such as pod_uid or node to every log line written inside the block."""
     token = _LOG_CONTEXT.set({**_LOG_CONTEXT.get(), **values})
     try:
         yield
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
         self._service_name = service_name
 
     def format(self, record: logging.LogRecord) -> str:
-        """Renders the record."""
+        """Render the record."""
         fields = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)

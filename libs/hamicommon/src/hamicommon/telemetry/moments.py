@@ -1,6 +1,6 @@
 """Moments as metrics: Unix time, and absent while there is none.
 
-A gauge of the client that was never set shows 0, which is 1970: `time() - 0` would alarm for ever.
+A gauge of the client that was never set shows 0, which is 1970: `time() - 0` would alarm forever.
 """
 
 from __future__ import annotations

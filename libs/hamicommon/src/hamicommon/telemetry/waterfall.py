@@ -63,7 +63,7 @@ class WaterfallSpan:
     percentile: int | None
     """Percentile of its length among spans of its name in the hour before; None: too few."""
     behind_us: int = 0
-    """How long it went on after its parent had ended: work behind an answer that was given."""
+    """How long it continued after its parent had ended: work behind an answer that was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Waterfall:
     total_us: int
     """From the first span's start to the last one's end, waits included."""
     longest: TraceSpan | None = None
-    """Longest of the steps that others waited for, and of what went on behind an answer."""
+    """Longest of the steps that others waited for, and of what continued behind an answer."""
     releases: Sequence[WaterfallSpan] = ()
     """Ends of the grant, later than all rows and no part of scale, work and total."""
     ended_us: int = 0

@@ -189,7 +189,7 @@ VNPU_MODE = UserAnnotation(
     otherwise="it is left out",
 )
 SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
-"""On a node: `true` when its chips can be cut in software; else the configuration decides."""
+"""On a node: `true` when its chips can be cut in software; otherwise the configuration decides."""
 
 
 @cache
@@ -338,7 +338,7 @@ def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:
 
 
 def _write_memory(container: Json, chip: VnpuChip, count: int, *, soft: bool) -> None:
-    """Writes what the container will hold of every chip to its limits and requests."""
+    """Write what the container will hold of every chip to its limits and requests."""
     name = chip.resource_memory_name
     memory_mib = _granted_memory(container, chip, soft=soft)
     # Half a module was asked for where two are written now.

@@ -240,7 +240,7 @@ def _fewest_tasks(candidates: Sequence[DeviceUsage], count: int) -> Sequence[Dev
 
 
 def _one_zone(candidates: Sequence[DeviceUsage], count: int) -> Sequence[DeviceUsage]:
-    """The smallest link zone with enough cards, else small zones first, then cards of no zone."""
+    """The smallest link zone with enough cards, otherwise small zones, then cards of none."""
     zones: dict[int, list[DeviceUsage]] = {}
     for usage in candidates:
         zones.setdefault(_zone(usage.device), []).append(usage)
@@ -451,7 +451,7 @@ class MetaxSgpu(Vendor):
         return {DEVICES: json.dumps(slices, separators=(",", ":")), TIME: unix_ns(placed.now)}
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Writes the default QoS policy on pods that are not online.
+        """Write the default QoS policy on pods that are not online.
 
         Raises: InvalidRequest when the container or the pod's annotations ask for what cannot be.
         """

@@ -72,7 +72,7 @@ def in_dies(cards: Sequence[GpuDevice]) -> bool:
 
 
 def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
-    """Dies of as few cards as can be, the cards with most free dies first."""
+    """Dy of as few cards as can be, the cards with most free dies first."""
     rules = _with_siblings(ask)
     free = [card.device for card, rule in zip(ask.cards, rules, strict=True) if rule == Rule.FITS]
     wanted = ask.request.count

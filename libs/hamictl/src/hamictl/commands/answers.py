@@ -287,7 +287,7 @@ async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> S
 
 
 async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
-    """Return allocations of pods that had the name, newest first; else of the pod with that uid."""
+    """Return allocations of pods with that name, newest first; otherwise of that uid."""
     named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
     return named or await scheduler.rows("/v1/allocations", pod_uid=name)
 

@@ -1,6 +1,7 @@
 """`hamictl db`: bring the ledger's schema up to date, or check whether it is fit to serve.
 
-Exit status of `check`: 0 all is well, 1 it could not be asked, else by the gravest finding, see
+Exit status of `check`: 0 all is well, 1 it could not be asked, otherwise by the gravest finding,
+see
 `STATUS`.
 """
 

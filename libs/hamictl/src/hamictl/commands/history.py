@@ -79,7 +79,7 @@ async def _pod_or_place(
     span: tuple[datetime | None, datetime | None],
     output: OutputFormat,
 ) -> dict[str, object] | None:
-    """Writes the history of a pod; for another thing what to ask about it.
+    """Write the history of a pod; for another thing what to ask about it.
 
     Raises: NotFound where it is neither a pod nor a node nor a card.
     """

@@ -47,7 +47,7 @@ def demo_pods(examples: Path) -> list[Json]:
 
 
 async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
-    """Creates those that do not exist yet."""
+    """Create those that do not exist yet."""
     for pod in pods:
         try:
             await api.get(_path(pod))
@@ -56,7 +56,7 @@ async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
 
 
 async def wait_for_pods(api: KubeApi, pods: Sequence[Json]) -> bool:
-    """Waits until every pod runs, has ended, or waits with a reason; False when time is over."""
+    """Wait until every pod runs, has ended, or waits with a reason; False when time is over."""
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
@@ -214,7 +214,7 @@ def up(
 
 
 def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, Any]:
-    """Starts the supervisor (or finds it running) and waits until every process serves."""
+    """Start the supervisor (or find it running) and wait until every process serves."""
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
         _echo(quiet, _pages(state))
@@ -254,7 +254,7 @@ async def _until_useful(
     *,
     quiet: bool,
 ) -> None:
-    """Waits for the nodes' cards, then runs the demo until every pod runs or shows why not."""
+    """Wait for the nodes' cards, then runs the demo until every pod runs or show why not."""
     scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         deadline_s = time.monotonic() + _NODES_TIMEOUT_S
@@ -291,7 +291,7 @@ async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[
 
 
 async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
-    """Shows the board, live on a terminal, once elsewhere, until the system ends or Ctrl-C.
+    """Show the board, live on a terminal, once elsewhere, until the system ends or Ctrl-C.
 
     Raises: SupervisorError when it ended unasked.
     """

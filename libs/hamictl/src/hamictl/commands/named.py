@@ -149,7 +149,7 @@ async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
 
 
 def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ()) -> None:
-    """Writes it; for people these columns."""
+    """Write it; for people these columns."""
     render.write(records_of(answer, columns=columns), output)
 
 

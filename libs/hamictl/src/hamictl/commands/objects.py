@@ -62,7 +62,7 @@ async def _apply(files: list[str], namespace: str) -> None:
 
 
 async def _applied(api: KubeApi, pod: Json) -> bool:
-    """Applies one pod and reports it; False when it was refused: the others go on, as in kubectl.
+    """Apply one pod and report it; False when it was refused: the others continue, as in kubectl.
 
     Raises: Unavailable, if the API server can't be asked about the others either.
     """

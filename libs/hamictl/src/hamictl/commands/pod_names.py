@@ -1,4 +1,4 @@
-"""Names of pods for a shell's completion: of the cluster, else of the ledger's live grants.
+"""Names of pods for a shell's completion, from the cluster or the ledger's live grants.
 
 Kept for 5 s in a file of the user's own, because a shell asks with every key. Whatever goes wrong
 completes nothing: a shell shows no errors.
@@ -80,7 +80,7 @@ def _kept_at(settings: Settings, target: Installation) -> Path:
 
 
 def _keep(path: Path, names: list[str]) -> None:
-    """In one step, and for nobody else's eyes; a home that can't be written to keeps nothing."""
+    """Write the file atomically, readable by its user only; an unwritable home keeps none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, made = tempfile.mkstemp(dir=path.parent)

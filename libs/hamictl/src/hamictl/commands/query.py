@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ranges(value: Any) -> Any:
-    """A range of moments as Postgres writes it, its bounds in ISO 8601; else the value itself."""
+    """A range as Postgres writes it, its bounds in ISO 8601; otherwise the value itself."""
     if isinstance(value, asyncpg.Range):
         return range_text(value)
     if isinstance(value, list) and value and all(isinstance(one, asyncpg.Range) for one in value):

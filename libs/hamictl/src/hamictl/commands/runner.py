@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> typer.Exit:
-    """Prints the sentence on standard error; raise what it returns."""
+    """Print the sentence on standard error; raise what it returns."""
     complain(f"hamictl: {message}")
     return typer.Exit(code)
 
@@ -38,7 +38,7 @@ def spoken_errors() -> Iterator[None]:
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` to its end, on an event loop of its own.
+    """Run `work` to its end, on an event loop of its own.
 
     Raises: KeyboardInterrupt at Ctrl-C, also at one before the first step of `work`.
     """
@@ -51,6 +51,6 @@ def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` to its end; our own errors become one line and their exit status."""
+    """Run `work` to its end; our own errors become one line and their exit status."""
     with spoken_errors():
         return run_interruptible(work)

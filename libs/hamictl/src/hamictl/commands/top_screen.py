@@ -79,7 +79,7 @@ class TopScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Shows what is known, and looks again from now on."""
+        """Show what is known, and look again from now on."""
         self._draw()
         self.query_one("#cards").focus()
         self.set_interval(REFRESH_S, self._look_again)
@@ -139,7 +139,7 @@ class TopScreen(App[None]):
             self._draw()
 
     def action_order(self) -> None:
-        """Waits for the letter."""
+        """Wait for the letter."""
         self._ordering = True
         self._draw()
 
@@ -154,21 +154,21 @@ class TopScreen(App[None]):
         self._draw()
 
     def action_mark(self) -> None:
-        """Marks the card of the cursor, or takes the mark away."""
+        """Mark the card of the cursor, or take the mark away."""
         card = self._selected()
         if card is not None:
             self._marked ^= {card.uuid}
             self._draw()
 
     def action_filter(self) -> None:
-        """Asks for the text."""
+        """Ask for the text."""
         shown = self.query_one("#filter", Input)
         shown.add_class("shown")
         shown.value = self._filter_text
         shown.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Goes by the text."""
+        """Go by the text."""
         self._filter_text = event.value.strip()
         self.action_to_cards()
 
@@ -232,7 +232,7 @@ class TopScreen(App[None]):
         await self._run_verb(lambda: verb(pod))
 
     async def _run_verb(self, verb: Callable[[], None]) -> None:
-        """Runs another verb on the plain terminal, until Enter.
+        """Run another verb on the plain terminal, until Enter.
 
         In a thread: verbs have event loops of their own.
         """

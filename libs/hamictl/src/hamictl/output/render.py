@@ -52,7 +52,7 @@ _RENAMED = {
 
 
 def write(records: Records, output: OutputFormat) -> None:
-    """Writes all of it in the form that was asked for."""
+    """Write all of it in the form that was asked for."""
     chosen = presentation()
     records = _sorted(records, chosen.sort_by)
     if not output.for_people:

@@ -46,7 +46,7 @@ _CURRENT: ContextVar[Presentation] = ContextVar("hamictl_presentation", default=
 
 
 def present(chosen: Presentation) -> None:
-    """Sets the choice for the rest of this process."""
+    """Set the choice for the rest of this process."""
     _CURRENT.set(chosen)
 
 
@@ -114,7 +114,7 @@ class TerminalConsole(Console):
         super().__init__(**_options(Colour.AUTO))
 
     def set_up(self) -> None:
-        """Goes by `presentation()` from now on."""
+        """Go by `presentation()` from now on."""
         Console.__init__(self, **_options(presentation().colour))
 
     def on_broken_pipe(self) -> None:

@@ -275,7 +275,7 @@ class LazyGroup(TyperGroup):
 
 
 def _check_configuration() -> None:
-    """Ends the verb with a sentence where `~/.config/hamictl.toml` is wrong."""
+    """End the verb with a sentence where `~/.config/hamictl.toml` is wrong."""
     try:
         configured()
     except InvalidRequest as exc:

@@ -38,7 +38,7 @@ class ClusterSummary:
 async def look(
     api: KubeApi, scheduler: SchedulerClient, *, namespace: str = "", selector: str = ""
 ) -> ClusterSummary:
-    """Asks the API server and the scheduler; what does not answer is named, not guessed.
+    """Ask the API server and the scheduler; what does not answer is named, not guessed.
 
     Pods of `namespace`, where it is not empty; pods and nodes with labels that `selector` takes.
     """

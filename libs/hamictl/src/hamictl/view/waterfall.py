@@ -29,7 +29,7 @@ def heading(drawn: Waterfall, pod: str) -> str:
 
 
 def closing(drawn: Waterfall) -> list[str]:
-    """Lines below the waterfall: what took long, what went on, what came later, what RANK is."""
+    """Lines below the waterfall: what took long, what continued, what came later, what RANK is."""
     lines = [*_longest(drawn), *_behind(drawn), *_later(drawn)]
     if any(isinstance(row, WaterfallSpan) and row.percentile is not None for row in drawn.rows):
         lines.append(RANK)
@@ -110,7 +110,7 @@ def _cells(row: WaterfallSpan | FoldedWait, drawn: Waterfall, bar: int) -> Itera
 def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
     start = min(width - 1, row.offset_us * width // scale_us)
     long = max(1, min(width - start, round(row.span.duration_us * width / scale_us)))
-    # What went on behind an answer is drawn thinner; one cell is left to what came before it.
+    # What continued behind an answer is drawn thinner; one cell is left to what came before it.
     behind = min(long - 1, round(row.behind_us * width / scale_us))
     return " " * start + ("▬" * (long - behind) if long > 1 else "▪") + "─" * behind
 

@@ -49,7 +49,7 @@ class Authority:
         return cls(x509.load_pem_x509_certificate(certificate_file.read_bytes()), key)
 
     def make_serving(self, name: str, *, certificate_file: Path, key_file: Path) -> None:
-        """Writes a new key and its certificate for `name`, localhost and 127.0.0.1."""
+        """Write a new key and its certificate for `name`, localhost and 127.0.0.1."""
         key = new_key()
         certificate = serving_certificate(
             (name, "localhost"),
@@ -104,7 +104,7 @@ def kubeconfig(*, server: str, authority: bytes, token: str, user: str = "admin"
 def write_kubeconfig(
     path: Path, *, server: str, authority: bytes, token: str, user: str = "admin"
 ) -> Path:
-    """Write such a kubeconfig for its owner alone; returns `path`."""
+    """Write such a kubeconfig for its owner alone; return `path`."""
     config = kubeconfig(server=server, authority=authority, token=token, user=user)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, yaml.safe_dump(config, sort_keys=False).encode(), private=True)

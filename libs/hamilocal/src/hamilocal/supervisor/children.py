@@ -156,7 +156,7 @@ def rotate(log_path: Path) -> None:
 
 
 def detach(argv: Sequence[str], *, log_path: Path) -> int:
-    """Start a command that outlives us and our terminal (for `--detach`); returns its pid.
+    """Start a command that outlives us and our terminal (for `--detach`); return its pid.
 
     Its output goes to `log_path`. It is up to the command to run a `Supervisor`.
     """

@@ -111,7 +111,7 @@ def stop_running(path: Path, *, timeout_s: float = 60.0) -> bool:
 
 
 def end_stale(path: Path) -> list[int]:
-    """End the processes that a killed supervisor left behind; returns their pids.
+    """End the processes that a killed supervisor left behind; return their pids.
 
     They are those that the file names, by pid and start time, and those that carry our marker.
     Children are asked in the reverse of the order in which they were started.
@@ -165,7 +165,7 @@ def _ancestors() -> set[int]:
 
 
 def _wait_gone(processes: list[ProcessIdentity], timeout_s: float) -> list[ProcessIdentity]:
-    """Wait for processes to end; returns those that are still alive afterwards."""
+    """Wait for processes to end; return those that are still alive afterwards."""
     deadline = time.monotonic() + timeout_s
     left = processes
     while left and time.monotonic() < deadline:

@@ -111,7 +111,7 @@ class Supervisor:
         return self.folder / "state.json"
 
     async def run(self) -> None:
-        """Run until stopped; returns when no child is left.
+        """Run until stopped; return when no child is left.
 
         Raises:
             SupervisorError: another supervisor runs on this folder.
@@ -192,7 +192,7 @@ class Supervisor:
         try:
             async with asyncio.timeout(step.start_timeout_s):
                 await step.run()
-        except Exception as exc:  # a step may do anything; it is tried again
+        except Exception as exc:  # a step may do anything; it is retried
             logger.warning("step failed", extra={"child": step.name}, exc_info=True)
             return str(exc) or type(exc).__name__
         return None

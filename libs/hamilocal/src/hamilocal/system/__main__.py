@@ -19,7 +19,7 @@ from hamilocal.system.system import info, prepare, specs
 
 
 async def run(layout: Layout) -> None:
-    """Prepares and supervises until stopped."""
+    """Prepare and supervises until stopped."""
     options = UpOptions.model_validate_json(layout.options.read_bytes())
     await asyncio.to_thread(claim, layout.state)
     context = await asyncio.to_thread(prepare, layout, options)
@@ -28,7 +28,7 @@ async def run(layout: Layout) -> None:
 
 
 def main() -> None:
-    """Runs; a failure to start is one line in the supervisor's log."""
+    """Run; a failure to start is one line in the supervisor's log."""
     telemetry.setup("hami-local", TelemetrySettings())
     try:
         asyncio.run(run(Layout(folder=Path(sys.argv[1]))))

@@ -42,7 +42,7 @@ def is_running(layout: Layout) -> bool:
 
 
 def erase(layout: Layout) -> None:
-    """Drops the data of earlier runs.
+    """Drop the data of earlier runs.
 
     Raises: Conflict when the system runs, InvalidRequest when the folder is not one of ours.
     """
@@ -72,7 +72,7 @@ def start(layout: Layout, options: UpOptions) -> int:
 
 
 def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
-    """Yields the state each time it was looked at, until everything is ready.
+    """Yield the state each time it was looked at, until everything is ready.
 
     Raises: SupervisorError when the supervisor ended, gave a child up, or took too long.
     """

@@ -60,7 +60,7 @@ class Project:
 
 
 def project() -> Project:
-    """Finds the checkout above this file.
+    """Find the checkout above this file.
 
     Raises: InvalidRequest when the package was installed without one.
     """
@@ -179,7 +179,7 @@ class LocalCredentials:
 
 
 def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> LocalCredentials:
-    """Makes what is missing: authority, a serving certificate per name, grant keys, tokens."""
+    """Make what is missing: authority, a serving certificate per name, grant keys, tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     made = LocalCredentials(folder=folder)

@@ -38,7 +38,7 @@ class DataServers:
 def data_servers(
     layout: Layout, credentials: LocalCredentials, nodes: tuple[str, ...], ports: dict[str, int]
 ) -> DataServers:
-    """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
+    """Prepare their folders; blocking (the first time Postgres makes its data folder)."""
     admin = NatsUser(name=ADMIN_USER, password=credentials.secret(f"nats-{ADMIN_USER}"))
     users = [admin, *service_nats_users(lambda name: credentials.secret(f"nats-{name}"))]
     users += [

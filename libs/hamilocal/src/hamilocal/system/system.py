@@ -42,7 +42,7 @@ def knows_match_conditions(version: Json) -> bool:
 
 
 async def register_webhook(context: Context) -> None:
-    """Creates the MutatingWebhookConfiguration, or brings the existing one up to date."""
+    """Create the MutatingWebhookConfiguration, or bring the existing one up to date."""
     async with open_kube_api(context.kubeconfig) as api:
         vendors = context.options.vendors()
         modern = knows_match_conditions(await api.get("/version"))

@@ -57,7 +57,7 @@ class Controllers:
                 if time.monotonic() >= self._expire_at_s:
                     self._expire_at_s = time.monotonic() + _EXPIRY_ROUND_S
                     await self._expire_events(datetime.now(UTC))
-            except Exception:  # the outermost loop: the next round tries again
+            except Exception:  # the outermost loop: the next round retries
                 logger.exception("Failed to run a round of the controllers")
 
     async def _collect_dependents(self) -> None:

@@ -222,7 +222,7 @@ async def _delete(
 async def _delete_listed(
     registry: Registry, target: ApiTarget, caller: Caller, options: Options
 ) -> None:
-    """Delete an object of a list, unless it is gone by now."""
+    """Delete an object of a list, unless it has passed now."""
     try:
         await registry.deleting.delete(target, caller, options)
     except ApiError as error:

@@ -45,7 +45,7 @@ class KubeletLayout:
 
 
 def lay_out(root: Path) -> KubeletLayout:
-    """Makes the directories; sockets of an earlier run go, the checkpoint stays.
+    """Make the directories; sockets of an earlier run go, the checkpoint stays.
 
     The kubelet removes them too: a plugin sees its socket vanish and registers again.
     """
@@ -65,7 +65,7 @@ def lay_out(root: Path) -> KubeletLayout:
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Holds the root for this process.
+    """Hold the root for this process.
 
     Raises: Conflict when another kubelet works there.
     """
@@ -79,7 +79,7 @@ def only_one(root: Path) -> Iterator[None]:
 
 
 async def run(options: KubeletOptions) -> None:
-    """Runs the kubelet until cancelled.
+    """Run the kubelet until cancelled.
 
     Raises: InvalidRequest for options that can't work, Conflict when the root is in use.
     """
@@ -211,7 +211,7 @@ async def _run(options: KubeletOptions) -> None:
 
 
 def main() -> int:
-    """Runs one kubelet; 1 for an error that a user can repair."""
+    """Run one kubelet; 1 for an error that a user can repair."""
     options = parse()
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter("hamictl-kubelet"))

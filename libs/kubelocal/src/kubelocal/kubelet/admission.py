@@ -79,7 +79,7 @@ class PodAdmission:
         self._delay_s = delay_s
 
     async def admit(self, pod: Json, others: Iterable[Amounts]) -> Rejection | None:
-        """Allocates the pod's devices and checks that it fits beside `others`."""
+        """Allocate the pod's devices and check that it fits beside `others`."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
         for container in pod_spec.all_containers(pod):
@@ -93,7 +93,7 @@ class PodAdmission:
         allocatable = amounts(self._allocatable())
         book = self._allocator.book
         if book.has_pod(pod_spec.uid(pod)):
-            # Devices that are held count as present even while their plugin is away.
+            # Devices that are held count as present even while their plugin is unavailable.
             for resource, count in book.held_counts().items():
                 allocatable[resource] = max(allocatable.get(resource, 0), count)
         return check_predicates(pod, others, allocatable=allocatable, labels=self._labels())

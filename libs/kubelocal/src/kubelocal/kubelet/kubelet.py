@@ -103,7 +103,7 @@ class Kubelet:
     # The admission loop
 
     async def run(self, synced: asyncio.Event) -> None:
-        """Admits pods for ever, after the first list is complete."""
+        """Admit pods forever, after the first list is complete."""
         await synced.wait()
         self._synced = True
         await self._stop_orphans()
@@ -128,7 +128,7 @@ class Kubelet:
         return str(metadata.get("creationTimestamp") or "")
 
     async def _stop_orphans(self) -> None:
-        """Ends containers whose pods were deleted while no kubelet ran here."""
+        """End containers whose pods were deleted while no kubelet ran here."""
         for uid in self._machine.runtime.known_pods():
             if uid in self._known:
                 continue

@@ -183,7 +183,7 @@ class NodeReporter:
         self._wake.set()
 
     async def run(self) -> None:
-        """Reports until cancelled; an API server that is away is tried again."""
+        """Report until cancelled; an API server that is unavailable is retried."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report_forever())
             tasks.create_task(self._renew_forever())

@@ -54,11 +54,11 @@ class StatusReporter:
             self._wake.set()
 
     async def flushed(self) -> None:
-        """Returns when what was wanted last has been sent, or has become impossible."""
+        """Return when what was wanted last has been sent, or has become impossible."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Sends until cancelled."""
+        """Send until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -115,7 +115,7 @@ class PodWorker:
         self.active = rejection is None and not pod_spec.is_terminal(pod)
 
     def request_stop(self, grace_s: float, *, gone: bool = False) -> None:
-        """Ends the pod; a later request may shorten the grace. `gone`: its object is no more."""
+        """End the pod; a later request may shorten the grace. `gone`: its object is no more."""
         self._gone |= gone
         if self._stop.is_set() and grace_s < self._grace_s:
             for container in self._stopping:
@@ -124,7 +124,7 @@ class PodWorker:
         self._stop.set()
 
     async def run(self) -> None:
-        """Runs until the pod's object and its directory are gone."""
+        """Run until the pod's object and its directory are gone."""
         while True:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -168,7 +168,7 @@ class PodWorker:
         )
 
     async def _run_containers(self) -> None:
-        """Returns when no container runs or will run again."""
+        """Return when no container runs or will run again."""
         self._workers = {
             spec["name"]: ContainerWorker(
                 self._machine, self.pod, spec, on_change=self._show_containers

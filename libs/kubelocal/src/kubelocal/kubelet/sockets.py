@@ -76,7 +76,7 @@ class KubeletRegistrationServicer:
     async def Register(  # noqa: N802 - the name is the protocol's
         self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Takes a plugin's registration, or returns why not."""
+        """Take a plugin's registration, or return why not."""
         refusal = refuse_registration(request.version, request.resource_name, request.endpoint)
         if refusal is not None:
             await context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -133,7 +133,7 @@ class PodResourcesServicer:
 async def serve_registration(
     socket: Path, on_register: Callable[[str, str], None]
 ) -> AsyncIterator[None]:
-    """Serves `kubelet.sock` of the device-plugin directory."""
+    """Serve `kubelet.sock` of the device-plugin directory."""
     server = grpc.aio.server()
     add: Any = deviceplugin_pb2_grpc.add_RegistrationServicer_to_server
     add(KubeletRegistrationServicer(on_register), server)
@@ -145,7 +145,7 @@ async def serve_registration(
 async def serve_pod_resources(
     socket: Path, snapshot: Callable[[], list[PodDevices]]
 ) -> AsyncIterator[None]:
-    """Serves `kubelet.sock` of the pod-resources directory."""
+    """Serve `kubelet.sock` of the pod-resources directory."""
     server = grpc.aio.server()
     add: Any = podresources_pb2_grpc.add_PodResourcesListerServicer_to_server
     add(PodResourcesServicer(snapshot), server)

@@ -123,7 +123,7 @@ class Extender:
             try:
                 answer = await self._post(url, body)
             except httpx.RemoteProtocolError:
-                # The server closed an idle connection as we sent; Go's client tries again, too.
+                # The server closed an idle connection as we sent; Go's client retries, too.
                 answer = await self._post(url, body)
         except (httpx.HTTPError, OSError) as exc:
             raise ExtenderError(f'Post "{url}": {str(exc) or type(exc).__name__}') from exc

@@ -1,8 +1,8 @@
 """The three queues of kube-scheduler: active, backing off, unschedulable. Pure; time is given.
 
 A pod that failed waits in `unschedulable` until something happens that could help; then, if its
-pause is not over, in `backoff`, else in `active`. What happens while a pod is being tried counts
-for that pod too: it goes to `backoff` at once when the attempt fails.
+pause is not over, in `backoff`, otherwise in `active`. What happens while a pod is being tried
+counts for that pod too: it goes to `backoff` at once when the attempt fails.
 
 What could help depends on who refused. For kube-scheduler's own filters it is a node, a pod that
 leaves one, or a change of the pod beyond its status. An extender has no way to name its events, so

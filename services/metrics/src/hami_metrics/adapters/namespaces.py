@@ -134,7 +134,7 @@ SELECT DISTINCT date_trunc('day', bucket_start, 'UTC') AS day,
 
 
 async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
-    """Sums up every hour that ended since the last time, and the last few again.
+    """Sum up every hour that ended since the last time, and the last few again.
 
     One transaction per day, so that a first run over months holds nothing for long. Returns the
     hours that were summed up; 0 when another replica is at it.

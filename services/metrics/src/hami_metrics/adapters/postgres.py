@@ -152,7 +152,7 @@ class PostgresUsageStore:
 async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
     """One connection of the pool.
 
-    Raises: Unavailable while the server is away, Conflict for a lock that was not granted; a
+    Raises: Unavailable while the server is unavailable, Conflict for a lock that was not granted; a
     mistake in a statement (or a right that is missing) stays what it is.
     """
     with translated():

@@ -57,7 +57,7 @@ SELECT $2, {FINE_S}, s.node, s.device_uuid, s.pod_uid, max(s.namespace), max(s.p
  WHERE s.node = $1 AND s.sampled_at >= $2 AND s.sampled_at < $3 AND {_COUNTS}
  GROUP BY s.node, s.device_uuid, s.pod_uid, s.container
 {_REPLACE}"""
-# As questions have it: the deployment, else the controller; empty for a pod of its own.
+# As questions have it: the deployment, otherwise the controller; empty for a pod of its own.
 _OWNER = """(
        SELECT coalesce(nullif(a.deployment, ''), a.owner_name, '') FROM allocations a
         WHERE a.pod_uid = r.pod_uid AND r.pod_uid <> '' ORDER BY a.attempt DESC LIMIT 1)"""

@@ -51,7 +51,7 @@ def fitting_pods(cards: tuple[ClusterCard, ...], silent: Set[str]) -> dict[Reque
 
 
 def unallocatable_bytes(cards: tuple[ClusterCard, ...], silent: Set[str]) -> int:
-    """Memory that is free and that no pod can have: no slot or no cores left, sick, cordoned."""
+    """Free memory that no pod can get: no slot or cores left, unhealthy, cordoned."""
     return MIB * sum(
         max(0, card.memory_mib - card.used_memory_mib)
         for card in cards

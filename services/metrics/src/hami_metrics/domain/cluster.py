@@ -109,5 +109,5 @@ SILENT_AFTER = timedelta(seconds=75)
 
 
 def silent_nodes(snapshot: ClusterSnapshot, now: datetime) -> frozenset[str]:
-    """Nodes whose agents were not heard lately."""
+    """Nodes whose agents were not heard recently."""
     return frozenset(n for n, at in snapshot.heartbeats.items() if now - at > SILENT_AFTER)

@@ -61,7 +61,7 @@ class SequenceBook:
         agent.highest = sequence
 
     def give_up(self, *, now: datetime) -> int:
-        """Counts holes older than `LOST_AFTER_S` as lost; returns how many."""
+        """Count holes older than `LOST_AFTER_S` as lost; return their number."""
         oldest = now - timedelta(seconds=LOST_AFTER_S)
         given_up = 0
         for agent in self._agents.values():

@@ -147,7 +147,7 @@ class PageCluster:
 
 
 def is_silent(node: PageNode, now: datetime) -> bool:
-    """Whether nothing was heard of its agent lately; a node without an agent is never silent."""
+    """Whether nothing was heard of its agent recently; a node without an agent is never silent."""
     if node.source != "agent":
         return False
     return node.heard_at is None or now - node.heard_at > SILENT_AFTER

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 MAX_STREAMS = 500
 """Some 20 KiB each; who comes later gets a page without live updates."""
 MAX_CHANGES = 600
-"""A stream that was away for so many changes loads its page again."""
+"""A stream that was unavailable for so many changes loads its page again."""
 FULL_INTERVAL = timedelta(seconds=30)
 OVERLAP = timedelta(seconds=10)
 """A transaction that began earlier may commit later; longer ones are met by the full reading."""
@@ -55,7 +55,7 @@ EVENTS_OVERLAP = 500
 USE_INTERVAL = timedelta(seconds=30)
 WAITING_INTERVAL = timedelta(seconds=3)
 RESTART_GRACE = timedelta(seconds=3)
-"""A part that is away for less is restarting."""
+"""A part that is unavailable for less is restarting."""
 HANGS_AFTER = timedelta(seconds=10)
 """A scheduler looks into the ledger every second, whatever there is to do."""
 MAX_SILENT_NAMED = 3
@@ -69,7 +69,7 @@ def interval_s(nodes: int) -> float:
 
 
 class Notice(NamedTuple):
-    """One line above a page: a part that is away, since when, and what holds all the same."""
+    """One line above a page: an unavailable part, since when, and what still works."""
 
     part: str
     """`ledger`, `scheduler`, `events` or `agents`."""
@@ -78,7 +78,7 @@ class Notice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outages:
-    """Since when each part is away; None: it is there, or unknown."""
+    """Since when each part is unavailable; None: it is there, or unknown."""
 
     ledger: datetime | None = None
     scheduler: datetime | None = None
@@ -331,7 +331,7 @@ def notices(state: PageCluster | None, away: Outages, now: datetime) -> tuple[No
             )
         )
     elif away.scheduler is not None and now - away.scheduler >= RESTART_GRACE:
-        # While the ledger is away, this is as unknown as all that only its answers show.
+        # While the ledger is unavailable, this is as unknown as all that only its answers show.
         found.append(
             Notice(
                 "scheduler",

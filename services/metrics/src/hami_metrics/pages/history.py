@@ -136,7 +136,7 @@ class HistoryPage:
     play_from: datetime
     """Begin of a run through the window."""
     frame: datetime | None
-    """The moment after this one of a run; None: it is over, or none goes on."""
+    """The moment after this one of a run; None: it is over, or none continues."""
     before_record: bool
     """The moment is before anything was recorded."""
 
@@ -163,7 +163,7 @@ def window_begin(
 def history_page(
     strip: ChangeStrip, window: str, at: datetime, now: datetime, *, playing: bool = False
 ) -> HistoryPage:
-    """Make the page of the strip around a moment; `playing`: a run through the window goes on."""
+    """Make the page of the strip around a moment; `playing`: a run through the window continues."""
     frame = at + WINDOWS[window] / FRAMES
     span_s = (strip.until - strip.since).total_seconds()
     highest = max(strip.changes, default=0)

@@ -27,7 +27,7 @@ from hami_metrics.pages.site import Site, text_of
 PING_INTERVAL_S = 15
 """Keeps proxies from closing a quiet stream."""
 REVIEW_INTERVAL_S = 60.0
-"""A stream goes on after a right was taken away for so long at most."""
+"""A stream continues after a right was taken away for so long at most."""
 MAX_CHANGED_NODES = 2000
 """Changed nodes in one message; more: the page is loaded again."""
 ALIVE_INTERVAL = timedelta(seconds=5)
@@ -139,7 +139,7 @@ async def _events(
 
 
 def _stale(look: FeedLook) -> str:
-    """Write for people: what is away, since when, and what still holds."""
+    """Write for people: what is unavailable, since when, and what still holds."""
     texts = [notice.text for notice in look.notices]
     if look.state is None:
         since = clock_time(look.trouble.since) if look.trouble else "?"

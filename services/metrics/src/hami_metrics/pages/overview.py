@@ -30,7 +30,7 @@ NODES_OF_A_GROUP = 50
 NAME_WIDTHS = (8, 14, 24, 40)
 """Characters of a node's name that the grid's first column may have (`static/hami.css`)."""
 GROUPINGS = {"label": "rack or zone", "name": "name"}
-"""By what nodes stand together, where they have such labels; else it is by name."""
+"""By what nodes stand together, where they have such labels; otherwise it is by name."""
 UNGROUPED = "without a rack or zone"
 SORTS = {"name": "name", "free": "most free memory", "used": "most granted memory"}
 

@@ -50,7 +50,7 @@ class PagesLedger:
     async def look(self) -> AsyncIterator[Connection]:
         """Open one consistent reading.
 
-        Raises: Unavailable while Postgres is away, or when a statement takes too long.
+        Raises: Unavailable while Postgres is unavailable, or when a statement takes too long.
         """
         async with self._database.connection() as connection:
             # Inside, so that a time-out has its own sentence.

@@ -1,4 +1,4 @@
-"""`/showback`: what each namespace held of the cards' time, and what became of the rest.
+"""`/showback`: the cards' time that each namespace held, and the rest by kind.
 
 Seconds stay whole numbers: hours are made only for show, so that what is shown adds up.
 """
@@ -35,7 +35,7 @@ from hami_metrics.pages.site import Asked, Site, choice_of, text_of
 BASES = ("memory", "cores", "slots", "mixed")
 KINDS = ("idle", "stranded", "cordoned", "unhealthy", "unknown")
 USE_TIMEOUT_S = 1.0
-"""The page waits so long for what was used of the bill's time."""
+"""Longest wait of the page for the use in the bill's time."""
 _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 
@@ -48,11 +48,11 @@ class HeldLine:
     percent: float
     """Share of all card time; 0 where there was none."""
     cost: Decimal | None
-    """None: a part of it has no price."""
+    """None: some of it has no price."""
     used_card_s: float | None = None
-    """Used part of `card_s`, in the mean; None: not measured, or nobody's."""
+    """Used part of `card_s`, on average; None: not measured, or no namespace's."""
     idle_percent: float | None = None
-    """Share of hours in which no core was at work; None: not known, or nobody's."""
+    """Share of hours without core activity; None: unknown, or no namespace's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ class ShowbackPage:
     since: datetime
     until: datetime
     so_far: bool
-    """The month goes on."""
+    """The month continues."""
     held: Sequence[HeldLine]
     rest: Sequence[HeldLine]
     bill: Bill
-    """The same by type of card, for files; names nobody whom the viewer may not see."""
+    """The bill by type of card, for files; hidden namespaces are not named."""
     unpriced: Sequence[str]
     """Types of cards without a price."""
     card_s: int

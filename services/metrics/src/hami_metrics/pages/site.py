@@ -27,7 +27,7 @@ from hami_metrics.questions.asking import Seal
 MAX_PAST_STATES = 4
 """A large cluster's has some 20 MB; people step to and fro between few."""
 SETTLED_AFTER = timedelta(minutes=1)
-"""A nearer moment may still be written by transactions that go on."""
+"""A nearer moment may still be written by transactions that continue."""
 MAX_TEXT = 256
 """Characters of a filter, and of a name in an address: Kubernetes' names have 253 at most."""
 MAX_KEY = 2048

@@ -94,7 +94,7 @@ class PictureStep:
     rank: int | None = None
     """Percentile among steps of its kind in the hour before; None: too few of them."""
     behind: float = 0.0
-    """Width of the part that went on after the step above it had answered."""
+    """Width of the part that continued after the step above it had answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class CdiFiles:
         self._directory = directory
 
     def write(self, nonce: str, spec: ContainerSpec) -> None:
-        """Describes the device `nonce`, unless it is described already. Raises: Unavailable."""
+        """Describe the device `nonce`, unless it is described already. Raises: Unavailable."""
         path = self._path(nonce)
         try:
             if path.exists():
@@ -51,7 +51,7 @@ class CdiFiles:
             raise Unavailable(f"{path} can't be written: {exc}") from exc
 
     def remove(self, nonces: Iterable[str]) -> None:
-        """Takes devices away; failures are logged."""
+        """Take devices away; failures are logged."""
         for nonce in nonces:
             path = self._path(nonce)
             try:
@@ -62,7 +62,7 @@ class CdiFiles:
                 )
 
     def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
-        """Takes devices away that nobody knows any more."""
+        """Take devices away that nobody knows any more."""
         for nonce in self.nonces():
             if nonce not in nonces and age_s(self._path(nonce)) > older_than_s:
                 self.remove([nonce])

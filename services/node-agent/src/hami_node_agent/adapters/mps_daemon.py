@@ -37,7 +37,7 @@ class MpsControl:
         return code == 0
 
     async def start(self) -> None:
-        """Starts it; it outlives us. Raises: Unavailable."""
+        """Start it; it outlives us. Raises: Unavailable."""
         for directory in (self._pipe_dir, self._log_dir):
             await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         # Clients are other users of other containers.
@@ -83,7 +83,7 @@ class Mps:
         """Why no pod should come here; empty while the daemon answers."""
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Look until cancelled."""
         await every(LOOK_S, self.look, name="MPS")
 
     async def look(self) -> None:

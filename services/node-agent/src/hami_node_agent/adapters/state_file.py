@@ -1,7 +1,7 @@
 """The agent's state as one JSON file, flushed to the disk and replaced by rename.
 
 A file that can't be read is kept as `.damaged` and the agent starts without it: the kubelet's
-checkpoint and the ledger know enough to go on (`allocation/prestart.py`).
+checkpoint and the ledger know enough to continue (`allocation/prestart.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StateFile:
             return AgentState()
 
     def save(self, state: AgentState) -> None:
-        """Replaces the file. Raises: Unavailable."""
+        """Replace the file. Raises: Unavailable."""
         try:
             replace_file(self._path, self._encode(state))
         except OSError as exc:
@@ -111,7 +111,7 @@ def _instance_json(instance: OwnInstance) -> dict[str, Any]:
 
 
 def decode(content: bytes) -> AgentState:
-    """Reads what `encode` wrote. Raises: InvalidRequest."""
+    """Read what `encode` wrote. Raises: InvalidRequest."""
     try:
         document = orjson.loads(content)
         if document["version"] != VERSION:

@@ -36,7 +36,7 @@ class AdoptedAnswers:
         self._kubelet_state = kubelet_state
 
     async def run(self) -> None:
-        """Looks at every change of the book, until cancelled."""
+        """Look at every change of the book, until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             seen = self._state.book_changed.version
@@ -49,7 +49,7 @@ class AdoptedAnswers:
                 backoff.reset()
 
     async def take_up(self) -> None:
-        """Records what the kubelet shows now. Raises: Unavailable when they can't be read."""
+        """Record what the kubelet shows now. Raises: Unavailable when they can't be read."""
         if not self._waiting():
             return
         holdings = await self._kubelet_state.holdings()

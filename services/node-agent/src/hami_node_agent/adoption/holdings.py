@@ -1,4 +1,4 @@
-"""Answers the scheduler's question who holds devices here: the evidence of adoptions.
+"""Reply to the scheduler with the pods that hold devices here: the evidence of adoptions.
 
 In: the kubelet's checkpoint and PodResources. Out: the reply on `hami.agents.holdings.<node>`; the
 scheduler's `hami_scheduler.adoption` judges with it. Nothing is decided here, and nothing here
@@ -38,7 +38,7 @@ class HoldingsService:
         self._node = node
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Run until cancelled."""
         await self._bus.serve(holdings_subject(self._node), "", self.answer)
 
     async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
@@ -72,7 +72,7 @@ class HoldingsService:
         )
 
     def _recorded(self, holding: Holding) -> bool:
-        """Answered by us, where the checkpoint does not show it."""
+        """Allocations of this agent that the checkpoint does not show."""
         return any(
             record.belongs_to(holding.pod_uid, holding.container) and not record.foreign
             for record in self._state.saved.records.values()
@@ -80,5 +80,5 @@ class HoldingsService:
 
 
 def _uuids(visible: tuple[str, ...], by_index: Mapping[str, str]) -> tuple[str, ...]:
-    """Cards that were named by their index (strategy `index`) by uuid; unknown ones as named."""
+    """UUIDs of cards that were named by index (strategy `index`); unknown ones as named."""
     return tuple(by_index.get(card, card) for card in visible)

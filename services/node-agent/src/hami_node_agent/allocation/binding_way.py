@@ -13,21 +13,21 @@ from pathlib import PurePosixPath
 from hami_node_agent.allocation.response import NamedBy
 
 _KUBELET = (1, 29)
-"""From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
+"""First kubelet that passes device plugins' CDI names to the runtime without a feature gate."""
 _ANNOTATING = (1, 20)
 """Kubelets before hand on the annotations of a plugin's answer; from here on that was tried."""
 _RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
-"""From then on they know CDI names of the kubelet's."""
+"""First versions that read the kubelet's CDI names."""
 _SWITCHED = frozenset({"containerd"})
 """Runtimes that can be configured to ignore CDI (`enable_cdi`)."""
 _READ_ANNOTATIONS = frozenset({"containerd"})
 """Runtimes that were tried with names in annotations."""
 _ALWAYS_ON = (2, 0)
-"""From then on a containerd that does not speak of `enable_cdi` has it on."""
+"""First containerd whose default for `enable_cdi` is on."""
 
 
 def named_by(kubelet_version: str) -> NamedBy:
-    """How this kubelet hands a name on; both ways where its version is not known."""
+    """Ways in which this kubelet passes CDI names; both if its version is unknown."""
     if not kubelet_version:
         return NamedBy.FIELD | NamedBy.ANNOTATION
     return NamedBy.FIELD if _version(kubelet_version) >= _KUBELET else NamedBy.ANNOTATION
@@ -50,7 +50,7 @@ class RuntimeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingWay:
-    """How containers of this node get their slices."""
+    """Binding mode of this node: how containers get their slices."""
 
     late: bool
     reason: str
@@ -101,7 +101,7 @@ def _obstacle(kubelet_version: str, runtime: RuntimeReport, cdi_dir: str) -> str
 
 
 def _plain(directory: str) -> str:
-    """/var/run is /run."""
+    """Normalize /var/run to /run."""
     path = PurePosixPath(directory)
     return str(PurePosixPath("/", *path.parts[2:]) if path.parts[1:3] == ("var", "run") else path)
 

@@ -101,7 +101,7 @@ class LateBinding:
         return any(settled)
 
     async def _settle(self, owner: Holding) -> bool:
-        """Puts everything in place; True when something is new. Raises: Conflict, Unavailable."""
+        """Put everything in place; True when something is new. Raises: Conflict, Unavailable."""
         assert owner.answer is not None
         nonce = owner.answer.nonce
         known = self._state.saved.records.get(nonce)

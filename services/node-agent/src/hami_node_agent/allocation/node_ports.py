@@ -71,7 +71,7 @@ class DeviceDescriptions(Protocol):
     """Descriptions of devices for the container runtime."""
 
     def write(self, nonce: str, spec: ContainerSpec) -> None:
-        """Describes a nonce once and for all (blocking). Raises: Unavailable."""
+        """Describe a nonce once and for all (blocking). Raises: Unavailable."""
 
     def source_of(self, nonce: str, container_path: str) -> str:
         """Return the host path mounted there; empty: the nonce is not described (blocking).

@@ -106,7 +106,7 @@ def cache_dir_name(pod_uid: str, container: str) -> str:
 
 
 def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
-    """The limits file's policy: the node's switch, else what the webhook or the pod asked for.
+    """The limits file's policy: the node's switch, otherwise what the webhook or the pod asked for.
 
     A container's variable may make its limit stricter; what lifts it counts by the node's setting
     alone, as the pod's author writes it. One that is no policy counts as the strictest.

@@ -208,7 +208,7 @@ class AgentConnections:
 async def open_connections(
     settings: Settings, stack: AsyncExitStack, bulkhead: Bulkhead
 ) -> AgentConnections:
-    """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
+    """Open all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
     faults = faults_of(FailpointSettings().file)
     cdi = CdiFiles(settings.cdi_dir)
     files = HostFiles(

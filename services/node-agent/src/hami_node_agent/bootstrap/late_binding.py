@@ -63,7 +63,7 @@ async def kubelet_version(node: NodeVersions) -> str:
 
 
 async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
-    """Late where kubelet and runtime are proven to honour CDI; else the reason."""
+    """Late where kubelet and runtime are proven to honour CDI; otherwise the reason."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
             kubelet, runtime_version = await node.versions()
@@ -92,7 +92,7 @@ async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
 
 
 async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool) -> None:
-    """Returns never while what was proven holds; a runtime that is away proves nothing.
+    """Return never while what was proven holds; a runtime that is unavailable proves nothing.
 
     `relied_on`: whether something rests on the proof. Raises: Unavailable when the runtime now runs
     without CDI: the agent ends, and the next one takes the lock way and publishes no ResourceSlice.

@@ -40,13 +40,13 @@ WRITTEN_ON_THE_NODE = (AGENT, NVIDIA_REGISTER, NVIDIA_PAIR_SCORES, BINDING)
 """The agent's annotations; the policy `hami-node-agent-nodes` lets its token change no others."""
 LOOK_S = 2.0
 TREE_S = 60.0
-"""For one folder in one look: tenants may have filled it, and the next look goes on."""
+"""For one folder in one look: tenants may have filled it, and the next look continues."""
 NAMED = 5
 """Pods that a reason names."""
 
 
 def main() -> None:
-    """Ends at SIGTERM."""
+    """End at SIGTERM."""
     try:
         settings = configured(sys.argv[1:], environment()).settings
     except InvalidRequest as exc:
@@ -88,7 +88,7 @@ class NodeRemoval:
         """Empty: nothing is left."""
 
     async def run(self) -> None:
-        """Returns when nothing is left. An API server or disk that fails is tried again."""
+        """Return when nothing is left. An API server or disk that fails is retried."""
         while True:
             try:
                 reason = await self._look()
@@ -105,7 +105,7 @@ class NodeRemoval:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> str:
-        """Removes all, or names what it waits for. Raises: Unavailable, Forbidden, NotFound."""
+        """Remove all, or name what it waits for. Raises: Unavailable, Forbidden, NotFound."""
         pods = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self._name}")
         known = await asyncio.to_thread(self._folders.pods)
         holders = holding(pods["items"], known)

@@ -43,7 +43,7 @@ class PodFiles(Protocol):
     """The host's directories."""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Removes directories of a pod that left (blocking)."""
+        """Remove directories of a pod that left (blocking)."""
 
     def described(self) -> frozenset[str]:
         """Nonces that the container runtime finds descriptions of (blocking)."""
@@ -51,7 +51,7 @@ class PodFiles(Protocol):
     def remove_strays(
         self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
     ) -> None:
-        """Removes directories that nobody knows (blocking)."""
+        """Remove directories that nobody knows (blocking)."""
 
 
 class Strays:
@@ -145,7 +145,7 @@ class PodLookup(Protocol):
         """The uid of the pod of this node that has this name now."""
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
-        """Asks the API server itself. Raises: HamiError."""
+        """Ask the API server itself. Raises: HamiError."""
 
 
 class Processes(Protocol):
@@ -194,7 +194,7 @@ class Sweeper:
         self._strays = Strays(self.state, kubelet_state=self.kubelet_state, files=self.files)
 
     async def run(self) -> None:
-        """Sweeps until cancelled."""
+        """Sweep until cancelled."""
         await every(self.interval_s, self.sweep, name="sweep")
 
     async def sweep(self) -> None:

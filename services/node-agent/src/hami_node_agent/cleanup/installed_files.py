@@ -2,7 +2,7 @@
 
 The library is marked before it is installed. What somebody else emptied, replaced or removed is
 written again: without the library or the preload list the containers that start next would run
-without limits, and libvgpu reads the limits files of running containers again and again. Libraries
+without limits, and libvgpu reads the limits files of running containers repeatedly. Libraries
 of earlier versions go when no container can mount them any more (HAMi#727).
 """
 
@@ -92,7 +92,7 @@ class InstalledFiles(Protocol):
 
 @dataclass(eq=False)
 class FileRestorer:
-    """Compares the files with what they should be, again and again."""
+    """Compares the files with what they should be, repeatedly."""
 
     files: InstalledFiles
     state: NodeState

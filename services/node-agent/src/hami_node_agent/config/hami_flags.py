@@ -113,7 +113,7 @@ FLAGS: tuple[Flag, ...] = (
 
 
 def _kubelet_dir_of(*inner: str) -> Callable[[str], object]:
-    """Reads a path below the kubelet's folder."""
+    """Read a path below the kubelet's folder."""
 
     def read(value: str) -> Path:
         path = Path(value)

@@ -49,7 +49,7 @@ def environment() -> Mapping[str, str]:
 
 
 def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
-    """Reads everything again.
+    """Read everything again.
 
     Raises: InvalidRequest that names the flag, the variable or the file and its key.
     """

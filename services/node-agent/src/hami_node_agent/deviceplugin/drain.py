@@ -44,7 +44,7 @@ class Drain:
         self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
 
     async def drain(self) -> None:
-        """Returns when nobody is on the way, or the time is over."""
+        """Return when nobody is on the way, or the time is over."""
         self.begun = True
         deadline = time.monotonic() + self._drain_s
         while self.coming() or time.monotonic() < self._follows_until:

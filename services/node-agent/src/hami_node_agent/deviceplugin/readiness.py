@@ -1,8 +1,8 @@
-"""Answers the scheduler's question, asked before each binding: can this node take a pod now?
+"""Readiness of this node to take a pod, asked by the scheduler before each binding.
 
-A pod that is bound while the kubelet or this agent is away fails its admission for good, so the
-scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`. The grant
-of the pod comes with the question; a yes means that it is in the book.
+A pod that is bound while the kubelet or this agent is unavailable fails its admission for good,
+so the scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`.
+The grant of the pod comes with the question; a yes means that it is in the book.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReadinessService:
         self._late = late
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Run until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, data: bytes) -> Readiness:

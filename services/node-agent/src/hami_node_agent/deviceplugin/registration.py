@@ -1,4 +1,4 @@
-"""Serving the plugin and registering it, again and again.
+"""Serving and registering the plugin.
 
 The kubelet forgets plugins when it restarts, and removes all sockets in its directory.
 
@@ -95,11 +95,11 @@ class KubeletRegistration:
             )
 
     def reachable(self) -> bool:
-        """Whether we are registered and our socket is still where the kubelet calls it."""
+        """Whether the plugin is registered and its socket is where the kubelet calls it."""
         return self.registered and self._own is not None and _identity(self._socket) == self._own
 
     async def run(self) -> None:
-        """Cycles until cancelled. Raises: Unavailable when serving fails too often."""
+        """Cycle until cancelled. Raises: Unavailable when serving fails too often."""
         await keep_serving(self._cycle, name="device plugin")
 
     async def _cycle(self) -> None:
@@ -128,7 +128,7 @@ class KubeletRegistration:
         self._socket.unlink(missing_ok=True)
 
     async def _register(self) -> Identity:
-        """Register; while the kubelet is away, wait for it. Returns its socket's identity."""
+        """Register, waiting for the kubelet. Return the identity of its socket."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             before = _identity(self._kubelet)

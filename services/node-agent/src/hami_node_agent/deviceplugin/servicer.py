@@ -78,7 +78,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         """Answer for the containers that were given these ids. Raises: HamiError."""
 
     def knows(self, device_id: str) -> bool:
-        """Whether the id may be asked for; a sick device may."""
+        """Whether the id may be asked for; a unhealthy device may."""
         return any(device.device_id == device_id for device in self.devices())
 
     def prefer(
@@ -89,16 +89,16 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         return ()
 
     async def check(self, ids: frozenset[str]) -> None:
-        """Returns when the container with these ids may start. Raises: HamiError."""
+        """Return when the container with these ids may start. Raises: HamiError."""
 
     def listened_for_s(self) -> float | None:
-        """How long a kubelet has had our devices, in seconds; None while it is away."""
+        """How long a kubelet has had our devices, in seconds; None while it is unavailable."""
         if not self._listening_since_s:
             return None
         return time.monotonic() - min(self._listening_since_s.values())
 
     async def calls_finished(self, timeout_s: float) -> bool:
-        """Returns when no Allocate and no PreStartContainer runs and the answers are sent.
+        """Return when no Allocate and no PreStartContainer runs and the answers are sent.
 
         False: one is not yet.
         """
@@ -121,7 +121,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             self._idle.set()
 
     def end_streams(self) -> None:
-        """Ends the streams that are open: the kubelet then has nothing to hand out.
+        """End the streams that are open: the kubelet then has nothing to hand out.
 
         It closes its connection, too, so calls that run fail there.
         """

@@ -1,7 +1,8 @@
-"""When a card is sick, and when it is well again (protocol 5.5).
+"""When a card is unhealthy, and when it is well again (protocol 5.5).
 
 In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
-Unknown is unhealthy. A card that is surely bad is sick at once, one that only did not answer after
+Unknown is unhealthy. A card that is surely bad is unhealthy at once, one that only did not answer
+after
 `BAD_PROBES` tries in a row; either is well after `GOOD_PROBES` good ones. One that reported a
 critical XID also needs `quiet_s` without another.
 """

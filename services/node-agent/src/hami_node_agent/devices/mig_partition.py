@@ -237,7 +237,7 @@ def in_the_way(part: MigSlice, card: GpuUuid, found: Iterable[Instance]) -> tupl
 def profile_of(name: str, facts: Sequence[ProfileFacts]) -> ProfileFacts | None:
     """The driver's profile that is meant by `1g.10gb`.
 
-    By its name, else by its slices: HAMi's table writes 7g.79gb where an A100's driver has
+    By its name, otherwise by its slices: HAMi's table writes 7g.79gb where an A100's driver has
     7g.80gb.
     """
     named = next((one for one in facts if one.name == name), None)

@@ -26,21 +26,21 @@ class DeviceProbe(Protocol):
         """How the cards are linked, by index. Raises: Unavailable."""
 
     async def reload(self) -> bool:
-        """Initialises NVML again where the driver was reloaded or cards came or went.
+        """Initialise NVML again where the driver was reloaded or cards came or went.
 
         True if it did.
 
-        Raises: Unavailable while the driver is away.
+        Raises: Unavailable while the driver is unavailable.
         """
 
     async def failing(self) -> Mapping[GpuUuid, Failure]:
         """Cards that do not answer, with the reason."""
 
     async def watch_events(self) -> None:
-        """Registers for XID events, after `cards`; must precede `next_xid`."""
+        """Register for XID events, after `cards`; must precede `next_xid`."""
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
-        """Waits about a second for an XID event; a None uuid means that any card may be meant."""
+        """Wait about a second for an XID event; a None uuid means that any card may be meant."""
 
     async def samples(self) -> tuple[DeviceSample, ...]:
         """Sample each card. Raises: Unavailable."""
@@ -65,13 +65,13 @@ class MigDriver(Protocol):
         """All GPU instances of these cards. Raises: Unavailable."""
 
     async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
-        """Makes GPU and compute instance of that profile at that place.
+        """Make GPU and compute instance of that profile at that place.
 
         Raises: Conflict when there is no such profile or no room there; Unavailable.
         """
 
     async def destroy(self, instance: Instance) -> None:
-        """Destroys a GPU instance and what is in it; gone already is as good.
+        """Destroy a GPU instance and what is in it; gone already is as good.
 
         Raises: Conflict while a process uses it; Unavailable.
         """

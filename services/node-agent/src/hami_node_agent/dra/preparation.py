@@ -5,9 +5,9 @@ is there is written again as it was. A pod that comes to a prepared claim is not
 scheduler's `ClaimHolders` enters it). Each container gets one CDI device of ours, named with the
 first of its allocated devices; the others of its devices need none, because that one describes all.
 
-Slices that other pods hold by the same claims go on as theirs when one grant ends. Records are made
-again when the state file was lost, because nobody asks again about pods that run on: from the
-ledger's first whole answer, what the kubelet has by claims (PodResources), and the device
+Slices that other pods hold by the same claims continue as theirs when one grant ends. Records are
+made again when the state file was lost, because nobody asks again about pods that run on: from
+the ledger's first whole answer, what the kubelet has by claims (PodResources), and the device
 descriptions, which name the folder of each account. With them usage is sampled, limits are kept,
 and directories go with their pod; until then what is described stays
 (`cleanup/garbage_collection.py`).
@@ -90,7 +90,7 @@ class ClaimPreparation:
     async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         """The claim's devices, when its pod's slices are granted and described.
 
-        Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet tries again.
+        Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet retries.
         """
         claim = await self.api.claim(ref.namespace, ref.name)
         if claim["metadata"]["uid"] != ref.uid:
@@ -184,7 +184,7 @@ class ClaimPreparation:
     ) -> Sequence[bool]:
         """Which containers' slices are new. Raises: Conflict, Unavailable.
 
-        The kubelet asks again and again; what was there is no step of the pod's trace.
+        The kubelet asks repeatedly; what was there is no step of the pod's trace.
         """
         async with self._turn:
             if all(self._known(grant, each) for each in holders(claimed)):
@@ -321,7 +321,7 @@ class LostRecords:
 
 
 async def keep_passed_on(state: NodeState) -> None:
-    """Passes records on when grants end, until cancelled."""
+    """Pass records on when grants end, until cancelled."""
     backoff = Backoff(0.5, 30.0)
     while True:
         seen, wait_s = state.book_changed.version, None

@@ -91,7 +91,7 @@ class SlicePublisher:
 
 
 async def withdraw(store: ResourceSlices, node: str) -> None:
-    """Takes back what an agent before us published, where claims can't be prepared any more."""
+    """Take back what an agent before us published, where claims can't be prepared any more."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:
         try:

@@ -180,7 +180,7 @@ class DriverSockets:
                 )
 
     def clear(self) -> None:
-        """Removes what an agent before us left (blocking)."""
+        """Remove what an agent before us left (blocking)."""
         for path in (self.registration, self.claims):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)

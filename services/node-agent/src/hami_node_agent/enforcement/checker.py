@@ -115,7 +115,7 @@ class LimitChecker:
     checked: Checked = field(default_factory=Checked, init=False)
 
     async def next_check(self, seen: int) -> int:
-        """Waits for the look after that version and checks it; returns its version."""
+        """Wait for the look after that version and check it; return its version."""
         version = await self.monitor.looks.wait(seen)
         with self.bulkhead.item("limits", "look"):
             await self.check(self.monitor.last_look)
@@ -276,14 +276,14 @@ class LimitPublisher:
     _reported_s: float = field(default_factory=lambda: float("-inf"), init=False)
 
     async def run(self) -> None:
-        """Checks and publishes with every look until cancelled."""
+        """Check and publishes with every look until cancelled."""
         seen = 0
         while True:
             seen = await self.checker.next_check(seen)
             await self.publish()
 
     async def publish(self) -> None:
-        """Publishes the last check if it is news, or if it is time to."""
+        """Publish the last check if it is news, or if it is time to."""
         checked, now_s = self.checker.checked, self.clock()
         if checked.looked_s is None:
             return
@@ -306,7 +306,7 @@ class LimitPublisher:
                 message_id=f"{self.agent_id}:limits:{self._sequence}",
             )
         except Unavailable as exc:
-            # The next look tries again, with what is so then.
+            # The next look retries, with what is so then.
             self._outage.failed(exc)
         else:
             self._outage.worked()

@@ -45,11 +45,11 @@ class ContainerKey(NamedTuple):
 
     pod_uid: str
     container: str
-    """Empty: of this pod, but nobody knows yet of which container."""
+    """Empty: of this pod, its container is still unknown."""
 
 
 class LimitKey(NamedTuple):
-    """A container on one card: what has one state."""
+    """A container on one card, the subject of a limit state."""
 
     pod_uid: str
     container: str
@@ -124,7 +124,7 @@ _NO_ACCOUNT = Account()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How much more than its grant a container may hold."""
+    """Memory that a container may hold above its grant."""
 
     overhead_mib: int = 1024
     """For contexts and modules that came when the slice was full; of each process."""
@@ -140,7 +140,7 @@ class Judgement:
     held_mib: int | None
     """By all its processes there; None: the driver does not report it."""
     reason: str = ""
-    """One sentence; empty when all is well."""
+    """One sentence; empty if the limits are enforced."""
 
 
 def judge(facts: Facts, tolerance: Tolerance) -> dict[LimitKey, Judgement]:
@@ -305,7 +305,7 @@ class CardTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Facts, and what is shown beside them."""
+    """Facts of a node, and totals to show."""
 
     facts: Facts
     totals: Mapping[str, CardTotals] = field(default_factory=dict)
@@ -345,7 +345,7 @@ def limits_of(
 
 
 class Resolver:
-    """Finds whose a process is; remembers nothing."""
+    """Stateless resolver from a process to its container."""
 
     def __init__(
         self,
@@ -370,7 +370,7 @@ class Resolver:
             self._granted[owner.pod_uid].append(owner.container)
 
     def owner_of(self, process: HostProcess) -> tuple[Kind, ContainerKey]:
-        """The key is empty where it is no container's."""
+        """Return the owner of a process; the key is empty if it is no container's."""
         named = self._pods.container_of(process.container_id) if process.container_id else None
         if named is not None:
             pod_uid, container = named

@@ -88,7 +88,7 @@ class GrantBook:
                 yield nonce, grant, container
 
     def announced(self, grant: NodeGrant) -> GrantBook:
-        """Adds a grant, unless it is older than what is known."""
+        """Add a grant, unless it is older than what is known."""
         if self._is_withdrawn(grant):
             return self
         known = self.grants.get(grant.pod_uid)
@@ -99,7 +99,7 @@ class GrantBook:
     def without(
         self, allocation_id: AllocationId, pod_uid: PodUid, token: int, *, heard_at: float
     ) -> GrantBook:
-        """Takes a grant back; one with a higher token stays."""
+        """Take a grant back; one with a higher token stays."""
         before = self.withdrawn.get(allocation_id)
         highest = token if before is None else max(token, before.token)
         marks = {**self.withdrawn, allocation_id: Withdrawal(highest, heard_at)}
@@ -114,7 +114,7 @@ class GrantBook:
     def reset_to(
         self, snapshot: Iterable[NodeGrant], *, complete: bool, asked_at: float
     ) -> GrantBook:
-        """Replaces all that was heard before the ledger was asked by its answer.
+        """Replace all that was heard before the ledger was asked by its answer.
 
         An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot has. A
         grant that the ledger still has seconds after its withdrawal lives: the ledger is the truth.

@@ -55,14 +55,14 @@ class IncomingBus(Protocol):
     async def request(
         self, subject: str, payload: BaseModel, *, timeout_s: float = SNAPSHOT_TIMEOUT_S
     ) -> bytes:
-        """Asks and returns the reply's body. Raises: Unavailable."""
+        """Ask and return the reply's body. Raises: Unavailable."""
 
     @property
     def connected_for_s(self) -> float:
-        """Seconds since the connection was last made; 0 while it is away."""
+        """Seconds since the connection was last made; 0 while it is unavailable."""
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
-        """Calls `handle` for every message that comes, until cancelled."""
+        """Call `handle` for every message that comes, until cancelled."""
 
 
 def node_grant(
@@ -134,7 +134,7 @@ class GrantsFeed:
         return self._bus.connected
 
     async def run(self) -> None:
-        """Follows and compares until cancelled."""
+        """Follow and compare until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             subject = events.grants_subject(self._node)
             tasks.create_task(self._bus.follow([subject], self._on_message), name="grants")
@@ -175,7 +175,7 @@ class GrantsFeed:
             await self._state.remember_tokens(offered)
 
     async def _compare(self) -> None:
-        """Asks for the snapshot on each connection that is made, and every interval."""
+        """Ask for the snapshot on each connection that is made, and every interval."""
         asked_at: float | None = None
         backoff = Backoff(RETRY_FIRST_S, self._interval_s)
         outage = Outage(
@@ -198,7 +198,7 @@ class GrantsFeed:
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 
     async def refresh(self) -> bool:
-        """Asks the scheduler for all live grants of this node; True when it sent them all.
+        """Ask the scheduler for all live grants of this node; True when it sent them all.
 
         Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
         """
@@ -222,7 +222,7 @@ class GrantsFeed:
         return complete
 
     async def _remind(self) -> None:
-        """Reports again what the ledger has not taken in 2, 4, 8 .. comparisons in a row."""
+        """Report again what the ledger has not taken in 2, 4, 8 .. comparisons in a row."""
         records = self._state.saved.records.values()
         answered = {
             grant.allocation_id: grant
@@ -248,7 +248,7 @@ def _is_due(comparisons: int) -> bool:
 
 
 async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
-    """Takes what the ledger has into the book; what it lacks is not granted.
+    """Take what the ledger has into the book; what it lacks is not granted.
 
     False: the ledger can't be asked.
 
@@ -262,7 +262,7 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) 
 
 
 async def read_signed(state: NodeState, pods: NodePodApi) -> None:
-    """Takes the newest ones into the book; what can't be read is logged."""
+    """Take the newest ones into the book; what can't be read is logged."""
     try:
         grants = await pods.signed_grants()
     except HamiError as exc:

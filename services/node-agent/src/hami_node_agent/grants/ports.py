@@ -23,7 +23,7 @@ class StateStore(Protocol):
     """The agent's state on disk."""
 
     def save(self, state: AgentState) -> None:
-        """Replaces it (blocking), also against a power cut. Raises: Unavailable."""
+        """Replace it (blocking), also against a power cut. Raises: Unavailable."""
 
 
 class ContainerFiles(Protocol):
@@ -33,7 +33,7 @@ class ContainerFiles(Protocol):
         """The directory that a container sees at /etc/hami."""
 
     def write_limits(self, record: Record) -> None:
-        """Makes the container's limits those of the record. Raises: Unavailable."""
+        """Make the container's limits those of the record. Raises: Unavailable."""
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
         """A directory with an empty region, which any user in the container can write.
@@ -42,7 +42,7 @@ class ContainerFiles(Protocol):
         """
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Makes what is gone of it, and leaves the rest. Raises: Unavailable."""
+        """Recreate what is missing, and leave the rest. Raises: Unavailable."""
 
 
 class GrantSource(Protocol):
@@ -53,7 +53,7 @@ class GrantSource(Protocol):
         """True while announcements can arrive."""
 
     async def refresh(self) -> bool:
-        """Asks the scheduler for all live grants; True when the ledger answered in full.
+        """Ask the scheduler for all live grants; True when the ledger answered in full.
 
         Raises: Unavailable, InvalidRequest.
         """
@@ -78,7 +78,7 @@ class NodePodApi(Protocol):
         """The pod of this node with that uid."""
 
     async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
-        """Literal env entries of a container's spec; empty when the API server is away."""
+        """Literal env entries of a container's spec; empty when the API server is unavailable."""
 
     async def signed_grants(self) -> tuple[NodeGrant, ...]:
         """Grants in `hami.io/grant` of this node's pods that our scheduler signed.
@@ -184,7 +184,7 @@ class RequestBus(Protocol):
     """The asking half of the bus."""
 
     async def request(self, subject: str, payload: BaseModel, *, timeout_s: float) -> bytes:
-        """Asks and returns the reply's body. Raises: Unavailable."""
+        """Ask and return the reply's body. Raises: Unavailable."""
 
 
 class Publisher(Protocol):
@@ -195,4 +195,4 @@ class Publisher(Protocol):
         """True while publishing can succeed."""
 
     async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
-        """Stores a fact. Raises: Unavailable."""
+        """Store a fact. Raises: Unavailable."""

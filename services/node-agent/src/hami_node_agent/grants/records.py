@@ -88,28 +88,28 @@ class AgentState:
         return replace(self, least_tokens=MappingProxyType(merged))
 
     def with_records(self, records: Iterable[Record]) -> AgentState:
-        """Adds or replaces records."""
+        """Add or replace records."""
         merged = {**self.records, **{record.nonce: record for record in records}}
         return replace(self, records=MappingProxyType(merged))
 
     def without_pod(self, pod_uid: str, *, but: Container[str] = ()) -> AgentState:
-        """Drops all records of a pod but those with these nonces."""
+        """Drop all records of a pod but those with these nonces."""
         kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid or n in but}
         return replace(self, records=MappingProxyType(kept))
 
     def without_records(self, nonces: Iterable[str]) -> AgentState:
-        """Drops records."""
+        """Drop records."""
         dropped = frozenset(nonces)
         kept = {n: r for n, r in self.records.items() if n not in dropped}
         return replace(self, records=MappingProxyType(kept))
 
     def with_instance(self, made: OwnInstance) -> AgentState:
-        """Adds an instance, in place of what was written down for its place."""
+        """Add an instance, in place of what was written down for its place."""
         others = self.without_instances([made]).instances
         return replace(self, instances=(*others, made))
 
     def without_instances(self, gone: Iterable[OwnInstance]) -> AgentState:
-        """Drops what is written down for these places."""
+        """Drop what is written down for these places."""
         places = {(each.card, each.part.start) for each in gone}
         kept = (each for each in self.instances if (each.card, each.part.start) not in places)
         return replace(self, instances=tuple(kept))
@@ -121,7 +121,7 @@ class AgentState:
         return replace(self, reports=(*self.reports, report))
 
     def without_report(self, report_id: str) -> AgentState:
-        """Drops a report that was stored."""
+        """Drop a report that was stored."""
         return replace(
             self, reports=tuple(report for report in self.reports if report.report_id != report_id)
         )
@@ -207,7 +207,8 @@ def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
 
 # Slices by ResourceClaims may be had by several containers and pods. They have one record, with one
 # limits directory and account: that of the first container that was prepared. The others are known
-# by the book alone, until the first one's grant has ended and the record goes on as one of theirs.
+# by the book alone, until the first one's grant has ended and the record continues as one of
+# theirs.
 
 
 def shared_records(

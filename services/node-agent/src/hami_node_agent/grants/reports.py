@@ -129,7 +129,7 @@ def _pending(report: events.ReportBase) -> PendingReport:
 
 
 async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
-    """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
+    """Publish queued reports in order until cancelled; one stays queued until it is stored."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     outage = Outage(logger, failed="Retrying to send a report", again="Sending reports again")
     while True:

@@ -36,7 +36,7 @@ class Signal:
         self._event = asyncio.Event()
 
     async def wait(self, seen: int, timeout_s: float | None = None) -> int:
-        """Waits until the version differs from `seen`, or for `timeout_s`; returns the version."""
+        """Wait until the version differs from `seen`, or for `timeout_s`; return the version."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.version == seen:
@@ -104,7 +104,7 @@ class NodeState:
             await asyncio.shield(self._save(after, first))
 
     async def remember_tokens(self, grants: Iterable[NodeGrant]) -> None:
-        """Remembers, a restart of the agent too, which attempt of each pod is the latest."""
+        """Remember, a restart of the agent too, which attempt of each pod is the latest."""
         await self._remember({grant.pod_uid: grant.token for grant in grants})
 
     async def remember_withdrawal(self, pod_uid: PodUid, token: int) -> None:

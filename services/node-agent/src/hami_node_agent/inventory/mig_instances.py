@@ -85,7 +85,7 @@ class MigHolders:
         return None
 
     def whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
-        """Describes an instance that lies where `wanting` was to have one."""
+        """Describe an instance that lies where `wanting` was to have one."""
         if foreign:
             return "another program created, occupies the place"
         for record in self._state.saved.of_pod(wanting.pod_uid):
@@ -173,14 +173,14 @@ class MigInstances:
         return self._holders.devices()
 
     async def run(self) -> None:
-        """Looks every few seconds, and after each failure to make one, until cancelled."""
+        """Look every few seconds, and after each failure to make one, until cancelled."""
         while True:
             seen = self._look.version
             await self.settle()
             await self._look.wait(seen, self._interval_s)
 
     async def settle(self) -> None:
-        """Destroys what is ours and nobody holds; never raises for the driver's errors.
+        """Destroy what is ours and nobody holds; never raises for the driver's errors.
 
         Card by card: one that can't be asked keeps its instances, and holds up no other.
         """
@@ -222,7 +222,7 @@ class MigInstances:
     async def missing(self, record: Record) -> str:
         """Why the container of this answer must not start; empty when its devices are there.
 
-        One that is gone is made again; it counts if the driver gives it the same name.
+        One that is gone is recreated; it counts if the driver gives it the same name.
         Raises: Unavailable.
         """
         if record.foreign:
@@ -272,7 +272,7 @@ class MigInstances:
         return made
 
     async def _clear(self, record: Record, card: GpuUuid, part: MigSlice) -> None:
-        """Destroys what is left of earlier pods at that place, and waits for who still runs there.
+        """Destroy what is left of earlier pods at that place, and wait for who still runs there.
 
         Raises: Conflict, Unavailable.
         """
@@ -309,7 +309,7 @@ class MigInstances:
             try:
                 await self._driver.destroy(instance)
             except HamiError as exc:
-                # In use, mostly: the next look tries again.
+                # In use, mostly: the next look retries.
                 result = "busy" if isinstance(exc, Conflict) else "failed"
                 self._done["destroy", result] += 1
                 logger.warning("Failed to destroy a MIG instance", extra={"error": str(exc)})

@@ -43,7 +43,7 @@ class NodeAnnotator(Protocol):
         """Read the Node's annotations. Raises: HamiError."""
 
     async def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Merges. Raises: HamiError."""
+        """Merge. Raises: HamiError."""
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class InventoryPublisher:
     published: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        """Publishes until cancelled; a failure is followed by another try, not by silence."""
+        """Publish until cancelled; a failure is followed by another try, not by silence."""
         backoff = Backoff(RETRY_S, self.heartbeat_s)
         while True:
             seen = self.cards.changed.version
@@ -126,7 +126,7 @@ async def keep_annotation(
     more: Mapping[str, str] | None = None,
     bulkhead: Bulkhead | None = None,
 ) -> None:
-    """Keeps the Node's register annotation and pair scores equal to the cards until cancelled.
+    """Keep the Node's register annotation and pair scores equal to the cards until cancelled.
 
     Beside it stands that an agent reports them, so that the scheduler waits for the bus, and
     `more`, which does not change.
@@ -181,7 +181,7 @@ class NodeEvents(Protocol):
 async def warn_of_links(
     cards: CardTracker, node: NodeEvents, *, bulkhead: Bulkhead | None = None
 ) -> None:
-    """One event for each pair, until cancelled; one that could not be written is tried again."""
+    """One event for each pair, until cancelled; one that could not be written is retried."""
     reported: set[tuple[str, str]] = set()
     bulkhead = bulkhead or Bulkhead()
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)

@@ -1,8 +1,8 @@
 """The node's cards and their health, followed by ListAndWatch, inventory and the node annotation.
 
 In: NVML through the `DeviceProbe` port. Out: `CardTracker.devices()` and a signal on every change.
-Health changes both ways; what can't be known counts as sick. A card that comes is offered, one that
-goes is sick, also across a reload of the driver.
+Health changes both ways; what can't be known counts as unhealthy. A card that comes is offered,
+one that goes is unhealthy, also across a reload of the driver.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CardTracker:
         self.changed = Signal()
 
     async def discover(self) -> None:
-        """Reads the cards; healthy until a probe or an XID shows otherwise. Raises: Unavailable."""
+        """Read the cards; healthy until a probe or an XID shows otherwise. Raises: Unavailable."""
         await self._take_in()
         await self._probe.watch_events()
 
@@ -78,7 +78,7 @@ class CardTracker:
                 tasks.create_task(self._listen(), name="xids")
 
     async def _take_in(self) -> None:
-        """Offers what the driver has now; cards that it has no more stay, and fail their probes."""
+        """Offer what the driver has now; cards that it has no more stay, and fail their probes."""
         before = dict(self._devices)
         found = await self._probe.cards()
         self._on_found(found)

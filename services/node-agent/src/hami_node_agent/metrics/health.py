@@ -54,7 +54,7 @@ class Leftovers(Protocol):
 
     @property
     def removal_failures(self) -> Mapping[str, int]:
-        """Tries that failed since the start, by the system's error."""
+        """Try that failed since the start, by the system's error."""
 
 
 def removal_families(leftovers: Leftovers) -> Iterator[Metric]:

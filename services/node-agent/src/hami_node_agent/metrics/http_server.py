@@ -70,7 +70,7 @@ class _Server(web.Server):
 
 @asynccontextmanager
 async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
-    """Serves while the block runs; yields the port. Requests under way are answered at the end.
+    """Serve while the block runs; yields the port. Requests under way are answered at the end.
 
     Raises: InvalidRequest, Unavailable.
     """

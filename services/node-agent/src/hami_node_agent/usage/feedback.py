@@ -40,7 +40,7 @@ class LimitsFiles(Protocol):
         """Changes the feedback loop's lines of a limits file. Raises: Unavailable."""
 
     def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
-        """Writes which host pids a container's processes have. Raises: Unavailable."""
+        """Write which host pids a container's processes have. Raises: Unavailable."""
 
 
 class LimitsWriter:
@@ -106,7 +106,7 @@ class Feedback:
     """By directory, the nonces of the containers that wait since the last round."""
 
     async def run(self) -> None:
-        """Runs until cancelled; then nobody waits any more."""
+        """Run until cancelled; then nobody waits any more."""
         try:
             await every(INTERVAL_S - SLACK_S, self._round_soon, name="feedback")
         finally:

@@ -193,7 +193,7 @@ class Monitor:
     _latest: list[Container] = field(default_factory=list, init=False)
     _containers: dict[str, Container] = field(default_factory=dict, init=False)
     """By directory: one that nothing changed of stays the same object, and what was made of it
-        need not be made again."""
+        need not be recreated."""
     _before: dict[str, _Before] = field(default_factory=dict, init=False)
     _host_pids: dict[_Key, int] = field(default_factory=dict, init=False)
     looks: Signal = field(default_factory=Signal, init=False)
@@ -247,7 +247,7 @@ class Monitor:
     async def write(
         self, directory: str, *, recent_kernel: int | None, utilization_switch: int | None
     ) -> None:
-        """Writes the feedback loop's switches into a container's region."""
+        """Write the feedback loop's switches into a container's region."""
         async with self._turn:
             await asyncio.to_thread(
                 self.regions.write,

@@ -135,11 +135,11 @@ class UsagePublisher:
     _published: PublishedState = field(default_factory=PublishedState, init=False)
 
     async def flush(self) -> None:
-        """Publishes what is still owed of the rounds so far, before an end."""
+        """Publish what is still owed of the rounds so far, before an end."""
         await self.publish(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
 
     async def publish(self, now: Round) -> None:
-        """Publishes what the round adds; a round that can't be published is dropped."""
+        """Publish what the round adds; a round that can't be published is dropped."""
         new = changes(self.node, self._published, now)
         if not new:
             self._published = new.published
@@ -198,7 +198,7 @@ class Sampler:
         return self._latest if age_s <= 3 * self.interval_s else Observation()
 
     async def run(self) -> None:
-        """Samples until cancelled."""
+        """Sample until cancelled."""
         await every(self.interval_s, self.sample, name="usage")
 
     async def sample(self) -> None:

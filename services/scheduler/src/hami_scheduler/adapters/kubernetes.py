@@ -138,7 +138,7 @@ class KubernetesClaimApi:
         return await self._api.get(claim_path(namespace, name))
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """Sets these fields of its status, of the claim as it is given; None removes one.
+        """Set these fields of its status, of the claim as it is given; None removes one.
 
         Answers what the API server has then.
 
@@ -155,7 +155,7 @@ class KubernetesTemplateApi:
         self._api = api
 
     async def create(self, namespace: str, body: Json) -> Json:
-        """Makes it; as it is then.
+        """Make it; as it is then.
 
         Raises: Conflict (it is there), Forbidden (the namespace is being deleted), InvalidRequest,
         NotFound (the namespace is gone), Unavailable.

@@ -114,9 +114,10 @@ class NatsNodeWitness:
         self._bus = bus
 
     async def holdings(self, node: NodeName) -> NodeHoldings:
-        """Reads the checkpoint of the node's kubelet.
+        """Read the checkpoint of the node's kubelet.
 
-        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
+        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is unavailable, or
+        silence).
         """
         try:
             reply = await self._bus.request(

@@ -44,7 +44,7 @@ class Wanted:
 
     @classmethod
     def parse(cls, body: object) -> Wanted:
-        """Reads the request's body. Raises: InvalidRequest."""
+        """Read the request's body. Raises: InvalidRequest."""
         if not isinstance(body, dict):
             raise InvalidRequest('expected {"apply": false, "nodes": [], "believe_node": false}')
         unknown = body.keys() - {"apply", "nodes", "believe_node"}

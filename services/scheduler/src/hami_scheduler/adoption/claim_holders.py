@@ -121,7 +121,7 @@ class ClaimHolders:
                     )
 
     async def restore(self, pod: JsonMapping) -> bool:
-        """Enters the grant of a pod that runs without one.
+        """Enter the grant of a pod that runs without one.
 
         The ledger lost it, and nobody asks again. False: it has no card of ours by its claims.
 

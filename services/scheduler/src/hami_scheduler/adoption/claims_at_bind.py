@@ -3,7 +3,7 @@
 In: /bind of a pod without cards by limits. kube-scheduler writes what it allocated into the claims
 before it asks, so the grant is entered here and not when the node prepares, where it would be too
 late for another node. Where the ledger has no room, the allocation is taken off the claims: else
-kube-scheduler would try the same card again, for ever.
+kube-scheduler would try the same card again, forever.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class RunningPods:
     async def enter(
         self, pod: JsonMapping, asked: NodeQuestion, found: RunningPodGrant
     ) -> Allocation:
-        """Writes the grant. Raises: CapacityConflict when a card has no room, Unavailable."""
+        """Write the grant. Raises: CapacityConflict when a card has no room, Unavailable."""
         node = asked.node
         state = AllocationState.BINDING if asked.arriving_s else AllocationState.BOUND
         draft = draft_of(

@@ -52,7 +52,7 @@ def answer_errors(app: FastAPI) -> None:
 
 
 async def refuse(error: HamiError, send: Send) -> None:
-    """Answers a call that no application was asked about (ASGI)."""
+    """Answer a call that no application was asked about (ASGI)."""
     body = body_of(error)
     headers = [
         (b"content-type", JSON.encode()),

@@ -44,7 +44,8 @@ class ClusterSimulator:
     def answer(self, text: bytes) -> bytes:
         """Return the answer in the form of `hamictl simulate -o json`.
 
-        Raises: InvalidRequest when the body is malformed; Unavailable when the ledger is away.
+        Raises: InvalidRequest when the body is malformed; Unavailable when the ledger is
+        unavailable.
         """
         try:
             body = orjson.loads(text)

@@ -30,7 +30,7 @@ READY_POLL_S = 1.0
 
 
 async def serve(settings: Settings) -> None:
-    """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
+    """Serve until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
     gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
         certificate = serving_certificate(settings, service.instruments)
@@ -55,7 +55,7 @@ async def serve(settings: Settings) -> None:
 async def other_ports(
     settings: Settings, service: Service, certificate: ServingCertificate | None
 ) -> AsyncIterator[dict[str, int]]:
-    """Serves operators and probes during the block, where the settings name their addresses.
+    """Serve operators and probes during the block, where the settings name their addresses.
 
     `certificate`: the operators'; the caller watches its files.
 
@@ -78,7 +78,7 @@ async def other_ports(
 
 
 async def _freeze_when_ready(service: Service) -> None:
-    """Takes what was loaded at the start out of the collector's sight, once all of it is there."""
+    """Take what was loaded at the start out of the collector's sight, once all of it is there."""
     while True:
         if not await service.readiness():
             gc.freeze()

@@ -57,7 +57,7 @@ from hami_scheduler.watch.dead_kube_scheduler import DeadKubeScheduler
 
 @asynccontextmanager
 async def open_service(settings: Settings) -> AsyncIterator[Service]:
-    """Connects to everything and wires the use cases; closes in reverse.
+    """Connect to everything and wires the use cases; closes in reverse.
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """

@@ -54,7 +54,7 @@ class AgentLiveness:
     """Since when the ledger could be read without a break."""
 
     async def once(self) -> None:
-        """Compares the counts with those of the last time. Raises: Conflict, Unavailable.
+        """Compare the counts with those of the last time. Raises: Conflict, Unavailable.
 
         While they can't be read, silence means nothing, until they could be for a while.
         """

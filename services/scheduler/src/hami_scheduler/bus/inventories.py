@@ -6,7 +6,7 @@ every 30 s a report is compared with the ledger's cards whatever is in it, for a
 together in one transaction.
 
 A report that is older than what the ledger has is left out, and the node was heard all the same.
-An agent whose reports are left out again and again is right, and the ledger's number of it is not:
+An agent whose reports are left out repeatedly is right, and the ledger's number of it is not:
 the number is forgotten, journalled, and the report is taken.
 """
 
@@ -111,7 +111,7 @@ class InventoryReports:
     _skewed: set[str] = field(default_factory=set, init=False)
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Writes inventories down, those of one node in their order.
+        """Write inventories down, those of one node in their order.
 
         For each None, or why it was not taken: InvalidRequest, Conflict, Unavailable, or an error
         that nobody foresaw.

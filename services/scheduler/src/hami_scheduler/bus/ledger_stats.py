@@ -51,11 +51,11 @@ class LedgerStatsPublisher:
     _published_all_s: float = field(default_factory=lambda: float("-inf"), init=False)
 
     async def once(self) -> None:
-        """Reads the ledger and publishes. Raises: Unavailable, Conflict."""
+        """Read the ledger and publish. Raises: Unavailable, Conflict."""
         await self.publish(await self.reader.read())
 
     async def publish(self, found: LedgerStats) -> None:
-        """Publishes one reading. Raises: Unavailable; then the rest goes out at the next."""
+        """Publish one reading. Raises: Unavailable; then the rest goes out at the next."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._published_all_s >= PUBLISH_ALL_INTERVAL_S:
             self._published.clear()

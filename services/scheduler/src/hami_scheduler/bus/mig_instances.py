@@ -33,7 +33,7 @@ class MadeInstances:
     doubt_mirror: Callable[[PodUid], None]
 
     async def note(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
-        """Idempotent; a pod that is gone needs none. Raises: Unavailable when the ledger is away.
+        """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).
 
         Raises: InvalidRequest when the row's own annotation can't be read.
         """

@@ -73,7 +73,7 @@ class GrantReports:
     )
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Applies reports that came together, those on one grant in their order.
+        """Apply reports that came together, those on one grant in their order.
 
         For each None, or why it was not applied: InvalidRequest, Conflict, Unavailable, or an
         error that nobody foresaw.
@@ -164,7 +164,7 @@ class GrantReports:
         self.announcer.announce(PodRef.of(allocation), RUNS_ON, text)
 
     async def _usual(self, report: Allocated) -> bool:
-        """Takes the step that nearly every report is about; False when another one is due."""
+        """Take the step that nearly every report is about; False when another one is due."""
         node, allocation_id = NodeName(report.node), AllocationId(report.allocation_id)
         seen = self.known_pods.get(PodUid(report.pod_uid))
         on_node = self.transitions.is_bound(allocation_id, report.token) or (
@@ -213,7 +213,7 @@ class GrantReports:
         if allocation.state is AllocationState.BINDING:
             if not await self._is_bound(allocation):
                 # A pod that bypassed us took the answer, and does not start with it. The binding
-                # goes on, and fails at Allocate; until the pod is here, it is not allocated.
+                # continues, and fails at Allocate; until the pod is here, it is not allocated.
                 raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
             # The next pod of the node need not wait for what is written down now.
             await self.transitions.free_lock(allocation)
@@ -243,7 +243,7 @@ class GrantReports:
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
-    """Asks the API server about the allocation's pod. Raises: Unavailable."""
+    """Ask the API server about the allocation's pod. Raises: Unavailable."""
     gone = PodFacts(uid=PodUid(allocation.pod_uid), exists=False)
     try:
         pod = await pods.get(allocation.namespace, allocation.pod_name)

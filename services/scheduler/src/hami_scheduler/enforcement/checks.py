@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SILENT_S = 600.0
-"""Ten heartbeats of an agent: what it has not confirmed since is not known to go on."""
+"""Ten heartbeats of an agent: what it has not confirmed since is not known to continue."""
 CLOSE_INTERVAL_S = 60.0
 
 
@@ -54,7 +54,7 @@ class LimitChecks:
     evictor: LimitEvictor | None
 
     async def handle(self, message: Message) -> None:
-        """Takes one check. Raises: InvalidRequest, Conflict, Unavailable."""
+        """Take one check. Raises: InvalidRequest, Conflict, Unavailable."""
         check = read_of_node(LimitCheck, message.subject, message.data, "limit check")
         findings = [finding for finding in check.findings if self._is_there(check.node, finding)]
         if len(findings) < len(check.findings):
@@ -70,7 +70,7 @@ class LimitChecks:
             await self._evict(self.evictor, changed, findings, message.received_at)
 
     async def close_silent(self) -> None:
-        """Ends periods of nodes that report no more. Raises: Unavailable, Conflict."""
+        """End periods of nodes that report no more. Raises: Unavailable, Conflict."""
         await self.history.close_silent(silent_s=SILENT_S)
 
     def _is_there(self, node: str, finding: LimitFinding) -> bool:

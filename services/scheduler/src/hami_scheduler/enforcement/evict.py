@@ -1,6 +1,6 @@
 """End pods that hold more than they were granted (`HAMI_SCHEDULER_ENFORCEMENT=evict`).
 
-In: a period that goes on, with the fresh finding that confirms it. What was begun stands in the
+In: a period that continues, with the fresh finding that confirms it. What was begun stands in the
 ledger, so a replica that dies in between is followed by another, and no pod is ended twice as fast
 by two. `pod_ending.py` ends it.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 EVICTED = "LimitEviction"
 RETRY_AFTER_S = 60.0
-"""A pod that is still there, or could not be ended, is tried again then."""
+"""A pod that is still there, or could not be ended, is retried then."""
 MAX_PROBLEM_LENGTH = 512
 
 
@@ -50,7 +50,7 @@ class LimitEvictor:
     async def consider(
         self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
     ) -> None:
-        """Ends the period's pod if it is due. Raises: Unavailable, Conflict (of the ledger)."""
+        """End the period's pod if it is due. Raises: Unavailable, Conflict (of the ledger)."""
         now = self.clock()
         if not due(period, finding, received_at=received_at, now=now, policy=self.policy):
             return

@@ -1,4 +1,4 @@
-"""Which periods begin, go on and end with a node's check. Pure."""
+"""Which periods begin, continue and end with a node's check. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The question to a node's agent whether it can take the pod, with the grant in it.
 
-In: a claimed binding. A pod that is bound to a node whose agent or kubelet is away fails there for
-good, so an agent that can't take it ends the binding; a bus that is away does not, because the
-grant is signed on the pod as well.
+In: a claimed binding. A pod that is bound to a node whose agent or kubelet is unavailable fails
+there for good, so an agent that can't take it ends the binding; a bus that is unavailable does
+not, because the grant is signed on the pod as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The extender verbs, from a call to its answer: a bare ASGI application before everything else.
 
 kube-scheduler calls them once or more per pod and waits; the middleware of a web framework would
-cost as much as the SQL of a decision. All other paths go on to the application of `api/app.py`. A
-replica that stands by refuses. The status is always 200, with what went wrong inside the result, as
-kube-scheduler expects.
+cost as much as the SQL of a decision. All other paths continue to the application of
+`api/app.py`. A replica that stands by refuses. The status is always 200, with what went wrong
+inside the result, as kube-scheduler expects.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Filter:
         instruments.decision_seconds.labels("total").observe(spent_s, exemplar_of(span))
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
-        """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
+        """Answer /prioritize: 0..10 per node. Raises: InvalidRequest."""
         request = self.requests.of(args.pod)
         names = args.node_names or ()
         if not request.wants_devices:

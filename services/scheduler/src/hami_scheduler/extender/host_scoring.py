@@ -2,7 +2,7 @@
 
 A second entry among its extenders asks this for every pod. What the pod's CPU would strand of each
 node's cards is answered as 0 to 10, and kube-scheduler adds it to its own scores. Nothing is
-reserved, read from the ledger or waited for; who cannot ask goes on without.
+reserved, read from the ledger or waited for; who cannot ask continues without.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class PodBinding:
     sign: Callable[[Grant], str]
 
     async def post(self, allocation: Allocation, grant: Grant) -> None:
-        """Binds the pod, with its annotations and the signed grant; a success if it is bound so.
+        """Bind the pod, with its annotations and the signed grant; a success if it is bound so.
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
@@ -63,7 +63,7 @@ class PodBinding:
                 await self._replace_annotations(allocation, annotations)
 
     async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
-        """Binds a pod without a grant; a success if it is on the node by now.
+        """Bind a pod without a grant; a success if it is on the node by now.
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
@@ -99,7 +99,7 @@ class PodBinding:
     ) -> None:
         """Replace the annotations of a pod that was just read to be on the node.
 
-        Whatever comes of it, and if the pod is gone by now: it was bound, may run there, and its
+        Whatever comes of it, and if the pod has passed now: it was bound, may run there, and its
         grant ends as that of any pod does.
         """
         try:

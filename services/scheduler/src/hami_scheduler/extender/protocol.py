@@ -88,7 +88,7 @@ class HostPriorities:
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:
-    """Reads the body of /filter and /prioritize.
+    """Read the body of /filter and /prioritize.
 
     Raises: InvalidRequest with the text that HAMi answers, where it has one.
     """
@@ -163,7 +163,7 @@ def _is_list_of(end: bytes, names: Sequence[str] | None) -> bool:
 
 
 def parse_bind_args(body: bytes) -> BindArgs:
-    """Reads the body of /bind.
+    """Read the body of /bind.
 
     Raises: InvalidRequest naming the field that is missing.
     """

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 # One reader per node and replica at most, and only while another pod's Allocate is awaited.
 POLL_S = 0.2
-# Somebody else writes to the Node all the time (its kubelet); a guarded patch is tried again.
+# Somebody else writes to the Node all the time (its kubelet); a guarded patch is retried.
 RELEASE_TRIES = 5
 
 
@@ -45,7 +45,7 @@ class MirroredLocks:
     clock: Clock = lambda: datetime.now(UTC)
 
     async def acquire(self, allocation: Allocation, *, wait_s: float) -> None:
-        """Sets every lock that the pod's plugins expect; the caller holds the node's own lock.
+        """Set every lock that the pod's plugins expect; the caller holds the node's own lock.
 
         Raises: Conflict when another pod has one until the end, NotFound, Unavailable.
         """
@@ -93,7 +93,7 @@ class MirroredLocks:
         return False
 
     async def release(self, allocation: Allocation) -> None:
-        """Removes the allocation's locks if they are still there; they end by themselves anyway.
+        """Remove the allocation's locks if they are still there; they end by themselves anyway.
 
         A lock that names nobody is removed only while the allocation has the node's own lock.
         """

@@ -195,7 +195,7 @@ class ClusterState:
         )
 
     def _apply(self, counters: Iterable[CardCounters]) -> set[GpuUuid]:
-        """Returns the cards whose counters were newer than the known ones."""
+        """Return the cards whose counters were newer than the known ones."""
         newest: dict[GpuUuid, CardCounters] = {}
         for card in counters:
             known = self._versions.get(card.uuid)

@@ -86,7 +86,7 @@ def keyed(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory
 
 
 def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -> ScreenedCards:
-    """Leaves out cards that can't be this node's; the others do not suffer for them.
+    """Leave out cards that can't be this node's; the others do not suffer for them.
 
     `holders`: of the reported cards those that another node has, with its name.
     """
@@ -106,7 +106,7 @@ def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -
 
 
 def compare(known: Mapping[GpuUuid, KnownCard], reported: Sequence[GpuDevice]) -> InventoryChanges:
-    """Compares; a card that is known and not reported stays, but as not present and unhealthy."""
+    """Compare; a card that is known and not reported stays, but as not present and unhealthy."""
     inserts: list[GpuDevice] = []
     updates: list[KnownCard] = []
     health: list[HealthChange] = []

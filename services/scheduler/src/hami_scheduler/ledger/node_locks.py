@@ -49,7 +49,7 @@ class NodeLocks:
         self._binds_late.pop(node, None)
 
     async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
-        """Waits for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
+        """Wait for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
 
         Raises: Conflict when another pod has it until then, NotFound, Unavailable.
         """
@@ -62,14 +62,14 @@ class NodeLocks:
             await self._mirrored.acquire(allocation, wait_s=_left_s(deadline))
 
     async def release(self, allocation: Allocation) -> None:
-        """Frees what this allocation holds; it ends by itself anyway."""
+        """Free what this allocation holds; it ends by itself anyway."""
         if allocation.token is None or not self.is_required(allocation):
             return
         await self._mirrored.release(allocation)
         await self.release_token(allocation.node, allocation.token)
 
     async def release_token(self, node: NodeName, token: int) -> None:
-        """Frees our lock of a node with an agent, if the token holds it."""
+        """Free our lock of a node with an agent, if the token holds it."""
         if self._binds_late.get(node, False):
             return
         try:

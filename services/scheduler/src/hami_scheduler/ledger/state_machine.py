@@ -66,7 +66,7 @@ class Transition:
 
 
 def facts_of(pod: Mapping[str, Any]) -> PodFacts:
-    """Reads the facts from a pod object."""
+    """Read the facts from a pod object."""
     status = pod.get("status") or {}
     spec = pod.get("spec") or {}
     node = spec.get("nodeName")

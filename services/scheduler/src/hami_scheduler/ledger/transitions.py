@@ -1,4 +1,4 @@
-"""How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
+"""How an allocation continues after the binding, and how it ends: the steps that verdicts demand.
 
 `apply` turns a `Transition` into a guarded change of state with all that depends on it: the node's
 lock, the withdrawal at the node, and the retry of pods that wait. `mark_bound` waits a moment for
@@ -201,7 +201,7 @@ class Transitions:
             self.on_freed()
 
     async def free_lock(self, allocation: Allocation) -> None:
-        """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
+        """Free the node's lock if this allocation holds it; it ends by itself anyway."""
         await self.locks.release(allocation)
 
     async def free_token(self, node: NodeName, token: int) -> None:

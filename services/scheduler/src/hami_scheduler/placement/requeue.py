@@ -51,7 +51,7 @@ class Requeuer:
         self._freed.set()
 
     async def run(self) -> None:
-        """Wakes pods until cancelled."""
+        """Wake pods until cancelled."""
         while True:
             await self._freed.wait()
             await asyncio.sleep(SETTLE_S)

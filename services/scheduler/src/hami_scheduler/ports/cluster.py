@@ -44,13 +44,13 @@ class PodApi(Protocol):
         node: NodeName,
         annotations: Mapping[str, str],
     ) -> None:
-        """Binds the pod and annotates it, in one write.
+        """Bind the pod and annotates it, in one write.
 
         Raises: NotFound, Conflict (already bound), Unavailable (not known).
         """
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
-        """Writes the pod's conditions, if it has not changed since it was read.
+        """Write the pod's conditions, if it has not changed since it was read.
 
         Raises: NotFound, Conflict, Forbidden, Unavailable.
         """
@@ -65,7 +65,7 @@ class PodApi(Protocol):
         """
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
-        """Deletes this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
+        """Delete this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
 
 
 class NodeApi(Protocol):
@@ -114,13 +114,13 @@ class NodeLock(Protocol):
     """At most one pod per node is between bind and Allocate."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
-        """Waits for the lock; a holder of the same allocation takes it over.
+        """Wait for the lock; a holder of the same allocation takes it over.
 
         Raises: Conflict when somebody else still has it after `wait_s`, Unavailable.
         """
 
     async def release(self, node: NodeName, token: int) -> bool:
-        """Frees the lock if `token` holds it; True when it did. Raises: Unavailable."""
+        """Free the lock if `token` holds it; True when it did. Raises: Unavailable."""
 
     async def holder(self, node: NodeName) -> LockHolder | None:
         """Return the holder of the lock. Raises: Unavailable."""
@@ -134,12 +134,12 @@ class GrantAnnouncer(Protocol):
     """Publishes grants to their nodes."""
 
     async def offer(self, grant: Grant) -> bool | None:
-        """Asks the node's agent whether it and its kubelet can take the pod now, with its grant.
+        """Ask the node's agent whether it and its kubelet can take the pod now, with its grant.
 
         Returns whether the node binds it late: then no other pod need wait for its Allocate. None
-        if it is unknown: a bus that is away proves nothing, and is no reason to wait. Raises:
-        AgentNotReady when the agent refuses or does not run, Unavailable when the grant is not
-        known to be on its way.
+        if it is unknown: a bus that is unavailable proves nothing, and is no reason to wait.
+        Raises: AgentNotReady when the agent refuses or does not run, Unavailable when the grant
+        is not known to be on its way.
         """
 
     async def binds_late(self, node: NodeName) -> bool | None:
@@ -149,7 +149,7 @@ class GrantAnnouncer(Protocol):
         """
 
     async def granted(self, grant: Grant) -> None:
-        """Publishes it on the stream of its node. Raises: Unavailable when the bus is away."""
+        """Publish it on the stream of its node. Raises: Unavailable when the bus is unavailable."""
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
-        """Raises: Unavailable when the bus is away."""
+        """Raises: Unavailable when the bus is unavailable."""

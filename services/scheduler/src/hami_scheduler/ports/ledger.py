@@ -58,7 +58,7 @@ class AllocationStore(Protocol):
     async def annotate(
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
     ) -> bool:
-        """Keeps what the pod's annotations must have besides, for as long as the grant is live.
+        """Keep what the pod's annotations must have besides, for as long as the grant is live.
 
         No step of its history: what the pod holds is as it was. False, and nothing changed, when
         the allocation is not live under this token any more. Raises: Unavailable.
@@ -129,7 +129,7 @@ class QuotaStore(Protocol):
     """Quotas of namespaces as the ledger guards them."""
 
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
-        """Sets exactly these limits and counts what is used. Raises: Conflict, Unavailable."""
+        """Set exactly these limits and count what is used. Raises: Conflict, Unavailable."""
 
     async def used(self) -> Sequence[QuotaUse]:
         """Every limit with what is used of it. Raises: Unavailable."""
@@ -285,7 +285,7 @@ class DecisionLog(Protocol):
         """
 
     async def tidy(self, *, keep_days: int) -> int:
-        """Drops decisions older than so many days, and cards that no decision refers to.
+        """Drop decisions older than so many days, and cards that no decision refers to.
 
         Makes the partitions of the days to come. Returns how many cards' snapshots went.
 
@@ -296,7 +296,7 @@ class DecisionLog(Protocol):
         """Refused pods that wait, each once. Raises: Unavailable, Conflict."""
 
     async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
-        """Ends the wait of each pod, now or, where it is `gone`, as early as it may have been.
+        """End the wait of each pod, now or, where it is `gone`, as early as it may have been.
 
         Raises: Unavailable, Conflict.
         """

@@ -1,1 +1,1 @@
-"""Level-triggered: ledger, pods and annotations compared again and again."""
+"""Level-triggered: ledger, pods and annotations compared repeatedly."""

@@ -1,7 +1,7 @@
 """Show each pod once what is wrong with a card that it holds, and what to do.
 
-A card may be lost, replaced, cordoned, sick or in another mode, or its node silent, while the pod
-runs on: without an event its owner would learn of it from failing programs.
+A card may be lost, replaced, cordoned, unhealthy or in another mode, or its node silent, while
+the pod runs on: without an event its owner would learn of it from failing programs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CardConditionReporter:
     _shown: dict[PodUid, str] = field(default_factory=dict, init=False)
 
     async def once(self) -> int:
-        """One look; returns how many pods hold such a card. Raises: Unavailable."""
+        """Check once; return the number of pods that hold such a card. Raises: Unavailable."""
         by_pod: dict[PodUid, list[PodCard]] = {}
         for card in await self.queries.pod_cards(silent=self.silent()):
             by_pod.setdefault(card.pod.uid, []).append(card)
@@ -52,7 +52,7 @@ class CardConditionReporter:
         return len(shown)
 
     def _show(self, cards: list[PodCard], text: str) -> None:
-        # A cordon is somebody's wish, and the pod goes on.
+        # A cordon is somebody's wish, and the pod continues.
         wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
         self.announcer.announce(
             cards[0].pod,

@@ -29,7 +29,7 @@ class CounterRepairer:
     drift: Drift
 
     async def once(self) -> int:
-        """One look; returns how many differences were repaired. Raises: Conflict, Unavailable."""
+        """Compare once; return the number of repairs. Raises: Conflict, Unavailable."""
         sequences = await self.store.repair_sequences()
         for each in sequences:
             detail = f"it was at {each.was}, and goes on from {each.is_now}"

@@ -2,7 +2,8 @@
 
 The pod watch is the source of truth. Every two seconds the refusals that the ledger counts as
 waiting are compared with the pods that exist, and the wait of each pod that is over is ended. How
-long ago a pod was last asked about does not matter: while kube-scheduler is away, it still waits.
+long ago a pod was last asked about does not matter: while kube-scheduler is unavailable, it still
+waits.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class EndedWaits:
             self._deleted[PodUid(pod["metadata"]["uid"])] = None
 
     async def once(self) -> int:
-        """One comparison; returns how many pods wait no longer. Raises: Unavailable, Conflict."""
+        """Compare once; return the number of ended waits. Raises: Unavailable, Conflict."""
         if not self.listed():
             return 0
         waits = await self.ledger.open_waits()

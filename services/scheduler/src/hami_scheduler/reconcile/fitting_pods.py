@@ -1,4 +1,4 @@
-"""Since when pods wait, by what refused them, and which of them would fit now.
+"""Time since pods wait, by reason, and whether they would fit now.
 
 In: the waiting pods, the view, and what the ledger has of their last decisions. Out: the moments
 of `hami_pending_oldest_timestamp_seconds`. A pod that fits and is not placed is our fault, so

@@ -62,7 +62,7 @@ class LyingRows:
     _empty: set[PodUid] = field(default_factory=set, init=False)
 
     async def by_history(self) -> int:
-        """Puts right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
+        """Put right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
         rows = await self.store.repair_by_history()
         await self._note(HISTORY_CLASS, rows)
         names = await self.store.repair_names()

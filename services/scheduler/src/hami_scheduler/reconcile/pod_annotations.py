@@ -60,7 +60,7 @@ class Mirrors:
     vendors: Iterable[Vendor]
     drift: Drift
     log_limit: LogLimit
-    """How often a pod is journalled whose author changes it again and again."""
+    """How often a pod is journalled whose author changes it repeatedly."""
     marks: PodMarks
     clock: Callable[[], float] = time.monotonic
     _refused: dict[PodUid, _Refusal] = field(default_factory=dict, init=False)
@@ -85,7 +85,7 @@ class Mirrors:
         return True
 
     async def check(self, row: Allocation, pod: JsonMapping) -> int:
-        """1 when the pod's annotations differed and were repaired, else 0.
+        """1 when the pod's annotations differed and were repaired, otherwise 0.
 
         `row` is the whole row, as it was a moment ago. Raises: Conflict, Unavailable.
         """
@@ -133,7 +133,7 @@ class Mirrors:
         return True
 
     async def repair(self, row: Allocation) -> int:
-        """Writes what the pod's object at the API server has otherwise; 1 when it did.
+        """Write what the pod's object at the API server has otherwise; 1 when it did.
 
         Raises: Conflict, Unavailable.
         """
@@ -164,7 +164,7 @@ class Mirrors:
         self._refused.pop(uid, None)
 
     def keep(self, uids: Collection[PodUid]) -> None:
-        """Forgets all pods but these; a comparison of all of them is over."""
+        """Forget all pods but these; a comparison of all of them is over."""
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}

@@ -61,7 +61,7 @@ class Reconciler:
     rows: LyingRows
 
     async def once(self) -> int:
-        """One comparison; returns how many differences were found. Raises: Unavailable."""
+        """Compare once; return the number of differences. Raises: Unavailable."""
         # First of all: a row that lies about its pod would be given back.
         found = await self.rows.by_history()
         held: set[PodUid] = set()
@@ -152,7 +152,7 @@ class Reaper:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def once(self) -> int:
-        """One look; returns how many allocations went on. Raises: Unavailable."""
+        """Check once; return the number of allocations that continued. Raises: Unavailable."""
         done = 0
         overdue = await self.ledger.overdue()
         if overdue and await self.rows.by_history():

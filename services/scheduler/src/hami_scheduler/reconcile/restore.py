@@ -82,7 +82,7 @@ class GrantRestorer:
     )
 
     async def restore(self, pod: JsonMapping) -> Outcome:
-        """Enters the pod's grant if the ledger lost it. Raises: Unavailable."""
+        """Enter the pod's grant if the ledger lost it. Raises: Unavailable."""
         facts = facts_of(pod)
         grant = self._signed_for(pod, facts)
         if grant is None:

@@ -23,7 +23,7 @@ INTERVAL_S = 3600.0
 PAUSE_S = 0.2
 """Between two batches."""
 MAX_BATCHES = 5000
-"""Batches of one round and kind; a backlog of years goes on in the next."""
+"""Batches of one round and kind; a backlog of years continues in the next."""
 
 
 KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")
@@ -34,7 +34,7 @@ KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")
 class HistoryCleanup:
     """Removes what is old, kind by kind.
 
-    `days` by kind; 0 keeps it for ever.
+    `days` by kind; 0 keeps it forever.
     """
 
     retention: PostgresRetention
@@ -42,7 +42,7 @@ class HistoryCleanup:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def once(self) -> dict[str, int]:
-        """Removes what is old by now; how much of each kind. What fails is logged and stays."""
+        """Remove what is old by now; how much of each kind. What fails is logged and stays."""
         gone: dict[str, int] = {}
         for kind in KINDS:
             if not self.days.get(kind):

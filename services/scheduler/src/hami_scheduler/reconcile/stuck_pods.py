@@ -1,6 +1,6 @@
-"""Pods that are bound and have no cards yet: shown with the reason (architecture 4).
+"""Report pods that are bound and have no cards yet, with the reason (architecture 4).
 
-A bound pod can't be unbound, so its slices stay; but nobody should have to guess what it waits for.
+A bound pod can't be unbound, so its slices stay reserved.
 After a minute the reason is kept with the allocation (and so in its history), shown in an event on
 the pod, and counted. Another reason later is shown too, but an image that can't be pulled must not
 fill the history with the phases of its back-off.
@@ -51,7 +51,7 @@ class StuckPodReporter:
     )
 
     async def once(self) -> int:
-        """One look; returns how many are late. Raises: Unavailable."""
+        """Check all bound pods once. Return the number of late ones. Raises: Unavailable."""
         late = await self.ledger.late(self.late_s)
         self.instruments.bound_late.set(len(late))
         for allocation in late:

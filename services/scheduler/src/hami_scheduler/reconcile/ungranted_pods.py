@@ -54,7 +54,7 @@ class UngrantedPods:
     """Pods whose claims are none of ours."""
 
     def keep(self, held: Collection[PodUid], pods: Mapping[PodUid, JsonMapping]) -> None:
-        """Forgets what was settled; a comparison of all pods is over.
+        """Forget what was settled; a comparison of all pods is over.
 
         `held`: pods with a grant; `pods`: all that are watched.
         """

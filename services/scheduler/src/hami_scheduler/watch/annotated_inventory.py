@@ -50,14 +50,14 @@ class AnnotatedInventory:
     """Nodes whose device plugins were asked and may not have answered."""
 
     def forget(self, name: NodeName) -> None:
-        """The node is gone."""
+        """Forget a deleted node."""
         self._annotations.pop(name, None)
         self.asked.discard(name)
         self.refused.forget(name)
         self.malformed.forget(name)
 
     async def look(self, node: JsonMapping) -> None:
-        """Takes over what the node shows. Raises: Conflict, Unavailable."""
+        """Take over what the node shows. Raises: Conflict, Unavailable."""
         name = NodeName(node["metadata"]["name"])
         if not self.view.loaded:
             await self.view.refresh()
@@ -87,7 +87,7 @@ class AnnotatedInventory:
         annotations: NodeAnnotations,
         before: NodeAnnotations | None,
     ) -> bool:
-        """False when the node's cards are not ours to write."""
+        """Write the node's cards. Return False if another source owns them."""
         metadata = node["metadata"]
         inventory = NodeInventory(
             node=name,

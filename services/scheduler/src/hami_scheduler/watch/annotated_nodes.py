@@ -43,7 +43,7 @@ class AnnotatedNodes:
         self.queue = WorkQueue("annotated-nodes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
-        """A node appeared or changed."""
+        """Note that a node appeared or changed."""
         name = new["metadata"]["name"]
         self._objects[name] = new
         if old is None or looks(new) != looks(old):

@@ -30,7 +30,7 @@ class HostCpu:
         self._pods: dict[str, tuple[NodeName, int]] = {}
 
     def node_seen(self, node: Json) -> None:
-        """A node appeared or changed."""
+        """Note that a node appeared or changed."""
         name = NodeName(node["metadata"]["name"])
         given = ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
         try:
@@ -43,7 +43,7 @@ class HostCpu:
         self._publish_free(name)
 
     def node_gone(self, node: Json) -> None:
-        """A node went."""
+        """Note that a node was deleted."""
         name = NodeName(node["metadata"]["name"])
         if self._allocatable.pop(name, None) is not None:
             self._publish_free(name)

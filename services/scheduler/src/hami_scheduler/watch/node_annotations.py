@@ -70,7 +70,7 @@ def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
 def read_annotations(
     node: JsonMapping, vendors: Iterable[Vendor], now: datetime
 ) -> NodeAnnotations:
-    """Asks every vendor; of a node with our agent nothing is believed."""
+    """Ask every vendor; of a node with our agent nothing is believed."""
     if has_agent(node):
         return NodeAnnotations()
     devices: list[GpuDevice] = []

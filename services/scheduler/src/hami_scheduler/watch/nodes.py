@@ -61,7 +61,7 @@ class NodeSync:
         return node in self._wished
 
     def on_upsert(self, node: JsonMapping) -> None:
-        """A node appeared or changed."""
+        """Note that a node appeared or changed."""
         name = node["metadata"]["name"]
         cordoned = frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))
         wish = _Wish(cordoned, group_of(node, self.group_labels))
@@ -70,7 +70,7 @@ class NodeSync:
             self.queue.add(name)
 
     def on_delete(self, node: JsonMapping) -> None:
-        """A node went."""
+        """Note that a node was deleted."""
         name = node["metadata"]["name"]
         self._wished.pop(name, None)
         self.queue.add(name)
@@ -102,7 +102,7 @@ class NodeSync:
     async def _write_cordon(self, node: str, entries: frozenset[str]) -> None:
         cards = [card.usage.device for card in self.view.cluster.cards(NodeName(node))]
         found = find_cordoned(entries, cards)
-        # With the entries as they are: one may be the uuid of a card that is away for now.
+        # With the entries as they are: one may be the uuid of a card that is unavailable for now.
         if await self.store.set_cordoned(NodeName(node), found.uuids | entries):
             await self.view.refresh_node(NodeName(node))
             self.on_freed()

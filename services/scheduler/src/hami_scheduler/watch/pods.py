@@ -144,7 +144,7 @@ class PodWatch:
         self.queue.add(facts.uid)
 
     async def run_comparisons(self) -> None:
-        """Compares usual pods with the ledger, until cancelled."""
+        """Compare usual pods with the ledger, until cancelled."""
         while True:
             await self._usual_came.wait()
             await asyncio.sleep(COMPARE_INTERVAL_S)
@@ -153,7 +153,7 @@ class PodWatch:
                 self._usual_came.clear()
 
     async def compare(self) -> None:
-        """Finds those of the usual pods of which the ledger has something else.
+        """Find those of the usual pods of which the ledger has something else.
 
         Those that came since the last call have their turn at the next one.
         """
@@ -184,7 +184,7 @@ class PodWatch:
             del self._changed[uid]
 
     async def look(self, facts: PodFacts) -> bool:
-        """Does what the facts demand; True when something had to be done.
+        """Do what the facts demand; True when something had to be done.
 
         Raises: Conflict, Unavailable.
         """

@@ -46,7 +46,7 @@ def quota_mistakes(quota: Mapping[str, Any], vendors: Vendors) -> dict[str, str]
 def judge_quota(
     quota: Mapping[str, Any], before: Mapping[str, Any] | None, vendors: Vendors
 ) -> AdmissionResult:
-    """Refuses a ResourceQuota with mistakes; those that `before` had too are warned of only."""
+    """Refuse a ResourceQuota with mistakes; those that `before` had too are warned of only."""
     mistakes = quota_mistakes(quota, vendors)
     known = set(quota_mistakes(before or {}, vendors).values())
     new = [text for text in mistakes.values() if text not in known]

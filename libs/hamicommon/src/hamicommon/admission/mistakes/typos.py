@@ -180,6 +180,6 @@ def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
 
 @lru_cache(maxsize=1024)
 def _near_domain(domain: str, known: tuple[str, ...]) -> str:
-    """The known one that is most alike, or empty. Pods name the same few foreign ones for ever."""
+    """The known one that is most alike, or empty. Pods name the same few foreign ones forever."""
     by_name = next((each for each in known if each.partition(".")[0] == domain), "")
     return by_name or next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")

@@ -22,7 +22,7 @@ EPHEMERAL = "ephemeralContainers"
 
 
 def review_ephemeral(pod: Json, before: Json, guard: Guard, namespace: str) -> AdmissionResult:
-    """Judges the ephemeral containers that `pod` has and `before` had not."""
+    """Judge the ephemeral containers that `pod` has and `before` had not."""
     try:
         check_pod(pod)
     except InvalidRequest as exc:

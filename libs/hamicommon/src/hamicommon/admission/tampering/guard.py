@@ -67,7 +67,7 @@ class Guard:
         return self.findings(pod, standing, wants=True)
 
     def hide_cards(self, container: Json) -> None:
-        """Shows a container that asks for no card none, where the configuration wants that."""
+        """Show a container that asks for no card none, where the configuration wants that."""
         for vendor in self.vendors:
             vendor.hide_cards(container)
 

@@ -77,7 +77,7 @@ CLEAN = Settled()
 
 
 def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
-    """Refuses, or edits the pod, which is the caller's own (`filling.editable`)."""
+    """Refuse, or edits the pod, which is the caller's own (`filling.editable`)."""
     if not found:
         return CLEAN
     unknown = tuple(each.sentence for each in found if each.unknown)

@@ -1,4 +1,4 @@
-"""Whether a database is fit to serve this version: revision, tables, guards, partitions, promises.
+"""Check of a database for this version: revision, tables, triggers, partitions, invariants.
 
 `inspect` reads only, takes no lock that a writer meets, and returns all that it finds, not only the
 first. What to do about a finding is in docs/operations.md, by the `SchemaFault` that it carries.
@@ -43,7 +43,7 @@ GUARDS = (
     ("quota_came", "quotas"),
     ("quota_changed", "quotas"),
 )
-"""Triggers without which a promise about history is empty, and their tables."""
+"""Triggers that guard the history, and their tables."""
 VIEWS = (
     "v_allocation_history",
     "v_capacity_hours",
@@ -74,7 +74,7 @@ class SchemaFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One finding."""
 
     fault: SchemaFault
     sentence: str
@@ -98,7 +98,7 @@ _HALF_BUILT = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT
 
 
 def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
-    """Everything that is wrong, over one connection; blocking.
+    """All findings, over one connection; blocking.
 
     Raises: Unavailable when the database can't be asked, InvalidRequest for a wrong address or a
     folder without migrations.

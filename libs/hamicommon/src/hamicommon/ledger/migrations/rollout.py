@@ -51,9 +51,9 @@ def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None
 
 
 async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], pod: str) -> None:
-    """Waits until all of them are of the version of the pod `pod`, which is the caller's.
+    """Wait until all of them are of the version of the pod `pod`, which is the caller's.
 
-    An API server that is away or too slow in the meantime is asked again.
+    An API server that is unavailable or too slow in the meantime is asked again.
     Raises: Unavailable when that takes longer than an hour, NotFound.
     """
     logged = ""

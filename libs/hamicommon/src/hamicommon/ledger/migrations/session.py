@@ -88,7 +88,7 @@ class SchemaSession:
         self._end()
 
     def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        """Calls it with the driver's connection, outside a transaction.
+        """Call it with the driver's connection, outside a transaction.
 
         Raises: Unavailable when the connection is lost, and what `question` raises.
         """
@@ -101,7 +101,7 @@ class SchemaSession:
             return self._runner.run(ask_driver())
 
     def work(self, step: Callable[[SyncConnection], T]) -> T:
-        """Calls it with SQLAlchemy's connection; what it did not commit is rolled back.
+        """Call it with SQLAlchemy's connection; what it did not commit is rolled back.
 
         Raises: Unavailable when the connection is lost, and what `step` raises.
         """

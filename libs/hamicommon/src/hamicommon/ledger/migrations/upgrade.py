@@ -38,7 +38,7 @@ _THERE_ALREADY = ("42P07", "42701", "42710", "42723", "42P06")
 
 
 def upgrade(settings: PostgresSettings, migrations: Path, revision: str = HEADS) -> None:
-    """Applies every migration up to `revision`, over a connection of its own.
+    """Apply every migration up to `revision`, over a connection of its own.
 
     Raises: see `upgrade_over`, and `hamicommon.ledger.connection.connect`.
     """
@@ -47,7 +47,7 @@ def upgrade(settings: PostgresSettings, migrations: Path, revision: str = HEADS)
 
 
 def upgrade_over(session: SchemaSession, migrations: Path, revision: str = HEADS) -> None:
-    """Applies every migration up to `revision`.
+    """Apply every migration up to `revision`.
 
     A table that is busy is asked for again; what was applied until then stays.
     Raises: InvalidRequest when there are no migrations in the folder or the role may not run them,
@@ -71,7 +71,7 @@ def upgrade_over(session: SchemaSession, migrations: Path, revision: str = HEADS
 
 
 def downgrade(settings: PostgresSettings, migrations: Path, revision: str = "base") -> None:
-    """Takes migrations back down to `revision`."""
+    """Take migrations back down to `revision`."""
     with SchemaSession(settings) as session:
         session.work(lambda over: command.downgrade(_config(migrations, over), revision))
 

@@ -67,7 +67,7 @@ class RefusedRows:
     """
 
     def __init__(self, clock: Callable[[], float], *, retry_s: float) -> None:
-        """`clock`: seconds; a row is tried again after `retry_s`, and then ever more rarely."""
+        """`clock`: seconds; a row is retried after `retry_s`, and then ever more rarely."""
         self._clock = clock
         self._retry_s = retry_s
         self._stored = self._stored_before = 0
@@ -170,7 +170,7 @@ class OutboxPublisher(Protocol):
         ...
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
-        """Stores messages; for each None, or why it may not be stored."""
+        """Store messages; for each None, or why it may not be stored."""
         ...
 
 
@@ -239,7 +239,7 @@ class OutboxRelay:
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:
-        """Publish one batch of each source; return how many rows the largest had.
+        """Publish one batch of each source; return the number of rows the largest had.
 
         Raises: Unavailable, also when the bus stored none of them.
         """
@@ -266,7 +266,7 @@ class OutboxRelay:
         done = [row for row, error in answers if error is None]
         refused = {row["id"]: error for row, error in answers if error is not None}
         self._refusals.on_stored((source.table, row["id"]) for row in done)
-        # A row that no message can be made of is parked immediately: it would come first for ever.
+        # A row that no message can be made of is parked immediately: it would come first forever.
         parked = {row["id"] for row in rows} - {row["id"] for row, _ in answers}
         parked |= {
             row_id for row_id in refused if self._refusals.on_refused((source.table, row_id))
@@ -306,7 +306,7 @@ class OutboxRelay:
         return found
 
     async def _listen(self) -> None:
-        """Keeps one connection that only listens; without it polling still works."""
+        """Keep one connection that only listens; without it polling still works."""
         while True:
             with contextlib.suppress(*DRIVER_ERRORS, HamiError):
                 await self._listen_once()
@@ -327,7 +327,7 @@ def _message(source: Source, row: Any) -> Outgoing:
     return Outgoing(
         subject=row["subject"],
         data=row["data"].encode(),
-        # The time stamp keeps ids apart when a ledger is made again beside an old bus.
+        # The time stamp keeps ids apart when a ledger is recreated beside an old bus.
         message_id=f"{source.table}-{row['id']}-{row['created_at'].timestamp():.6f}",
         headers={"traceparent": row["traceparent"]} if row["traceparent"] else {},
     )

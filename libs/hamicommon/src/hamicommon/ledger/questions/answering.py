@@ -191,10 +191,10 @@ async def answer(
     limit: int = PAGE_ROWS,
     after: str | None = None,
 ) -> Answer:
-    """Asks one page of at most `limit` rows, after the one whose `next` is given.
+    """Ask one page of at most `limit` rows, after the one whose `next` is given.
 
     Raises: NotFound for a question, card, node, type or pod that is none, InvalidRequest for
-    parameters, limit or `after`; Unavailable when Postgres is away or takes longer than
+    parameters, limit or `after`; Unavailable when Postgres is unavailable or takes longer than
     `TIMEOUT_MS`.
     """
     asked = named(name)

@@ -1,4 +1,4 @@
-"""Refusals and operators' calls: rows that no grant has."""
+"""Tables of refusals and operators' calls."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ device_health_events = Table(
     at("at", default=True),
     Index(None, "device_uuid", "at"),
 )
-"""Each time a card became healthy or sick, or came or went."""
+"""Each time a card became healthy or unhealthy, or came or went."""
 
 quotas = Table(
     "quotas",
@@ -136,4 +136,4 @@ node_leases = Table(
     Column("allocation_id", UUID(as_uuid=False), nullable=False),
     at("expires_at"),
 )
-"""The node lock while Redis is away."""
+"""The node lock while Redis is unavailable."""

@@ -25,7 +25,7 @@ limit_checks = Table(
     count("containers"),
     CheckConstraint(f"sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
 )
-"""The last check of each node; what was not checked lately is unknown, whatever the periods have.
+"""The last check of each node; what was not checked recently is unknown, whatever the periods have.
 
 `checked_at` is when the bus took its report.
 """

@@ -45,7 +45,7 @@ class ChooserAnswers:
         return fits
 
     def choose(self, positions: Int, order: Int) -> None:
-        """Fills in what these nodes give; they must take the request.
+        """Fill in what these nodes give; they must take the request.
 
         Raises: ValueError when the chooser refuses one of them.
         """

@@ -33,14 +33,14 @@ class Picks:
     """Per row what the chooser gave; None where the first that fit were taken."""
 
     def narrow(self, kept: Int) -> None:
-        """Leaves only the given rows."""
+        """Leave only the given rows."""
         self.places, self.memory = self.places[kept], self.memory[kept]
         self.core, self.slots = self.core[kept], self.slots[kept]
         if self.chosen is not None:
             self.chosen = [self.chosen[row] for row in kept.tolist()]
 
     def spend(self, cards: Cards) -> None:
-        """Takes the slices from the cards."""
+        """Take the slices from the cards."""
         where = (np.arange(len(self.places))[:, None], self.places)
         for free, amount in (
             (cards.free_slots, self.slots),

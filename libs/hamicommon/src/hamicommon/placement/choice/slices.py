@@ -27,7 +27,7 @@ class Stock:
     spent: list[Picks] = field(default_factory=list)
 
     def narrow(self, kept: Int) -> None:
-        """Leaves only the given rows."""
+        """Leave only the given rows."""
         self.cards = self.cards.take(kept)
         if self.order is not None:
             self.order = self.order[kept]

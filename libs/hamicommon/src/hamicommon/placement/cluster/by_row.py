@@ -1,4 +1,4 @@
-"""The cluster's cards as the engine reads them: by row, one a node.
+"""The cluster's cards as the engine reads them: one row per node.
 
 `view.ClusterView` keeps them up to date; nothing here changes them.
 """
@@ -77,7 +77,7 @@ class CardsByRow:
         return self._rows.usages[row]
 
     def pairs(self, row: int) -> PairScores:
-        """How well the row's cards are connected; empty when the node reported none."""
+        """Connection scores of the row's cards; empty if the node reported none."""
         return self._rows.pairs[row]
 
     def pair_matrix(self, row: int) -> Int | None:
@@ -89,7 +89,7 @@ class CardsByRow:
 
     @property
     def room(self) -> int:
-        """How many rows there are, those not in use included."""
+        """Number of rows, including unused ones."""
         return len(self._rows.changed)
 
     @property
@@ -99,7 +99,7 @@ class CardsByRow:
         return rows, places
 
     def changed(self, rows: Int | slice) -> Int:
-        """A number per row that is another after every change of the row; of a slice no copy."""
+        """Version of each row, which changes with the row; not copied for a slice."""
         return self._rows.changed[rows]
 
     def makeups(self, rows: Int) -> Int:

@@ -39,7 +39,7 @@ class ByRow:
         self._seen[rows] = changed
 
     def forget(self, rows: Int) -> None:
-        """Takes it that the rows never answered."""
+        """Take it that the rows never answered."""
         self._seen[rows] = 0
 
 
@@ -94,7 +94,7 @@ class Latest(Generic[K]):
         return found
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self._kept.clear()
 
 
@@ -125,7 +125,7 @@ class Memory:
         return self._scores.get(shape, lambda: OwnScores(rows))
 
     def _make_room(self, rows: int) -> None:
-        """Forgets everything when the view has grown: that is when nodes are first met."""
+        """Forget everything when the view has grown: that is when nodes are first met."""
         if rows != self._rows:
             self._answers.clear()
             self._scores.clear()

@@ -44,7 +44,7 @@ class Kinds(Generic[K]):
         return number
 
     def release(self, number: int) -> None:
-        """Takes one use back."""
+        """Take one use back."""
         self._uses[number] -= 1
         if self._uses[number] == 0:
             value = self.by_number[number]
@@ -115,7 +115,7 @@ class Rows:
         return row
 
     def write(self, row: int, states: Sequence[CardState], pairs: PairScores) -> None:
-        """Puts these cards in place of what the row held, which must be forgotten before."""
+        """Put these cards in place of what the row held, which must be forgotten before."""
         self._make_room(len(self.names), len(states))
         usages = [state.usage for state in states]
         models = tuple(self.models.hold(model_of(usage.device)) for usage in usages)
@@ -174,7 +174,7 @@ class Rows:
         holdings: Sequence[Mapping[str, Any]] | None,
         version: int,
     ) -> bool:
-        """Sets one card's counters; True when its holdings changed (None leaves them)."""
+        """Set one card's counters; True when its holdings changed (None leaves them)."""
         table, usage = self.table, self.usages[row][place]
         table.free_slots[row, place] = usage.device.slots - slots
         table.free_memory[row, place] = usage.device.memory_mib - memory_mib
@@ -199,7 +199,7 @@ class Rows:
         return changed.holdings != usage.holdings
 
     def forget(self, row: int) -> None:
-        """Lets go of what the row's cards hold; the row itself is written or dropped next."""
+        """Let go of what the row's cards hold; the row itself is written or dropped next."""
         makeup = int(self.makeup[row])
         for model in self.makeups.by_number[makeup] or ():
             self.models.release(model)
@@ -210,7 +210,7 @@ class Rows:
                 del self.places[uuid]
 
     def drop(self, row: int) -> None:
-        """Takes a forgotten row out; the last one moves into the gap."""
+        """Take a forgotten row out; the last one moves into the gap."""
         del self.of_node[self.names[row]]
         last = len(self.names) - 1
         if row != last:

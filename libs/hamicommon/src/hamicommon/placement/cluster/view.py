@@ -90,7 +90,7 @@ class ClusterView(CardsByRow):
         *,
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Puts a node's cards in place of what was known of it.
+        """Put a node's cards in place of what was known of it.
 
         A card's counters and holdings are kept where a higher version was already applied.
         """
@@ -111,7 +111,7 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
 
     def remove_node(self, node: NodeName) -> None:
-        """Forgets a node and its cards, if it is known."""
+        """Forget a node and its cards, if it is known."""
         row = self._rows.of_node.get(node)
         if row is None:
             return
@@ -131,7 +131,7 @@ class ClusterView(CardsByRow):
         version: int,
         holdings: Sequence[Mapping[str, Any]] | None = None,
     ) -> bool:
-        """Sets a card's absolute counters; False when they are not newer or the card is unknown.
+        """Set a card's absolute counters; False when they are not newer or the card is unknown.
 
         `holdings` replace the card's whole list of them; None leaves it as it is. Where nothing
         differs, only the card's version is another: what was found out of the node still holds.

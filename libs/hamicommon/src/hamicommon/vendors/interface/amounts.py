@@ -15,7 +15,7 @@ _SHOWN = 100
 
 
 def find(container: Json, resource: str, *, limits_only: bool = False) -> Any | None:
-    """The amount as written: from limits, else from requests; None when it is in neither."""
+    """The amount as written: from limits, otherwise from requests; None when it is in neither."""
     resources = container.get("resources")
     if not resource or not resources:
         return None

@@ -402,7 +402,7 @@ def answers_handshake(node: Json, key: str, resource: str) -> bool:
 
 
 def set_env(container: Json, name: str, value: str) -> None:
-    """Sets one env entry, in place of the entries of that name: of several the last counts."""
+    """Set one env entry, in place of the entries of that name: of several the last counts."""
     env = container["env"] = container.get("env") or []
     wanted = {"name": name, "value": value}
     places = [place for place, entry in enumerate(env) if entry.get("name") == name]

@@ -119,7 +119,7 @@ class _Walk:
         return "as MIG instances" if any(c.device.mode == MIG for c in self._ask.cards) else ""
 
     def _try(self, usage: DeviceUsage) -> None:
-        """Picks the card once, or as often as instances of the wanted size still go on it."""
+        """Pick the card once, or as often as instances of the wanted size still continue it."""
         if usage.device.mode != MIG:
             self._picks.append(usage)
             return

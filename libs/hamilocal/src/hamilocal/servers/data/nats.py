@@ -37,7 +37,7 @@ def prepare(
     users: Sequence[NatsUser] = (),
     name: str = "nats",
 ) -> ServerPlan:
-    """Write the configuration file into `folder`; returns how to run the server.
+    """Write the configuration file into `folder`; return how to run the server.
 
     The URL carries no credentials; with `users` each client adds its own (`nats://name:password@host:port`).
     """

@@ -50,11 +50,11 @@ def prepare(
     password: str | None = None,
     name: str = "postgres",
 ) -> ServerPlan:
-    """Make `folder` a PostgreSQL data folder if it is none yet; returns how to run it.
+    """Make `folder` a PostgreSQL data folder if it is none yet; return how to run it.
 
-    With a password (it counts when the folder is made) connections use SCRAM, else everybody on
-    loopback is trusted. `durable=False` is for tests: commits survive a killed server but not a
-    killed machine.
+    With a password (it counts when the folder is made) connections use SCRAM, otherwise everybody
+    on loopback is trusted. `durable=False` is for tests: commits survive a killed server but not
+    a killed machine.
 
     Raises:
         ServerError: a server already runs on this folder, or initdb failed.

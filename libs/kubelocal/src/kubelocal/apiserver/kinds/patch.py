@@ -180,7 +180,8 @@ def _merge_list(key: str, old: list[Any], new: list[Any]) -> list[Any]:
 def _in_order(merged: list[Any], patch: list[Any], live: list[Any], key: str | None) -> list[Any]:
     """Elements that the patch names in its order.
 
-    The others before the first named one that they precede in the live object, else at the end.
+    The others before the first named one that they precede in the live object, otherwise at the
+    end.
     """
 
     def name_of(item: Any) -> Any:

@@ -1,7 +1,7 @@
 """Create and update: the rules of a write, in the order of the real server.
 
 Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook is asked
-in an update, all of it happens inside the transaction, so it cannot lose a race; else the
+in an update, all of it happens inside the transaction, so it cannot lose a race; otherwise the
 transaction checks that the object is still the one that was admitted.
 """
 

@@ -33,7 +33,7 @@ class Options:
 
 
 def read_options(sent: Json, query_grace: str | None) -> Options:
-    """Options from the body, else from the query. Raises: ApiError 400."""
+    """Options from the body, otherwise from the query. Raises: ApiError 400."""
     grace = sent.get("gracePeriodSeconds")
     if grace is None and query_grace is not None:
         if not query_grace.lstrip("-").isdigit():

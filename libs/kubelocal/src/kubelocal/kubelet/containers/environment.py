@@ -154,7 +154,7 @@ def _field(pod: Json, path: str, node: str) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replaces $(NAME); an unknown name stays as it is, and $$ is a plain dollar sign."""
+    """Replace $(NAME); an unknown name stays as it is, and $$ is a plain dollar sign."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[1] == "$":

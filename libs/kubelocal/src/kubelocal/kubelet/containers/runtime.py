@@ -210,15 +210,15 @@ class RunningContainer:
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """Asks the container's first process to stop (SIGTERM)."""
+        """Ask the container's first process to stop (SIGTERM)."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kills the container."""
+        """Kill the container."""
         self._signal(signal.SIGUSR1)
 
     def release(self) -> None:
-        """Lets go of a container that runs on without us."""
+        """Let go of a container that runs on without us."""
         if not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -276,7 +276,7 @@ class ProcessRuntime:
     async def start(
         self, pod_uid: str, container: str, attempt: int, launch: Launch
     ) -> RunningContainer:
-        """Starts a container and waits until its program runs.
+        """Start a container and wait until its program runs.
 
         Raises: StartFailed when it can't be started.
         """
@@ -349,7 +349,7 @@ class ProcessRuntime:
                 yield recovered.running
 
     async def forget(self, pod_uid: str) -> None:
-        """Removes the pod's directory."""
+        """Remove the pod's directory."""
         await asyncio.to_thread(shutil.rmtree, self.pod_dir(pod_uid), ignore_errors=True)
 
 

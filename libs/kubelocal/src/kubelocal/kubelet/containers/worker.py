@@ -1,7 +1,7 @@
 """One container of a pod: announce, start, wait, back off, start again.
 
 `pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
-Nothing of it is lost when the kubelet is killed: `run` goes on from what the launcher wrote. The
+Nothing of it is lost when the kubelet is killed: `run` continues from what the launcher wrote. The
 back-off is the kubelet's own for crash loops.
 """
 
@@ -130,7 +130,7 @@ class ContainerWorker:
         return self._name
 
     async def run(self) -> int:
-        """Keeps the container going as the restart policy asks; returns its last exit code."""
+        """Keep the container going as the restart policy asks; return its last exit code."""
         ended = self._recover()
         while True:
             if ended is None and self.running is None:
@@ -206,7 +206,7 @@ class ContainerWorker:
         self._machine.recorder.record(self._pod, kind, reason, message, container=self._name)
 
     async def _start(self) -> Ended | None:
-        """Starts the container; an Ended instead when its program could not be run."""
+        """Start the container; an Ended instead when its program could not be run."""
         while True:
             try:
                 answer = await self._machine.allocator.pre_start(self._pod, self._spec)

@@ -45,7 +45,7 @@ class DeviceAllocator:
         self._choosing = asyncio.Lock()
 
     def restore(self) -> None:
-        """Reads the checkpoint of an earlier kubelet, if there is one."""
+        """Read the checkpoint of an earlier kubelet, if there is one."""
         if not self._checkpoint_file.exists():
             return
         try:
@@ -58,13 +58,13 @@ class DeviceAllocator:
         self.book.restore(allocations, resources, now_s=time.monotonic())
 
     def write_checkpoint(self) -> None:
-        """Writes the checkpoint by rename."""
+        """Write the checkpoint by rename."""
         temporary = self._checkpoint_file.with_name(f".{self._checkpoint_file.name}")
         temporary.write_bytes(checkpoint.encode(self.book.allocations(), self.book.healthy_ids()))
         temporary.replace(self._checkpoint_file)
 
     async def serve_plugin(self, resource: str, plugin: PluginClient) -> None:
-        """Runs one registration: options, then its device lists until the stream ends."""
+        """Run one registration: options, then its device lists until the stream ends."""
         try:
             self.book.register(resource, await plugin.options())
             self._plugins[resource] = plugin
@@ -88,7 +88,7 @@ class DeviceAllocator:
             await plugin.close()
 
     def collect(self) -> None:
-        """Takes back the ids of pods that have ended; of none until the pods are known.
+        """Take back the ids of pods that have ended; of none until the pods are known.
 
         As the kubelet's UpdateAllocatedDevices, which does nothing before its sources are ready.
         """
@@ -97,7 +97,7 @@ class DeviceAllocator:
             self.book.release_all_but(active)
 
     async def allocate(self, pod: Json, container: Json) -> None:
-        """Gives one container its devices; nothing happens if it holds them already.
+        """Give one container its devices; nothing happens if it holds them already.
 
         Raises: AdmissionError.
         """
@@ -142,7 +142,7 @@ class DeviceAllocator:
         return True
 
     async def pre_start(self, pod: Json, container: Json) -> AllocateAnswer:
-        """Announces a start to the plugins that asked for it, and returns what the container gets.
+        """Announce a start to the plugins that asked for it, and return what the container gets.
 
         Raises: PluginError when a plugin forbids the start; AdmissionError when devices are missing
         and can't be had.
@@ -182,7 +182,7 @@ class DeviceAllocator:
         await plugin.pre_start(ids)
 
     async def watch_stopped(self, period_s: float = 10.0) -> None:
-        """Drops the capacity of plugins that have been gone for long; runs until cancelled."""
+        """Drop the capacity of plugins that have been gone for long; runs until cancelled."""
         while True:
             await asyncio.sleep(period_s)
             if self.book.retire_stopped(now_s=time.monotonic()):

@@ -49,7 +49,7 @@ def from_message(message: Any) -> AllocateAnswer:
 
 
 def decode_answer(content: bytes) -> AllocateAnswer:
-    """Decodes a checkpoint's AllocResp.
+    """Decode a checkpoint's AllocResp.
 
     Raises: InvalidRequest when the bytes are not a ContainerAllocateResponse.
     """
@@ -186,7 +186,7 @@ class PluginClient:
         return list(responses[0].deviceIDs) if responses else []
 
     async def allocate(self, ids: Iterable[str]) -> AllocateAnswer:
-        """Gives the plugin the ids of a container; the answer is what the container is given.
+        """Give the plugin the ids of a container; the answer is what the container is given.
 
         Raises: PluginError.
         """
@@ -199,7 +199,7 @@ class PluginClient:
         return from_message(answer.container_responses[0])
 
     async def pre_start(self, ids: Iterable[str]) -> None:
-        """Announces to the plugin that the container holding these ids is about to start.
+        """Announce to the plugin that the container holding these ids is about to start.
 
         Raises: PluginError.
         """
@@ -212,7 +212,7 @@ class PluginClient:
         )
 
     async def close(self) -> None:
-        """Closes the connection; calls that run fail with PluginError, as the kubelet's do."""
+        """Close the connection; calls that run fail with PluginError, as the kubelet's do."""
         self._closed = True
         await self._channel.close(ANSWERS_ON_THE_WAY_S)
 
@@ -231,7 +231,7 @@ class PluginClient:
             raise PluginError(f"{failed}{describe(exc)}") from exc
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
             # Closing cancels calls that run. Unless the caller was cancelled itself, nobody would
-            # see that: its task would end without an error, and the pod wait for ever.
+            # see that: its task would end without an error, and the pod wait forever.
             if not self._closed or _is_being_cancelled():
                 raise
             raise PluginError(f"{failed}{_CLOSING}") from exc

@@ -149,7 +149,7 @@ class DeviceBook:
         self._stopped_at[resource] = now_s
 
     def retire_stopped(self, *, now_s: float) -> bool:
-        """Drops resources whose plugin has been gone for the grace; True if there were any."""
+        """Drop resources whose plugin has been gone for the grace; True if there were any."""
         gone = [r for r, at in self._stopped_at.items() if now_s - at > STOPPED_GRACE_S]
         for resource in gone:
             del self._stopped_at[resource]
@@ -184,7 +184,7 @@ class DeviceBook:
             self._reusable = (pod_uid, {})
 
     def release_all_but(self, active_pod_uids: Iterable[str]) -> bool:
-        """Takes back the ids of pods that are no longer active; True if there were any."""
+        """Take back the ids of pods that are no longer active; True if there were any."""
         active = set(active_pod_uids)
         ended = [key for key in self._allocations if key[0] not in active]
         for key in ended:
@@ -230,7 +230,7 @@ class DeviceBook:
     def keep(
         self, request: IdRequest, ids: Iterable[str], answer: AllocateAnswer
     ) -> DeviceAllocation:
-        """Writes down an allocation that the plugin has answered."""
+        """Write down an allocation that the plugin has answered."""
         devices = self._devices.get(request.resource, {})
         by_numa: dict[int, list[str]] = {}
         for device_id in sorted(ids):

@@ -29,7 +29,7 @@ class CardNames:
         """Host path by container path of those that exist; a reloaded driver may make more."""
 
     def learn(self, cards: Iterable[CardFacts]) -> None:
-        """Adds these cards; one that is gone keeps its name, in case it comes back."""
+        """Add these cards; one that is gone keeps its name, in case it comes back."""
         found = tuple(cards)
         self.index_of.update((card.uuid, card.index) for card in found)
         for card in found:

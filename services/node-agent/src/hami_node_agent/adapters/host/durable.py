@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
-    """Makes `path` hold `content`; readers see the old file or the new one.
+    """Make `path` hold `content`; readers see the old file or the new one.
 
     A `durable` one is the old or the new one after a power cut too; any other may then be empty,
     so it must be one that is written again before it is read. The kubelet keeps its checkpoint in
@@ -48,7 +48,7 @@ def age_s(path: Path) -> float:
 
 
 def make_empty(path: Path, *, mode: int) -> None:
-    """Makes an empty file where there is nothing of that name yet. Raises: OSError."""
+    """Make an empty file where there is nothing of that name yet. Raises: OSError."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     except FileExistsError:

@@ -84,7 +84,7 @@ class HostFiles:
         self._pids: dict[str, str] = {}
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
-        """Puts the library, marked as the agent's, and the preload list in place.
+        """Put the library, marked as the agent's, and the preload list in place.
 
         Returns the library's host path.
 
@@ -118,7 +118,7 @@ class HostFiles:
         self._installed[path] = _Installed(content, mode, _stamp(path))
 
     def restore_installed(self) -> dict[Path, str]:
-        """Writes library and preload list again where they are others: path -> what was wrong.
+        """Write library and preload list again where they are others: path -> what was wrong.
 
         Containers that start from now on see the new file, and what was written again before a
         start is named here as well. Raises: Unavailable, with the path.
@@ -177,7 +177,7 @@ class HostFiles:
         )
 
     def remove_library(self, path: Path) -> None:
-        """Removes a library; failures are logged."""
+        """Remove a library; failures are logged."""
         try:
             path.unlink(missing_ok=True)
         except OSError as exc:
@@ -192,7 +192,7 @@ class HostFiles:
         return self._limits / nonce
 
     def write_limits(self, record: Record) -> None:
-        """Makes the container's limits those of the record. Raises: Unavailable.
+        """Make the container's limits those of the record. Raises: Unavailable.
 
         Nothing for an answer of HAMi's: no container sees a limits directory there.
         """
@@ -228,7 +228,7 @@ class HostFiles:
             self._feedback[nonce] = feedback
 
     def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
-        """Writes which host pids the container's processes have. Raises: Unavailable."""
+        """Write which host pids the container's processes have. Raises: Unavailable."""
         text = pids_text(pids)
         directory = self.limits_dir(nonce)
         if self._pids.get(nonce, "") == text or not directory.is_dir():
@@ -253,7 +253,7 @@ class HostFiles:
         self.keep_cache_dir(name, nonce)
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Makes what is gone of it, and leaves the rest. Raises: Unavailable.
+        """Recreate what is missing, and leave the rest. Raises: Unavailable.
 
         A directory of an older answer belongs to its tenant: nothing in it is followed.
         """
@@ -268,7 +268,7 @@ class HostFiles:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Gives up what was made for a pod, after its containers are gone; never raises OSError."""
+        """Give up what was made for a pod, after its containers are gone; never raises OSError."""
         gone = list(nonces)
         if self._cdi is not None:
             self._cdi.remove(gone)
@@ -288,7 +288,7 @@ class HostFiles:
     def remove_strays(
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
     ) -> None:
-        """Gives up directories that nobody knows any more, if nothing changed in them lately.
+        """Give up directories that nobody knows any more, if nothing changed in them recently.
 
         What a device description mounts is no stray, whatever else is known of it.
         Raises: Unavailable when the directories can't be listed.

@@ -71,7 +71,7 @@ class Removal:
         return dict(self._failures)
 
     def detach(self, name: str) -> None:
-        """Takes what has that name away from it. Nothing when there is nothing. Raises: OSError."""
+        """Take what has that name away from it. Nothing when there is nothing. Raises: OSError."""
         if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
             raise OSError(errno.EINVAL, "not the name of a HAMi directory", clip(name))
         if not os.path.lexists(self._parent / name):
@@ -84,7 +84,7 @@ class Removal:
             return
 
     def give_up(self, name: str) -> None:
-        """Removes what has that name, now or in a later round; failures are logged and counted."""
+        """Remove what has that name, now or in a later round; failures are logged and counted."""
         with self._known:
             trouble = self._troubles.get(name)
         if trouble is not None and self._clock() < trouble.retry_at_s:
@@ -216,7 +216,7 @@ class _Tree:
         """The first of a pass."""
 
     def empty(self, top: int) -> None:
-        """Passes until one finds nothing to do. Raises: OutOfTime, OSError."""
+        """Pass until one finds nothing to do. Raises: OutOfTime, OSError."""
         self._device = os.fstat(top).st_dev
         while True:
             before, self._error = self._steps, None
@@ -230,7 +230,7 @@ class _Tree:
                 raise self._error
 
     def is_gone(self, parent: int, name: str) -> bool:
-        """Removes what is no directory, or is an empty one; True when it is not there any more.
+        """Remove what is no directory, or is an empty one; True when it is not there any more.
 
         Raises: OutOfTime, OSError.
         """

@@ -236,7 +236,7 @@ def _holding(entry: dict[str, Any]) -> Holding:
 # containers of a full node of 16 cards with 64 slots.
 @lru_cache(maxsize=2048)
 def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
-    """Reads an AllocResp; None where there is none.
+    """Read an AllocResp; None where there is none.
 
     Raises: ValueError when it is not base64 of an answer.
     """

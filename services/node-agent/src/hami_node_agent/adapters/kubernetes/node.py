@@ -55,11 +55,11 @@ class NodeObject:
         return info.get("kubeletVersion", ""), info.get("containerRuntimeVersion", "")
 
     async def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Merges annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
+        """Merge annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
         await self._api.patch(self._path, {"metadata": {"annotations": dict(annotations)}})
 
     async def forget(self, keys: Iterable[str]) -> None:
-        """Removes annotations from the Node. Raises: Unavailable, NotFound, Forbidden."""
+        """Remove annotations from the Node. Raises: Unavailable, NotFound, Forbidden."""
         gone = dict.fromkeys(keys)
         if gone:
             await self._api.patch(self._path, {"metadata": {"annotations": gone}})

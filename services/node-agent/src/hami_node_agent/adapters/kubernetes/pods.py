@@ -126,7 +126,7 @@ class NodePods:
         )
 
     async def run(self) -> None:
-        """Keeps the watch going until cancelled."""
+        """Keep the watch going until cancelled."""
         await self._informer.run()
 
     @property
@@ -214,7 +214,7 @@ class NodePods:
         return kubelet_uid
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
-        """Asks the API server itself whether the pod object exists. Raises: Unavailable."""
+        """Ask the API server itself whether the pod object exists. Raises: Unavailable."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
         except NotFound:
@@ -222,7 +222,7 @@ class NodePods:
         return bool(pod["metadata"]["uid"] == pod_uid)
 
     async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
-        """Literal env entries of a container's spec; empty when the API server is away."""
+        """Literal env entries of a container's spec; empty when the API server is unavailable."""
         pod = self._by_uid.get(grant.pod_uid)
         if pod is None:
             try:

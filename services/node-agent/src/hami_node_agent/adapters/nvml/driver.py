@@ -210,12 +210,12 @@ class NvmlDriver:
         self._attached = self._attached_cards()
 
     def start(self) -> None:
-        """Loads the driver."""
+        """Load the driver."""
         self._attached = self._attached_cards()
         pynvml.nvmlInit()
 
     def stop(self) -> None:
-        """Lets go of the driver."""
+        """Let go of the driver."""
         pynvml.nvmlShutdown()
 
     def outdated(self) -> bool:
@@ -232,7 +232,7 @@ class NvmlDriver:
         return False
 
     def reload(self) -> None:
-        """Initialises NVML again; cards that went stay known, so that they count as sick."""
+        """Initialise NVML again; cards that went stay known, so that they count as unhealthy."""
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as exc:
@@ -328,7 +328,7 @@ class NvmlDriver:
         return failing
 
     def register_events(self) -> None:
-        """Registers every card for its events; the earlier set is given back."""
+        """Register every card for its events; the earlier set is given back."""
         self._unwatched.clear()
         if self._event_set is not None:
             optional(pynvml.nvmlEventSetFree, self._event_set)

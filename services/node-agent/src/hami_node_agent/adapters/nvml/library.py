@@ -42,15 +42,15 @@ class NvmlProbe:
         self._waiting = threading.Lock()
 
     async def start(self) -> None:
-        """Loads the driver. Raises: Unavailable when there is none."""
+        """Load the driver. Raises: Unavailable when there is none."""
         await self._call("start", self._driver.start)
 
     async def stop(self) -> None:
-        """Lets go of the driver."""
+        """Let go of the driver."""
         await self._call("stop", self._driver.stop)
 
     async def watch_events(self) -> None:
-        """Registers for XID events, after `cards`; must precede `next_xid`. Raises: Unavailable."""
+        """Register for XID events, after `cards`; must precede `next_xid`. Raises: Unavailable."""
         await self._call("event registration", self._driver.register_events)
 
     async def cards(self) -> tuple[CardFacts, ...]:
@@ -62,11 +62,11 @@ class NvmlProbe:
         return await self._call("links", self._driver.links)
 
     async def reload(self) -> bool:
-        """Initialises NVML again where the driver was reloaded or cards came or went.
+        """Initialise NVML again where the driver was reloaded or cards came or went.
 
         True if it did.
 
-        Raises: Unavailable while the driver is away.
+        Raises: Unavailable while the driver is unavailable.
         """
         if not await self._call("look for changes", self._driver.outdated):
             return False
@@ -89,7 +89,7 @@ class NvmlProbe:
         return await self._call("processes", self._driver.processes)
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
-        """Waits about a second for an XID event.
+        """Wait about a second for an XID event.
 
         Raises: Unavailable when waiting itself fails: then no card's health is known.
         """

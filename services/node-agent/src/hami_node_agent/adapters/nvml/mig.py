@@ -1,7 +1,7 @@
 """MIG through NVML, blocking: how cards are or can be cut, and instances made and destroyed.
 
 `library.py` calls it in a thread, one round at a time, with the driver loaded. A call that
-outlives its caller goes on: what it makes is found again at the next look (`mig_partition.plan`).
+outlives its caller continues: what it makes is found again at the next look (`mig_partition.plan`).
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ class NvmlMigDriver:
         return await self._nvml.ask("MIG instances", lambda: tuple(instances(cards)))
 
     async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
-        """Makes GPU and compute instance of that profile at that place.
+        """Make GPU and compute instance of that profile at that place.
 
         Raises: Conflict when there is no such profile or no room there; Unavailable.
         """
         return await self._nvml.ask("create a MIG instance", lambda: _make(card, part))
 
     async def destroy(self, instance: Instance) -> None:
-        """Destroys a GPU instance and what is in it; gone already is as good.
+        """Destroy a GPU instance and what is in it; gone already is as good.
 
         Raises: Conflict while a process uses it; Unavailable.
         """

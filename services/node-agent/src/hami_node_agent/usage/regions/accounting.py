@@ -127,7 +127,7 @@ def _card_use(card: RegionCard, held: list[RegionHeld], measured: list[float | N
 
 
 def _core_percent(measured: list[float | None], reported: list[int]) -> float | None:
-    """The driver's figure where it has one for every process; else what HAMi's library wrote.
+    """The driver's figure where it has one for every process; otherwise what HAMi's library wrote.
 
     Its 0 means nothing: it measures only while a core limit is set.
     """
@@ -165,7 +165,7 @@ def find(
     evidence: Evidence | None,
     known_host_pid: int,
 ) -> Found:
-    """Finds a process of the region of `pod_uids`, whose containers see `cards`.
+    """Find a process of the region of `pod_uids`, whose containers see `cards`.
 
     `evidence`: None where nobody can be asked. `known_host_pid`: what an earlier round found for
     the same pid and start time; 0: nothing.
@@ -206,8 +206,8 @@ def proven(
 ) -> HostProcess | None:
     """The process with this host pid, where the host itself shows it as that one of these pods.
 
-    A tenant may write another's host pid into its region; only such pairs go on to libvgpu, which
-    charges by them.
+    A tenant may write another's host pid into its region; only such pairs continue to libvgpu,
+    which charges by them.
     """
     seen = None if evidence is None else evidence.living.get(found.host_pid)
     if seen is None or seen.inner_pid != process.pid or seen.pod_uid not in pod_uids:

@@ -72,7 +72,7 @@ class RegionReading:
 
 
 def read_region(path: Path | str, last: RegionReading | None = None) -> RegionReading | None:
-    """Reads a region; None when it is not ready yet.
+    """Read a region; None when it is not ready yet.
 
     `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
     """
@@ -113,7 +113,7 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
 def write_feedback(
     path: Path | str, *, recent_kernel: int | None, utilization_switch: int | None
 ) -> None:
-    """Writes the monitor's two switches, where one is given. Raises: NotARegion, OSError.
+    """Write the monitor's two switches, where one is given. Raises: NotARegion, OSError.
 
     Each is one aligned write of four bytes into the page that the container has mapped.
     """
@@ -130,7 +130,7 @@ def write_feedback(
 
 
 def cut(path: Path | str) -> None:
-    """Cuts off what is behind the longest region. Raises: NotARegion, OSError.
+    """Cut off what is behind the longest region. Raises: NotARegion, OSError.
 
     The file is the one thing of the host that its container can write, and the disk is everybody's.
     """
@@ -345,7 +345,7 @@ class Regions:
     def write(
         self, name: str, *, recent_kernel: int | None, utilization_switch: int | None
     ) -> None:
-        """Writes the monitor's switches into a region that was read (blocking)."""
+        """Write the monitor's switches into a region that was read (blocking)."""
         directory = self._directories.get(name)
         if directory is None or not directory.file:
             return

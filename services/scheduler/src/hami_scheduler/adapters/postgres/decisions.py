@@ -22,9 +22,9 @@ from hamicommon.ledger.partitions import keep_partitions
 
 from hami_scheduler.ports.ledger import DecisionRow, OpenWait
 
-# How old the cards may be that explain shows of a pod that is refused again and again.
+# How old the cards may be that explain shows of a pod that is refused repeatedly.
 RENEW_S = 60.0
-# A snapshot that was used so lately may be referred to by a transaction that has not ended.
+# A snapshot that was used so recently may be referred to by a transaction that has not ended.
 SPARE_S = 600.0
 
 MAX_WATCH_DELAY_S = 60.0

@@ -109,7 +109,7 @@ class PostgresJournal:
         self._database = database
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """Appends one line, clipped. Raises: Unavailable."""
+        """Append one line, clipped. Raises: Unavailable."""
         await self._database.fetch(
             INSERT_DRIFT, *drift_line(kind, subject, detail, repaired=repaired)
         )
@@ -122,16 +122,16 @@ class PostgresCallJournal:
         self._database = database
 
     async def begin(self, call: OperatorCall) -> int:
-        """Writes the call as begun; returns its number."""
+        """Write the call as begun; return its number."""
         row = await self._database.fetchrow(_CALL_BEGINS, *_call_columns(call))
         return int(row["id"])
 
     async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """Writes what became of it."""
+        """Write what became of it."""
         await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
 
     async def refused(self, call: OperatorCall, message: str) -> None:
-        """Writes that the caller may not; an identical one of the hour is counted on its row."""
+        """Write that the caller may not; an identical one of the hour is counted on its row."""
         await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
 
 

@@ -17,7 +17,7 @@ from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, chang
 
 LOCK_TIMEOUT = "200ms"
 FOLD_S = 60
-"""A period that comes again so soon after its end goes on: who flaps fills no table."""
+"""A period that comes again so soon after its end continues: who flaps fills no table."""
 # Two runs of an agent are ordered by when the bus took their reports, never by the node's clock.
 # A check that is old or of a time to come hides no later one, whatever its number is.
 _CHECKED = """
@@ -81,7 +81,7 @@ class PostgresLimits:
     async def record(
         self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
     ) -> PeriodChanges | None:
-        """Writes a check down, with a line of drift for each violation that begins.
+        """Write a check down, with a line of drift for each violation that begins.
 
         Returns `enforcement.periods.PeriodChanges`, or None when a later check is known.
         """
@@ -114,7 +114,7 @@ class PostgresLimits:
     ) -> bool:
         """Whether this replica may end the period's pod now.
 
-        Nobody else has tried lately, and not so many were ended in the last minute.
+        Nobody else has tried recently, and not so many were ended in the last minute.
         """
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
@@ -128,7 +128,7 @@ class PostgresLimits:
         await self._database.fetch(_NOTE, period_id, problem)
 
     async def close_silent(self, *, silent_s: float) -> int:
-        """Ends open periods that no check has confirmed for so long, when they were last seen."""
+        """End open periods that no check has confirmed for so long, when they were last seen."""
         return len(await self._database.fetch(_CLOSE_SILENT, silent_s))
 
 

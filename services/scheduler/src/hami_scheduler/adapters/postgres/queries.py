@@ -114,7 +114,7 @@ _DRIFT = """
 SELECT at, "class", subject, detail, repaired FROM drift_journal
  WHERE $1::text IS NULL OR "class" = $1 ORDER BY at DESC, id DESC LIMIT $2
 """
-# What goes on first, then the latest.
+# What continues first, then the latest.
 _LIMITS = """
 SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at, held_mib, peak_mib,
        granted_mib, evicted_at, eviction_problem
@@ -222,7 +222,7 @@ class PostgresQueries:
             return [{"sentence": sentence} for sentence in await broken(connection)]
 
     async def limits(self, pod_uid: str) -> list[Row]:
-        """When the pod was not held to its grants, what goes on first. Raises: Unavailable."""
+        """When the pod was not held to its grants, what continues first. Raises: Unavailable."""
         return await self._rows(_LIMITS, pod_uid)
 
     async def pod_cards(
@@ -284,7 +284,7 @@ class PostgresLedgerStats:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def read(self) -> LedgerStats:
-        """Reads them. Raises: Unavailable, Conflict."""
+        """Read them. Raises: Unavailable, Conflict."""
         # The moment is that of the first statement: what changes between the two is reported next
         # time.
         [cluster] = await self.database.fetch(_CLUSTER)

@@ -101,7 +101,7 @@ class PostgresRowRepairs:
     on_commit: Callable[[], None]
 
     async def repair_by_history(self) -> list[RepairedRow]:
-        """Gives live rows the state and the pod of their last event, where they have others."""
+        """Give live rows the state and the pod of their last event, where they have others."""
         found = [row["id"] for row in await self.database.fetch(_FIND)]
         return await self._by_history(found) if found else []
 
@@ -119,11 +119,11 @@ class PostgresRowRepairs:
         return [_repaired(row) for row in rows]
 
     async def repair_names(self) -> list[RepairedRow]:
-        """Gives slices of live grants the name and the role of their container's row."""
+        """Give slices of live grants the name and the role of their container's row."""
         return [_repaired(row) for row in await self.database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
-        """Lets states end now that have no end, or one further away than any state lasts."""
+        """Let states end now that have no end, or one further away than any state lasts."""
         return [_repaired(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
@@ -141,7 +141,7 @@ class PostgresRowRepairs:
         containers: Sequence[ContainerGrant],
         reason: str,
     ) -> bool:
-        """Writes the row's node, names and parts again, with an event.
+        """Write the row's node, names and parts again, with an event.
 
         False, and nothing changed, when the row is another one by now. The counters of its cards
         are for who counts them (`reconcile/counters.py`).

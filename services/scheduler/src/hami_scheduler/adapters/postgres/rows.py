@@ -56,7 +56,7 @@ SELECT_STANDING_OF = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::t
 
 
 def allocation_of(row: Any) -> Allocation:
-    """Decodes a row of `SELECT_ALLOCATION`."""
+    """Decode a row of `SELECT_ALLOCATION`."""
     shares: dict[int, list[DeviceShare]] = {}
     sidecars = set()
     for index, uuid, vendor, memory_mib, core_percent, slots, kind, detail, sidecar in (

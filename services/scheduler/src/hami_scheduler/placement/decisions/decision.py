@@ -95,7 +95,7 @@ class DecisionTrace:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Adds the time of the block to the named phase."""
+        """Add the time of the block to the named phase."""
         self._lap_began = time.perf_counter()
         try:
             yield
@@ -103,7 +103,7 @@ class DecisionTrace:
             self.lap(name)
 
     def lap(self, name: str) -> None:
-        """Adds the time since the last phase ended (or the call came) to the named phase."""
+        """Add the time since the last phase ended (or the call came) to the named phase."""
         now = time.perf_counter()
         spent_ms = (now - self._lap_began) * 1000
         self._lap_began = now

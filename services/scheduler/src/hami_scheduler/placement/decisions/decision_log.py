@@ -40,8 +40,8 @@ RETRY_S = 1.0
 MAX_RETRY_S = 5.0
 # A placement keeps the cards of the nodes that were nearest to being chosen.
 NODES_OF_A_PLACEMENT = 16
-# Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
-# nothing is granted, so the view hardly changes and many decisions share one.
+# Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is
+# unavailable nothing is granted, so the view hardly changes and many decisions share one.
 MAX_MOMENTS = 256
 # Races that one row may lose before it is dropped.
 MAX_RACES = 3
@@ -198,7 +198,7 @@ class DecisionQueue:
         batch.clear()
 
     async def _write(self, batch: list[DecisionRow]) -> bool:
-        """False when the ledger is away, or lost a race with another writer of one row."""
+        """False when the ledger is unavailable, or lost a race with another writer of one row."""
         try:
             await self._log.record(batch)
         except Unavailable as exc:

@@ -93,7 +93,7 @@ async def counted_elsewhere(
 async def record_claims(
     connection: Connection, allocation_id: AllocationId, claims: Sequence[ClaimedSlice]
 ) -> None:
-    """Writes what the pod uses by claims."""
+    """Write what the pod uses by claims."""
     if not claims:
         return
     rows = [
@@ -108,7 +108,7 @@ async def record_claims(
 
 
 async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[SliceKey]:
-    """Counts the slices of the locked `old`, which ends, for those that hold them beside it.
+    """Count the slices of the locked `old`, which ends, for those that hold them beside it.
 
     Returns which have such a holder; the others are to be given back.
     """

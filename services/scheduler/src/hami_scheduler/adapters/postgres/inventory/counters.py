@@ -90,7 +90,7 @@ class PostgresCounters:
         self._database = database
 
     async def repair_cards(self) -> list[RepairedCard]:
-        """Counts the live grants of every card that has other counters."""
+        """Count the live grants of every card that has other counters."""
         found = [row["uuid"] for row in await self._database.fetch(_FIND, None)]
         if not found:
             return []
@@ -108,6 +108,6 @@ class PostgresCounters:
         ]
 
     async def repair_sequences(self) -> list[RepairedSequence]:
-        """Lets numbers go on beyond the newest rows."""
+        """Let numbers continue beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
         return [RepairedSequence(row["name"], row["was"], row["is_now"]) for row in rows]

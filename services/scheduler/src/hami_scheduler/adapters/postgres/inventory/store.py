@@ -192,7 +192,7 @@ class PostgresInventory:
         return [recorded.get(report.inventory.node) for report in reports]
 
     async def forget_number(self, node: NodeName) -> int | None:
-        """Forgets how many reports of its agent are known, so that the next one is taken.
+        """Forget how many reports of its agent are known, so that the next one is taken.
 
         Returns the number; None: the node is not known. Raises: Unavailable.
         """
@@ -211,7 +211,7 @@ class PostgresInventory:
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
-        """Writes what a Node object has, for a node without our agent.
+        """Write what a Node object has, for a node without our agent.
 
         Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
         the node's own agent reports, or a later state is known already: `sequence` grows within
@@ -271,12 +271,12 @@ class PostgresInventory:
         return known, holders
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
-        """Marks exactly these cards of the node as cordoned; True when something changed."""
+        """Mark exactly these cards of the node as cordoned; True when something changed."""
         names = uuids | {card_key(node, uuid) for uuid in uuids}
         return bool(await self.database.fetch(_CORDON, node, sorted(names)))
 
     async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
-        """Writes those that differ; returns the nodes that are known. Raises: Unavailable."""
+        """Write those that differ; return the nodes that are known. Raises: Unavailable."""
         names = sorted(groups)
         rows = await self.database.fetch(_SET_GROUPS, names, [groups[name] for name in names])
         return [NodeName(row["name"]) for row in rows]
