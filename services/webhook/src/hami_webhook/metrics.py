@@ -44,7 +44,7 @@ class WebhookInstruments:
         )
 
     def count_reload(self, result: str) -> None:
-        """One change more of the certificate's files."""
+        """Count one change of the certificate's files."""
         self.certificate_reloads.labels(result).inc()
 
     def show_expiry(self, not_after: datetime) -> None:

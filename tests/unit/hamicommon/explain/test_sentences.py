@@ -126,7 +126,7 @@ def test_fragmentation_explains_how_much_less_is_stranded() -> None:
         "(node policy fragmentation)"
     )
     assert "on n and 1 more of them the pod strands 60 milli" in sentence_of(l=-60.0, m=0.0, n=0.0)
-    assert "fit equally well, n by its name" in sentence_of(m=0.0, n=0.0)
+    assert "fit equally well, and n is the first by name" in sentence_of(m=0.0, n=0.0)
 
 
 def test_a_placement_explains_why_this_node() -> None:
@@ -138,7 +138,7 @@ def test_a_placement_explains_why_this_node() -> None:
         "2 of 3 nodes fit, and n is the emptiest of them (node policy spread)"
     )
     assert placed_sentence(spread, n, NodeScores.of({**others, n: 2.0}), candidates=3) == (
-        "2 of 3 nodes fit equally well, n by its name"
+        "2 of 3 nodes fit equally well, and n is the first by name"
     )
     assert placed_sentence(spread, n, NodeScores.of({n: 1.0}), candidates=3) == (
         "n is the only one of 3 nodes that fits"

@@ -222,7 +222,7 @@ async def test_a_pod_that_is_not_known_yet_waits_until_it_can_be_named() -> None
     node = Node(a_holding("bypassing", ids=set(IDS_B), record=MEANT_FOR_B))
     node.unnamed = frozenset({"bypassing"})
 
-    with pytest.raises(Unavailable, match="is not known yet"):
+    with pytest.raises(Unavailable, match="until the agent sees its pod"):
         await node.starting.check(IDS_B)
 
     assert node.reported() == []

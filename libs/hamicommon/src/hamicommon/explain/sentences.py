@@ -234,7 +234,10 @@ def placed_sentence(
     if fitting == 1:
         return f"{node} is the only one of {count_noun(candidates, 'node')} that fits"
     if scores.all_equal:
-        return f"{fitting} of {count_noun(candidates, 'node')} fit equally well, {node} by its name"
+        return (
+            f"{fitting} of {count_noun(candidates, 'node')} fit equally well, and {node} is "
+            "the first by name"
+        )
     return (
         f"{fitting} of {count_noun(candidates, 'node')} fit, and {node} is the {liking} of them "
         f"(node policy {request.policy.node})"

@@ -50,7 +50,7 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
             "scheduler when the controller that set them removes them"
         )
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-        return "the pod has ended, and no decision about it is recorded any more"
+        return "the pod has ended, and its decisions are no longer stored"
     message = _scheduler_message(pod)
     if message:
         return (

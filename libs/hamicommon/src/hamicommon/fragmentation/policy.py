@@ -307,9 +307,9 @@ def _in_steps(cost: Float64) -> Floats:
 
 
 def _only_ask(request: PodRequest, view: ClusterView) -> Ask | None:
-    """Prepare the only request of a pod that takes the first cards that fit, in our order.
+    """Prepare the request of a pod with one request that takes the first fitting cards.
 
-    None: it has several, or other wishes.
+    Returns None if it has several requests, or other constraints.
     """
     asked: list[DeviceRequest] = [one for c in request.containers for one in c.requests]
     if len(asked) != 1 or request.policy.gpu != (FRAGMENTATION,) or request.policy.numa_first:

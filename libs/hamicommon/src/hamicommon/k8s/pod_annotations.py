@@ -88,7 +88,7 @@ class UserAnnotation(Generic[T]):
     def effect(self) -> str:
         """Return the effect of a value that is not right, for people."""
         if self.otherwise:
-            return f"warned of; {self.otherwise}"
+            return f"a warning; {self.otherwise}"
         return "" if self.parse in (str, split_list) else "the pod is refused"
 
     def _sentence(self, text: str) -> str:

@@ -148,7 +148,7 @@ _FIRST_VALUE = re.compile(r"\(([^,)]*)")
 
 
 def error_of(constraint: str, *, detail: str = "", cause: str = "") -> HamiError:
-    """The error that a violation of `constraint` is.
+    """Return the domain error for a violation of `constraint`.
 
     `detail` is PostgreSQL's "Failing row contains (...)": of a card it begins with the uuid.
     `cause` is the driver's own sentence.

@@ -67,7 +67,8 @@ def translated() -> Iterator[None]:
         raise Conflict(f"ledger: lost a race: {exc}") from exc
     except SCHEMA_ERRORS as exc:
         raise Unavailable(
-            f"the ledger's schema is not this version's ({exc}); `hamictl db check` has the details"
+            f"the ledger's schema does not match this version ({exc}); `hamictl db "
+            "check` has the details"
         ) from exc
     except asyncpg.SequenceGeneratorLimitExceededError as exc:
         # The scheduler's reconciler lets the sequence continue.

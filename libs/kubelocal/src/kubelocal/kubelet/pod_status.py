@@ -96,7 +96,7 @@ def compute(
     now: datetime,
     previous: Sequence[Json] = (),
 ) -> Json:
-    """The status to be patched; `previous` are the conditions sent last, for transition times."""
+    """Return the status to patch; `previous`: the last conditions, for transition times."""
     current = phase(pod, states)
     return {
         "phase": current,

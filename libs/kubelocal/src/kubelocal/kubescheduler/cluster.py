@@ -68,7 +68,7 @@ class KnownCluster:
         return list(self._nodes.values())
 
     def set_node(self, item: Json) -> None:
-        """A node was added or changed."""
+        """Store a node that was added or changed."""
         name = item["metadata"]["name"]
         room = pod_resources.amounts((item.get("status") or {}).get("allocatable"))
         node = self._nodes.get(name)

@@ -68,7 +68,7 @@ def best(totals: Mapping[str, int]) -> str:
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
-    """How many fitting nodes are enough (kube-scheduler's percentageOfNodesToScore; 0 = adapt)."""
+    """Number of fitting nodes to find (kube-scheduler's percentageOfNodesToScore; 0: adaptive)."""
     if count < _MIN_NODES or percentage >= 100:
         return count
     share = percentage or max(50 - count // 125, _MIN_PERCENTAGE)

@@ -88,7 +88,7 @@ class PageCard:
 
     @property
     def has_room(self) -> bool:
-        """A slot and some of the cores are free."""
+        """Whether a slot and some of the cores are free."""
         return self.used_slots < self.slots and self.used_core_percent < self.core_percent
 
     @property

@@ -48,7 +48,7 @@ class GridFilter:
     unfold: bool = False
 
     def query(self) -> dict[str, str]:
-        """Return the choices as the address has them, without what is usual."""
+        """Return the choices as a query string's pairs, without defaults."""
         chosen = {
             "q": self.text,
             "model": self.model,

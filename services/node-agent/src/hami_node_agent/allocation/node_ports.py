@@ -121,7 +121,7 @@ class DescribedSlices:
     def renew(
         self, known: Record, grant: NodeGrant, granted: ContainerGrant, env: Mapping[str, str]
     ) -> Record:
-        """Return the record of an answer under another grant of its pod: the answer stays as it is.
+        """Return the record of an existing answer under another grant of its pod.
 
         Raises: Conflict when it is not what that grant has.
         """

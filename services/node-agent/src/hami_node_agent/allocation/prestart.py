@@ -148,7 +148,7 @@ class PreStart:
         """Refuse the start and have the scheduler end the pod."""
         pod = self._pod_of(owner)
         if pod is None:
-            raise Unavailable(f"the container waits: its pod {owner.pod_uid} is not known yet")
+            raise Unavailable(f"the container waits until the agent sees its pod {owner.pod_uid}")
         reason = _ANOTHERS_ANSWER.format(container=owner.container)
         if grant is None:
             reason = f"{reason}; {_NO_GRANT}"

@@ -56,7 +56,7 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
     async def NodePrepareResources(  # noqa: N802 - the protocol's name
         self, request: dra_pb2.NodePrepareResourcesRequest, context: Context
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Each claim has an entry, with its devices or why they can't be had."""
+        """Prepare the claims: an entry each, with its devices or the error."""
         response = dra_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
             response.claims[claim.uid].CopyFrom(await self._prepared(claim))

@@ -131,7 +131,7 @@ class Holding:
 
     @property
     def binds_late(self) -> bool:
-        """Whether its answer was but a name: its slice is looked up at its start."""
+        """Whether its answer was a nonce, whose slice is looked up at the container's start."""
         return self.answer is not None and not self.answer.cards
 
 

@@ -64,7 +64,7 @@ class NodeState:
         return self._state
 
     def card_at(self, index: str) -> GpuUuid | None:
-        """The card with this NVML index, written as a number; None for what is none."""
+        """Return the card with this NVML index (a decimal text); None if there is none."""
         if not index.isdigit():
             return None
         return next((c.uuid for c in self.cards.values() if str(c.index) == index), None)

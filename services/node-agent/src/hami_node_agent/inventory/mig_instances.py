@@ -91,10 +91,9 @@ class MigHolders:
         for record in self._state.saved.of_pod(wanting.pod_uid):
             if other.uuids & set(record.mig_uuids):
                 return (
-                    f"container {record.container} of the same pod holds, is in the way: the "
-                    "kubelet asks for the devices of init and app containers at once, so both "
-                    "instances would have to be there together; let these containers ask for equal "
-                    "amounts"
+                    f"container {record.container} of the same pod holds, occupies the place: "
+                    "the kubelet requests the devices of init and app containers together, so both "
+                    "instances must exist at the same time; give these containers equal amounts"
                 )
         return "another container holds, occupies the place"
 

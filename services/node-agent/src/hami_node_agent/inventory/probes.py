@@ -139,7 +139,7 @@ class MigProbe(FilteredProbe):
             (),
         )
         if not allowed:
-            raise Conflict(f"migProfileAllowlist has no models entry that is part of {product!r}")
+            raise Conflict(f"no models entry of migProfileAllowlist matches {product!r}")
         offer = offer_of(allowed, await self._driver.profiles(card.uuid))
         if offer is None:
             raise Conflict(f"{product} has none of the profiles {', '.join(allowed)}")

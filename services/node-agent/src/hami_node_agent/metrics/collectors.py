@@ -128,9 +128,9 @@ _CONTAINERS: tuple[Row[ContainerSample], ...] = (
         "When the container last launched a kernel (Unix time)",
         lambda s: None if s.last_kernel_at is None else s.last_kernel_at.timestamp(),
     ),
-    ("hami_vgpu_memory_context_bytes", "Of its memory: contexts", lambda s: s.context_bytes),
-    ("hami_vgpu_memory_module_bytes", "Of its memory: modules", lambda s: s.module_bytes),
-    ("hami_vgpu_memory_buffer_bytes", "Of its memory: buffers", lambda s: s.buffer_bytes),
+    ("hami_vgpu_memory_context_bytes", "Memory used by contexts", lambda s: s.context_bytes),
+    ("hami_vgpu_memory_module_bytes", "Memory used by modules", lambda s: s.module_bytes),
+    ("hami_vgpu_memory_buffer_bytes", "Memory used by buffers", lambda s: s.buffer_bytes),
     ("hami_vgpu_processes", "Living processes of the container", lambda s: s.processes),
 )
 _MIG_LABELS = ("mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")

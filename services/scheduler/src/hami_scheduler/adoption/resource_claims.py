@@ -136,7 +136,7 @@ def _named(claimed: Iterable[ContainerClaims]) -> str:
 
 
 def _evidence(claimed: Iterable[ContainerClaims]) -> Iterable[dict[str, Any]]:
-    """For the history: which claims the grant rests on."""
+    """Describe, for the history, the claims that a grant is based on."""
     for container in claimed:
         for device in container.devices:
             yield {

@@ -246,7 +246,7 @@ class Filter:
     def _answer_feasible(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
+        """Answer with every node that fits (`allocate_at=bind`); /prioritize chooses."""
         found = feasible(request, self.state.cluster, names)
         trace.view_version = self.state.cluster.version
         trace.scores = found.scores

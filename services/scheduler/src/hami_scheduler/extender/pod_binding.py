@@ -126,7 +126,7 @@ class PodBinding:
     async def _read_back(
         self, namespace: str, name: str, uid: PodUid, node: NodeName, error: HamiError
     ) -> Json:
-        """The pod, which is where it should be."""
+        """Return the pod, after checking that it is on its node."""
         try:
             pod = await self._get(namespace, name, uid)
         except NotFound as exc:

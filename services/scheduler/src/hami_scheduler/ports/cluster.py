@@ -149,7 +149,7 @@ class GrantAnnouncer(Protocol):
         """
 
     async def granted(self, grant: Grant) -> None:
-        """Publish it on the stream of its node. Raises: Unavailable when the bus is unavailable."""
+        """Publish the grant to its node. Raises: Unavailable (bus)."""
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
         """Raises: Unavailable when the bus is unavailable."""

@@ -25,9 +25,9 @@ class AllocationStore(Protocol):
     """The ledger of grants: each write is one transaction with its events and announcements."""
 
     async def commit(self, commands: Sequence[Command]) -> Sequence[Change | HamiError | None]:
-        """Carry out commands together; steps that end a grant come before new grants.
+        """Commit commands together; steps that end a grant come before new grants.
 
-        For each the change, or why the grant was refused (as `enter` raises it), or None for a step
+        Returns for each command the change, the refusal (as `enter` raises it), or None for a step
         that is not due. The steps of one allocation are made in their order.
         Raises: Conflict, Unavailable when none of them was carried out.
         """

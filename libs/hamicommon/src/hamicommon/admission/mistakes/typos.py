@@ -72,7 +72,7 @@ def _names_of(vendors: Vendors) -> _Names:
 
 
 def meant_resource(name: str, vendors: Vendors) -> str:
-    """The resource of ours that `name` is most like; empty where it is one, or like none."""
+    """Return the resource that `name` probably means; empty if it is one, or like none."""
     ours = _names_of(vendors)
     if name in ours.resources:
         return ""

@@ -47,7 +47,7 @@ class JudgedContainer:
         needs: Literal["trust", "priority"] = "trust",
         unknown: bool = False,
     ) -> Finding:
-        """Return a finding in this container: `what` it is, and `why` it may not be."""
+        """Return a finding in this container: `what` was found, and `why` it is refused."""
         return Finding(
             kind=kind,
             what=f"{what} of container {self.name}",

@@ -499,7 +499,7 @@ AUDIT = (
         ),
         columns=columns(
             "called_at call username source verb object outcome message attempt_count ended_at",
-            unknown={"username": "the caller was not identified, or showed a certificate"},
+            unknown={"username": "the caller was not identified, or used a client certificate"},
             none={"ended_at": "not ended, or cut off"},
         ),
         key=("called_at", "call"),

@@ -50,7 +50,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def percent_of(text: str, option: str, *, least: int, most: int) -> float:
-    """`130` or `130%`, as a part of 1.
+    """Parse `130` or `130%` as a fraction.
 
     Raises: InvalidRequest with the option, the text and what would be right.
     """

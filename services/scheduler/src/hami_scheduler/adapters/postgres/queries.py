@@ -217,7 +217,7 @@ class PostgresQueries:
         return await self._rows(_DRIFT, kind, limit)
 
     async def broken_promises(self) -> list[Row]:
-        """A sentence for each promise that is broken. Raises: Unavailable."""
+        """Return a sentence for each broken invariant. Raises: Unavailable."""
         async with self._database.connection() as connection:
             return [{"sentence": sentence} for sentence in await broken(connection)]
 
