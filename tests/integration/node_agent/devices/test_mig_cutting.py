@@ -250,7 +250,7 @@ async def test_an_init_container_of_another_size_at_that_place_is_named_with_the
 
     with pytest.raises(
         grpc.aio.AioRpcError,
-        match=r"container prepare of the same pod holds.*let these containers ask for equal",
+        match=r"container prepare of the same pod holds.*give these containers equal",
     ):
         await kubelet.allocate("a", "main", A_1)
 

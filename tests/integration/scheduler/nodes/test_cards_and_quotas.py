@@ -358,7 +358,7 @@ async def conditions(replica: Replica, pod: Json) -> list[str]:
             "was switched to MIG mode, and the pod was granted a slice of it. Delete the pod",
             "Warning",
         ),
-        ("cordoned", None, "is cordoned: nothing new is placed on it", "Normal"),
+        ("cordoned", None, "is cordoned: no new pods are placed on it", "Normal"),
     ],
     ids=["lost", "moved-up", "replaced", "sick", "mig", "mig-node", "cordoned"],
 )
@@ -425,7 +425,7 @@ async def test_a_pod_on_a_node_that_is_silent_is_shown_and_its_limits_are_unknow
         " VALUES ('mute', 'a', 1, now(), 1)"
     )
 
-    await events_with(world, pod, "the node-agent of mute has not been heard since")
+    await events_with(world, pod, "the node-agent of mute has not reported since")
 
     path = f"/v1/pods/{pod['metadata']['uid']}/explain"
     [attempt] = (await replica.get(path))["attempts"]

@@ -88,7 +88,7 @@ async def test_a_number_that_can_not_be_drawn_is_waited_for(world: World) -> Non
     """The sequence stays spent here: no replica runs that would repair it."""
     await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
 
-    with pytest.raises(Unavailable, match="numbers ran out"):
+    with pytest.raises(Unavailable, match="is exhausted"):
         await world.database.fetch("SELECT nextval('allocation_tokens')")
 
 

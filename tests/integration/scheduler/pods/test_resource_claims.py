@@ -116,7 +116,7 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
         assert reason in (await ask(world, pod)).refused
     status["allocation"]["devices"]["results"][0]["device"] = "gpu-gone"
     claims["odd"]["status"] = status
-    assert "no card of this node" in (await ask(world, pod)).refused
+    assert "not a card of this node" in (await ask(world, pod)).refused
     del claims["odd"]
     assert "not found" in (await ask(world, pod)).refused
     assert await world.rows(pod) == []
