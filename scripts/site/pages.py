@@ -17,7 +17,6 @@ OUTSIDE = (
     "native/fakegpu/README.md",
     "native/libvgpu/CONFORMANCE.md",
     "native/libvgpu/README.md",
-    "services/pod-path.md",
     "tests/README.md",
     "tests/attempts.md",
     "tests/faults/README.md",

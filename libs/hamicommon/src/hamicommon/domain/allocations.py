@@ -1,6 +1,6 @@
 """Placements (what the engine chose) and allocations (what the ledger granted), with their states.
 
-States and guarded transitions are drawn in `services/pod-path.md`; the table of legal ones is here.
+States and guarded transitions are drawn in `docs/pod-path.md`; the table of legal ones is here.
 """
 
 from __future__ import annotations
