@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
 TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8s scripts bench
 # Folders whose docstrings name their subject first (CONTRIBUTING.md, point 4).
-DOCSTRINGS := services libs native migrations scripts bench
+DOCSTRINGS := services libs native migrations scripts bench tests
 NO_SUBJECT := What|Who|Whom|Whose|Of|So|As|Where|Those|It|Its|Nobody|Somebody|Else
 C_SOURCES = $(shell find native -name build -prune -o -name '*.[ch]' -print)
 

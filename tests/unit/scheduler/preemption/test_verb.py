@@ -71,7 +71,7 @@ class Facts:
 
 
 def asked(nodes: dict[str, list[str]], memory_mib: int) -> bytes:
-    """As kube-scheduler 1.36 writes it."""
+    """Return the body in the form of kube-scheduler 1.36."""
     meta = {
         node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}
         for node, uids in nodes.items()
