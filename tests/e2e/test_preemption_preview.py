@@ -54,6 +54,8 @@ def test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run(
     assert victim["priority"] == 10
     assert system.create(urgent).status_code == 201
     system.wait_for_reason("urgent")
+    hint = "its priority is 1000: `hamictl preempt default/urgent` shows which pods"
+    assert hint in hamictl(system.folder, "explain", "urgent")
     screen = hamictl(system.folder, "preempt", "urgent")
     assert "default/urgent (priority 1000) would go to node-" in screen
     assert ", if 1 pod ended" in screen
@@ -90,6 +92,7 @@ def test_a_plan_goes_round_cordoned_nodes_and_a_pod_that_never_preempts_has_none
         answer = planned(system, urgent_pod("late", slice_of(40_000)))
         assert len(answer["plans"]) == 1
         assert "nodes that are cordoned: 2 not considered" in answer["notes"]
+        assert_cordons_are_shown(system, closed)
     finally:
         for node in closed:
             set_unschedulable(system, node, closed=False)
@@ -100,6 +103,22 @@ def test_a_plan_goes_round_cordoned_nodes_and_a_pod_that_never_preempts_has_none
 
     assert refused["plans"] == []
     assert refused["summary"] == "no plan: the pod's preemptionPolicy is Never"
+
+
+def assert_cordons_are_shown(system: System, closed: list[str]) -> None:
+    shown = hamictl(system.folder, "get", "nodes")
+    assert shown.count("Ready,SchedulingDisabled") == len(closed)
+    fits = json.loads(hamictl(system.folder, "capacity", "--gpumem", "1Gi", "-o", "json"))
+    assert set(fits["nodes"]).isdisjoint(closed)
+    assert fits["closed"] == {"are cordoned": len(closed)}
+    assert system.create(a_pod("late", slice_of(40_000))).status_code == 201
+    system.wait_for_reason("late")
+
+    def reasons() -> bool:
+        screen = hamictl(system.folder, "explain", "late")
+        return screen.count("is cordoned (SchedulingDisabled)") == len(closed)
+
+    wait(reasons, "the explanation to name the cordoned nodes")
 
 
 def planned(system: System, pod: Json) -> Json:

@@ -115,6 +115,7 @@ def _explainer(queries: PostgresQueries) -> Explainer:
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
         new_view=lambda: ClusterView(vendors.rules),
         silent=frozenset,
+        cordoned=frozenset,
     )
 
 
@@ -130,7 +131,7 @@ async def _serve(dsn: str, urls: dict[str, str], ready: Event, over: Event) -> N
         service = SimpleNamespace(
             queries=queries,
             explainer=_explainer(queries),
-            by_claims=SimpleNamespace(waiting=AsyncMock(return_value=[])),
+            undecided=SimpleNamespace(waiting=AsyncMock(return_value=[])),
             vain_settings=SimpleNamespace(rows=list),
         )
         scheduler.include_router(operator_routes(cast(Any, service)))

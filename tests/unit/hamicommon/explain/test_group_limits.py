@@ -76,6 +76,7 @@ def findings_of(
     view: ClusterView,
     reasons: Mapping[NodeName, str] | None = None,
     new: Callable[[], ClusterView] = ClusterView,
+    about: Circumstances = Circumstances(),  # noqa: B008 (nobody changes it)
     **fields: Any,
 ) -> Findings:
     """Explain the request's refusal; `reasons`: in place of the engine's own."""
@@ -96,7 +97,7 @@ def findings_of(
         view_version=view.version,
         **fields,
     )
-    return findings(record, Circumstances(names=NAMES), new)
+    return findings(record, replace(about, names=NAMES), new)
 
 
 def explained(request: PodRequest, usages: Sequence[DeviceUsage]) -> str:
@@ -382,6 +383,32 @@ def test_a_node_whose_agent_is_silent_is_no_matter_of_amounts() -> None:
     }
     assert list(beside.notes) == []
     assert list(beside.changes) == list(explained(refusal.reasons).changes)
+
+
+def test_a_cordoned_node_has_that_as_its_reason_and_no_change_of_the_pod_is_advised_for_it() -> (
+    None
+):
+    request = pod(cards(memory_mib=4))
+    full = [card("b", used=(1, 8000, 0))]
+    view = clusters.view_of({"free": [card("a")], "full": full, "offered": full})
+    refusal = decide(request, view, candidates=[NodeName("offered")]).refusal
+    assert refusal is not None
+    closed = Circumstances(cordoned=frozenset({NodeName("free"), NodeName("full")}))
+
+    found = findings_of(request, view, refusal.reasons, about=closed)
+
+    assert {one.node: (one.fits, one.text) for one in found.nodes} == {
+        "free": (
+            False,
+            "fits, but is cordoned (SchedulingDisabled): `kubectl uncordon free` opens it",
+        ),
+        "full": (
+            False,
+            "is cordoned (SchedulingDisabled); 1 card: at most 0 MiB free, 4 MiB wanted",
+        ),
+        "offered": (False, "1 card: at most 0 MiB free, 4 MiB wanted"),
+    }
+    assert list(found.changes) == list(findings_of(request, view, refusal.reasons).changes)
 
 
 def test_a_node_that_was_not_offered_is_not_shown_beside_offered_nodes_without_cards() -> None:

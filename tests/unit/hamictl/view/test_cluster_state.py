@@ -59,6 +59,18 @@ def test_a_nodes_row_has_its_cards_and_what_of_them_is_granted() -> None:
     assert (row["used_memory_mib"], row["memory_mib"]) == (4096, 163840)
 
 
+def test_a_cordoned_node_has_kubectls_status() -> None:
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    found = [
+        {"metadata": {"name": name}, "spec": spec, "status": status}
+        for name, spec in (("n1", {}), ("n2", {"unschedulable": True}))
+    ]
+    records = nodes(node_rows(ClusterSummary(nodes=found)), None)
+    [column] = [each for each in records.columns if each.header == "STATUS"]
+
+    assert [column.show(row) for row in records.rows] == ["Ready", "Ready,SchedulingDisabled"]
+
+
 def test_the_wide_list_of_nodes_has_each_card_in_one_line() -> None:
     node = {"metadata": {"name": "n1"}, "status": {}}
     cards = [

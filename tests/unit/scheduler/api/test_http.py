@@ -8,10 +8,10 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi import FastAPI
-from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.http import TooLong, answer_errors
 from hami_scheduler.api.simulate import ClusterSimulator
+from hami_scheduler.api.undecided_pods import UndecidedPods
 from hami_scheduler.api.v1 import operator_routes
 from hami_scheduler.bootstrap.simulating import read_view
 from hamicommon.device_config import DeviceConfig
@@ -36,7 +36,7 @@ from hamicommon.vendors.registry import Vendors
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
 from tests.unit.scheduler.ledger.test_cluster_state import Reader
 
-USE_CASES = ("queries", "explainer", "simulated", "adopter", "letters", "by_claims")
+USE_CASES = ("queries", "explainer", "simulated", "adopter", "letters", "undecided")
 
 
 class Failing:
@@ -71,7 +71,7 @@ CALLS = (
     ("GET", "/v1/pods/u/explain"),
     ("GET", "/v1/drift"),
     ("GET", "/v1/dead-letters"),
-    ("GET", "/v1/pods-by-claims"),
+    ("GET", "/v1/undecided-pods"),
     ("POST", "/v1/dead-letters/7/send"),
     ("POST", "/v1/simulate"),
     ("POST", "/v1/adopt"),
@@ -115,7 +115,7 @@ async def test_what_no_call_should_end_with_is_an_internal_error(error: Exceptio
     assert (await call(error, "GET", "/v1/nodes")).status_code == 500
 
 
-# --- `GET /v1/pods-by-claims`: pods that wait for kube-scheduler to allocate their claims
+# --- `GET /v1/undecided-pods`: pods that wait and never came to /filter
 
 
 WHY = "0/2 nodes are available: 2 cannot allocate all claims."
@@ -168,11 +168,18 @@ class Claims:
 
 async def waiting(pods: list[Json], claims: Claims, query: str = "") -> list[Json]:
     app = FastAPI()
-    service = SimpleNamespace(by_claims=PodsByClaims(lambda: pods, claims))
+    undecided = UndecidedPods(
+        pods=lambda: pods,
+        claims=cast(Any, claims),
+        vendors=every_vendor(),
+        scheduler_name="hami-scheduler",
+        came="uid-came".__eq__,
+    )
+    service = SimpleNamespace(undecided=undecided)
     app.include_router(operator_routes(cast(Any, service)))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
-        answer = await client.get(f"/v1/pods-by-claims{query}")
+        answer = await client.get(f"/v1/undecided-pods{query}")
     assert answer.status_code == 200
     items: list[Json] = answer.json()["items"]
     return items
@@ -246,6 +253,30 @@ async def test_the_oldest_come_first_and_of_one_namespace_if_asked() -> None:
     assert [row["pod_name"] for row in some] == ["elsewhere"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "scheduler_name", "reason_code", "summary"),
+    [
+        ({"nvidia.com/gpu-mem": "4096"}, "default-scheduler", "MisspeltResource", "nvidia.com/gpu"),
+        ({"nvidia.com/gpumem": "4096"}, "default-scheduler", "MisspeltResource", "no card"),
+        ({"nvidia.com/gpu": "1"}, "hami-scheduler", "Unschedulable", WHY),
+        ({"nvidia.com/gpu": "1"}, "default-scheduler", None, ""),
+        ({"cpu": "1"}, "default-scheduler", None, ""),
+    ],
+)
+async def test_a_pod_by_limits_that_never_came_is_listed_with_the_reason(
+    limits: Json, scheduler_name: str, reason_code: str | None, summary: str
+) -> None:
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    spec = {"resourceClaims": [], "containers": containers, "schedulerName": scheduler_name}
+
+    found = await waiting([a_pod(name, spec=spec) for name in ("train", "came")], Claims())
+
+    assert [(row["pod_name"], row["reason_code"]) for row in found] == (
+        [("train", reason_code)] if reason_code else []
+    )
+    assert all(summary in row["summary"] and row["card_count"] is None for row in found)
+
+
 async def test_where_claims_may_not_be_read_there_are_none_of_ours() -> None:
     claims = Claims(error=Forbidden("may not get resourceclaims"))
 
@@ -255,9 +286,11 @@ async def test_where_claims_may_not_be_read_there_are_none_of_ours() -> None:
 # --- `POST /v1/simulate`: the engine's answer on the live view, and on nodes that are given
 
 
-async def ask(reader: Reader, body: object) -> tuple[int, Any]:
+async def ask(reader: Reader, body: object, **closed: frozenset[NodeName]) -> tuple[int, Any]:
     view = await read_view(reader, every_vendor())
-    simulator = ClusterSimulator(live=lambda: view, vendors=every_vendor(), defaults=Policy())
+    simulator = ClusterSimulator(
+        live=lambda: view, vendors=every_vendor(), defaults=Policy(), closed=closed
+    )
 
     async def simulated(text: bytes) -> bytes:
         return simulator.answer(text)
@@ -292,6 +325,18 @@ async def test_the_live_cluster_is_asked_and_nothing_is_taken() -> None:
     assert answer["chosen"] == "n002"
     assert answer["nodes"].keys() == {"n000", "n001", "n002"}
     assert [card.version for card in reader.rows.values()] == [2, 2, 2]
+
+
+async def test_of_closed_nodes_no_slice_is_counted() -> None:
+    body = {"pod": asking(gpus(1, 500)), "count": 100}
+    n1 = frozenset({NodeName("n001")})
+    _, every = await ask(ledger(3), body)
+    status, answer = await ask(ledger(3), body, cordoned=n1, silent=frozenset())
+
+    assert (status, answer["closed"]) == (200, {"cordoned": 1})
+    assert answer["nodes"] == {node: n for node, n in every["nodes"].items() if node not in n1}
+    assert answer["count"] == sum(answer["nodes"].values())
+    assert every["closed"] == {}
 
 
 async def test_more_nodes_than_are_asked_at_once_have_one_winner() -> None:
@@ -368,13 +413,19 @@ class Gone:
 
 
 class Waits:
-    """A pod of another scheduler, since it names a resource that nobody serves."""
+    """A pod that names a resource that nobody serves, so it is mostly of another scheduler."""
+
+    def __init__(self, scheduler_name: str = "") -> None:
+        self._scheduler_name = scheduler_name
 
     async def get(self, namespace: str, name: str) -> Any:
         limits = {"nvidia.com/gpumemory": "4096"}
         return {
             "metadata": {"namespace": namespace, "name": name, "uid": "u"},
-            "spec": {"containers": [{"name": "cuda", "resources": {"limits": limits}}]},
+            "spec": {
+                "schedulerName": self._scheduler_name,
+                "containers": [{"name": "cuda", "resources": {"limits": limits}}],
+            },
         }
 
 
@@ -393,6 +444,7 @@ async def explained(
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
         new_view=cast(Any, None),
         silent=lambda: silent,
+        cordoned=lambda: frozenset({NodeName("n7")}),
     )
     return await explainer.explain(PodUid("u"), namespace, name)
 
@@ -428,6 +480,16 @@ async def test_of_other_grants_without_a_decision_nothing_is_claimed(origin: str
 async def test_a_pod_that_nothing_knows_is_not_found() -> None:
     with pytest.raises(NotFound, match="no decision is recorded for a pod with uid u"):
         await explained()
+
+
+async def test_a_pod_that_waits_where_nodes_are_cordoned_has_them_as_a_reason() -> None:
+    answer = await explained(pods=Waits("hami-scheduler"), namespace="ns", name="p")
+    other = await explained(pods=Waits("default-scheduler"), namespace="ns", name="p")
+
+    assert [(one.node, one.text) for one in answer.nodes] == [
+        ("n7", "is cordoned (SchedulingDisabled): `kubectl uncordon n7` opens it")
+    ]
+    assert list(other.nodes) == []
 
 
 async def test_a_resource_that_is_nearly_ours_is_asked_about_where_nothing_was_decided() -> None:

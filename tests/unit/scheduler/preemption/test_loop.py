@@ -75,7 +75,7 @@ class Evicting(FakePodApi):
 
 @dataclass
 class Stored:
-    """What `PostgresRooms` has, with its own tests in `tests/integration` and `tests/e2e`."""
+    """The store in place of `PostgresRooms`, which tests/integration and tests/e2e cover."""
 
     rooms: list[HeldRoom] = field(default_factory=list)
     noted: list[tuple[str, str]] = field(default_factory=list)
@@ -107,7 +107,12 @@ class Plans:
         del question
         return self.found
 
-    def closed(self) -> Mapping[str, frozenset[NodeName]]:
+    @property
+    def closed(self) -> Plans:
+        """The closed nodes, which only their reasons are asked of."""
+        return self
+
+    def by_reason(self) -> Mapping[str, frozenset[NodeName]]:
         return self.shut
 
 

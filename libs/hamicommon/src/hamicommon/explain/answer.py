@@ -26,6 +26,8 @@ from hamicommon.placement.node_scores import StrandedParts
 from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED, Rule
 from hamicommon.placement.unschedulable import GroupLimit, Shortfall
 
+CORDONED = "is cordoned (SchedulingDisabled)"
+"""Reason of a node, with kubectl's status of it."""
 MAX_NODES = 100
 """Nodes shown card by card: the chosen one, those that fit, and those that miss the least."""
 
@@ -95,10 +97,16 @@ def findings(
         )
     # A refusal has a reason for every node that was offered; the view has other nodes, too.
     candidates = sorted(record.view.nodes if record.outcome == "placed" else record.reasons)
+    # kube-scheduler does not offer them, so the decision does not have them.
+    candidates += sorted(about.cordoned.intersection(record.view.nodes).difference(candidates))
     verdicts, notes = _verdicts(record, record.request, record.view, candidates, about)
     changes: list[Counterfactual] = []
     # No change of the pod or of the cards helps where an agent has to answer again.
-    offered = [node for node in candidates if record.reasons.get(node) != AGENT_SILENT]
+    offered = [
+        node
+        for node in candidates
+        if record.reasons.get(node) != AGENT_SILENT and node not in about.cordoned
+    ]
     if record.outcome == "refused" and record.quota is None and offered:
         changes = list(counterfactuals(record.request, record.view, offered, about, new_view))
     if record.quota is not None:
@@ -134,16 +142,19 @@ def _verdicts(
             short = tuple(found.refusal.shortfalls.get(node, ()))
             limit = found.refusal.shortfalls.limit_of(node)
             why = found.refusal.reasons.get(node, "")
+            text = _why(short, usages, why, request, limit)
             verdict = NodeVerdict(
                 node=node,
                 fits=False,
                 reason=reason,
-                text=_why(short, usages, why, request, limit),
+                text=f"{CORDONED}; {text}" if node in about.cordoned else text,
                 cards=_cards_of(usages, request, short),
             )
         elif reason == AGENT_SILENT:
             text = "fits, but its node-agent is silent"
             verdict = NodeVerdict(node=node, fits=False, reason=reason, text=text)
+        elif node in about.cordoned:
+            verdict = NodeVerdict(node=node, fits=False, text=f"fits, but {cordoned_text(node)}")
         elif record.quota is not None:
             text = "fits, but the namespace's quota refuses"
             verdict = NodeVerdict(node=node, fits=False, reason=reason, text=text)
@@ -166,6 +177,11 @@ def _verdicts(
             "decided; reasons are those of the decision"
         )
     return verdicts, notes
+
+
+def cordoned_text(node: NodeName) -> str:
+    """Return the reason of a node that kube-scheduler offers to no pod."""
+    return f"{CORDONED}: `kubectl uncordon {node}` opens it"
 
 
 def _differs(record: DecisionRecord, reasons: Mapping[NodeName, str]) -> bool:

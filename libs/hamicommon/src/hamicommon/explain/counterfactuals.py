@@ -81,6 +81,8 @@ class Circumstances:
     unhealthy_since: Mapping[GpuUuid, datetime] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Vendor -> `memory`, `percent`, `core`, `count` -> resource name."""
+    cordoned: frozenset[NodeName] = frozenset()
+    """Nodes that are cordoned now, of a pod that waits."""
 
 
 class SearchTimeout(Exception):

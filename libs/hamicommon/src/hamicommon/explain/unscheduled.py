@@ -63,15 +63,14 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     )
 
 
-def claims_wait(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod has ResourceClaims and waits for kube-scheduler only."""
+def waits(pod: Mapping[str, Any]) -> bool:
+    """Return whether the pod waits for its scheduler to find it a node."""
     spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
-    return bool(
-        spec.get("resourceClaims")
-        and not spec.get("nodeName")
-        and not spec.get("schedulingGates")
-        and not (pod.get("metadata") or {}).get("deletionTimestamp")
-        and phase not in ("Succeeded", "Failed")
+    return not (
+        spec.get("nodeName")
+        or spec.get("schedulingGates")
+        or (pod.get("metadata") or {}).get("deletionTimestamp")
+        or phase in ("Succeeded", "Failed")
     )
 
 

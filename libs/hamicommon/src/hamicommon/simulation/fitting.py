@@ -6,7 +6,7 @@ at. Nodes whose cards are alike and equally full get one answer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,8 +41,11 @@ def fitting(
     now: datetime,
     most: int,
     defaults: Policy = DEFAULT_POLICY,
+    nodes: Collection[NodeName] | None = None,
 ) -> Iterator[FittingPods]:
     """Count node by node, at most `most` pods on each; `view` stays as it is.
+
+    `nodes`: those to fill; None: all.
 
     Raises: InvalidRequest when admission would refuse the pod, or it asks for no card.
     """
@@ -52,7 +55,7 @@ def fitting(
     if not wants:
         raise InvalidRequest("the pod asks for no card: cards do not limit how many fit")
     known: dict[Hashable, int] = {}
-    for node in sorted(view.nodes):
+    for node in sorted(view.nodes if nodes is None else nodes):
         alike = _likeness(view, node)
         if alike not in known:
             known[alike] = _on(node, admitted, view, vendors, now, most, defaults)

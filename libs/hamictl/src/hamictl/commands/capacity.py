@@ -15,7 +15,7 @@ from hamictl.commands.simulate import pods_of
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.records import API_VERSION, TABLE
-from hamictl.output.terminal import now_text
+from hamictl.output.terminal import note, now_text
 from hamictl.target import find_target
 from hamictl.view.lists import WHOLE_PERCENT, memory
 
@@ -45,8 +45,8 @@ def capacity(
 ) -> None:
     """Show how many more pods of a given size would fit.
 
-    Exits with 6 if fewer than --replicas fit. Quotas, CPU, selectors and taints are not checked:
-    `explain` and `lint --live` check them.
+    Exits with 6 if fewer than --replicas fit. Cordoned and silent nodes are not counted. Quotas,
+    CPU, selectors and taints are not checked: `explain` and `lint --live` check them.
     """
     if not 0 <= cores <= WHOLE_PERCENT:
         raise typer.BadParameter(
@@ -68,6 +68,9 @@ def capacity(
     answer = run(_ask(pod, max(MAX_PODS, replicas)))
     if output.for_people:
         console.print(sentence(answer, asks), highlight=False, markup=False, soft_wrap=True)
+        # A scheduler of before this field has none.
+        for why, number in (answer.get("closed") or {}).items():
+            note(f"nodes that {why}: {number} not counted")
     else:
         render.write_document(enveloped(answer), output)
     if answer["count"] < replicas:

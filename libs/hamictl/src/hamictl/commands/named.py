@@ -1,11 +1,12 @@
 """Verbs that are named questions: who and pending; `hamictl sql NAME` asks any.
 
-Cards are named as people write them: a uuid, the beginning of one, or NODE/INDEX. Pods whose
-ResourceClaims are kube-scheduler's come from the scheduler: the ledger has no decision about them.
+Cards are named as people write them: a uuid, the beginning of one, or NODE/INDEX. Pods that wait
+and never came to /filter are from the scheduler: the ledger has no decision about them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -100,12 +101,11 @@ def _begins(row: Row, name: str) -> bool:
     return str(row["device_uuid"]).lower().startswith(name.lower())
 
 
-REASON_CODE = "ResourceClaims"
 UNKNOWN = ("last_at", "attempt_count", "ahead_count", "trace_id")
-"""Columns that kube-scheduler does not show of a pod that waits."""
+"""Columns that only a decision of ours has."""
 
 
-async def waiting_by_claims(
+async def undecided_pods(
     namespace: str, reason: str, known: Collection[str]
 ) -> list[dict[str, Any]]:
     """Rows like those of the question `waiting-pods`, without the pods of `known` uids.
@@ -113,15 +113,19 @@ async def waiting_by_claims(
     Where the scheduler can't be asked, a note has the reason.
     """
     scheduler = find_target().scheduler
-    if not scheduler.url or reason not in ("", REASON_CODE):
+    if not scheduler.url:
         return []
     query = {"namespace": namespace} if namespace else {}
     try:
-        rows = await SchedulerClient(scheduler).rows_if_known("/v1/pods-by-claims", **query)
+        rows = await SchedulerClient(scheduler).rows_if_known("/v1/undecided-pods", **query)
     except HamiError as exc:
-        note(f"pods that wait for ResourceClaims are missing from the list: {exc}")
+        note(f"pods that the scheduler was never asked about are missing from the list: {exc}")
         return []
-    return [dict.fromkeys(UNKNOWN) | row for row in rows or () if row["pod_uid"] not in known]
+    return [
+        dict.fromkeys(UNKNOWN) | row
+        for row in rows or ()
+        if row["pod_uid"] not in known and reason in ("", row["reason_code"])
+    ]
 
 
 ASKED_WITHIN = timedelta(minutes=10)
@@ -171,7 +175,9 @@ def who(
         raise typer.BadParameter("use --at, or --since and --until, not both", param_hint="--at")
     if (since or until) and not thing:
         raise typer.BadParameter(
-            "a card or node is required with --since and --until", param_hint="THING"
+            "a card or node is required with --since and --until, as in "
+            "`hamictl who node-1 --since 2h`",
+            param_hint="THING",
         )
     times = time_of(since, until)
     where = run(card_or_node(thing)) if thing else {}
@@ -217,21 +223,23 @@ def pending(
     at: At = "",
     output: Form = TABLE,
 ) -> None:
-    """List pods that wait, with the reason and their place."""
+    """List pods that wait, with the reason and their place.
+
+    With pods of misspelt resources, and those that kube-scheduler never asked the scheduler about.
+    """
     moment = moment_of(at, "--at")
     where = {"namespace": namespace, "reason": reason, "at": moment}
     answer = ask("waiting-pods", where)
     # The past of what kube-scheduler decides is in no ledger.
     uids = {str(row["pod_uid"]) for row in answer.rows}
-    by_claims = [] if moment else run(waiting_by_claims(namespace, reason, uids))
-    if output.for_people and (answer.rows or by_claims):
-        counts = ask("pending-reasons", {"at": moment})
-        by_reason = [f"{row['reason_code']} {row['pod_count']}" for row in counts.rows]
-        by_reason += [f"{REASON_CODE} {len(by_claims)}"] if by_claims else []
-        note(f"{len(answer.rows) + len(by_claims)} waiting: {' · '.join(by_reason)}")
+    undecided = [] if moment else run(undecided_pods(namespace, reason, uids))
+    if output.for_people and (answer.rows or undecided):
+        counts = Counter(str(row["reason_code"]) for row in (*answer.rows, *undecided))
+        by_reason = [f"{code} {count}" for code, count in counts.most_common()]
+        note(f"{counts.total()} waiting: {' · '.join(by_reason)}")
     if output.for_people and (unasked := _not_asked(answer.rows, moment)):
         note(unasked)
-    show(replace(answer, rows=[*answer.rows, *by_claims]), output, columns=WAITING)
+    show(replace(answer, rows=[*answer.rows, *undecided]), output, columns=WAITING)
 
 
 def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) -> str:

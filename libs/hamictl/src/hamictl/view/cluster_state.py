@@ -76,6 +76,7 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
         {
             "name": node["metadata"]["name"],
             "ready": _ready(node),
+            "unschedulable": bool((node.get("spec") or {}).get("unschedulable")),
             "created_at": node["metadata"].get("creationTimestamp"),
             "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
             "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),

@@ -250,7 +250,9 @@ _GROUP = plain_column("GROUP", "node_group", absent="-")
 
 
 def _ready(row: Row) -> str:
-    return {"True": "Ready", "False": "NotReady"}.get(str(row["ready"]), "Unknown")
+    """Return the status as kubectl shows it."""
+    ready = {"True": "Ready", "False": "NotReady"}.get(str(row["ready"]), "Unknown")
+    return f"{ready},SchedulingDisabled" if row.get("unschedulable") else ready
 
 
 def _card(card: Row) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
@@ -22,11 +22,19 @@ from hamicommon.domain.granted_cards import HEALTHY
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.limits import LimitState
 from hamicommon.errors import NotFound
-from hamicommon.explain.answer import CardTrouble, Explanation, QuotaUser, explain
+from hamicommon.explain.answer import (
+    MAX_NODES,
+    CardTrouble,
+    Explanation,
+    NodeVerdict,
+    QuotaUser,
+    cordoned_text,
+    explain,
+)
 from hamicommon.explain.counterfactuals import Circumstances, PodHolding
 from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
-from hamicommon.explain.unscheduled import why_undecided
+from hamicommon.explain.unscheduled import waits, why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import ClusterView
@@ -54,7 +62,8 @@ Each takes a thread, and up to the search's budget of processor time.
 class Explainer:
     """Explains pods from the ledger and the API server.
 
-    `silent`: nodes whose agents are silent.
+    `silent`: nodes whose agents are silent; `cordoned`: nodes that kube-scheduler offers to no pod;
+    `hints_preemption`: whether /v1/preempt answers here.
     """
 
     queries: PostgresQueries
@@ -64,6 +73,8 @@ class Explainer:
     recorder: DecisionQueue
     new_view: Callable[[], ClusterView]
     silent: Callable[[], Collection[NodeName]]
+    cordoned: Callable[[], frozenset[NodeName]]
+    hints_preemption: bool = True
     _turns: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT), init=False
     )
@@ -99,6 +110,7 @@ class Explainer:
             holdings=await self._held(record, namespace),
             unhealthy_since=await self._unhealthy_since(record),
             names=resource_names(self.vendors),
+            cordoned=self._cordoned(pod),
         )
         found = await asyncio.to_thread(explain, uid, namespace, name, record, about, self.new_view)
         return replace(
@@ -107,7 +119,13 @@ class Explainer:
             cards=cards,
             attempts=attempts,
             earlier=[_in_short(row) for row in rows[1:]],
-            notes=[*limits, *self._remarks(pod), *self._losses(), *found.notes],
+            notes=[
+                *limits,
+                *self._remarks(pod),
+                *self._preemption(pod, record),
+                *self._losses(),
+                *found.notes,
+            ],
             retry=_retry(record, pod),
             wait_end=rows[0]["wait_end"] or "",
             wait_ended_at=rows[0]["wait_ended_at"],
@@ -139,6 +157,25 @@ class Explainer:
             return ()
         return remarks(pod, self.vendors) + misspelt(pod, self.vendors)
 
+    def _preemption(self, pod: Json | None, record: DecisionRecord) -> Iterator[str]:
+        """Hint at the pods that would have to end, of a pod that may preempt some."""
+        if pod is None or not self.hints_preemption or not waits(pod):
+            return
+        spec, metadata = pod["spec"], pod["metadata"]
+        priority = spec.get("priority") or 0
+        short_of_cards = record.outcome == "refused" and record.quota is None
+        if short_of_cards and priority > 0 and spec.get("preemptionPolicy") != "Never":
+            name = f"{metadata['namespace']}/{metadata['name']}"
+            yield (
+                f"its priority is {priority}: `hamictl preempt {name}` shows which pods of lower "
+                "priority would have to end for it"
+            )
+
+    def _cordoned(self, pod: Json | None) -> frozenset[NodeName]:
+        """Return the nodes that a pod that waits for our kube-scheduler is not offered."""
+        mine = pod is not None and pod["spec"].get("schedulerName") == self.scheduler_name
+        return self.cordoned() if pod is not None and mine and waits(pod) else frozenset()
+
     def _undecided(
         self,
         uid: PodUid,
@@ -164,6 +201,10 @@ class Explainer:
             pod_name=name,
             outcome="undecided",
             summary=summary,
+            nodes=[
+                NodeVerdict(node=node, fits=False, text=cordoned_text(node))
+                for node in sorted(self._cordoned(pod))[:MAX_NODES]
+            ],
             notes=[*limits, *self._remarks(pod), *self._losses()],
             attempts=attempts,
         )

@@ -72,6 +72,6 @@ def written_plans(
         budgets=question.budgets,
         now=datetime.now(UTC),
         may_preempt=question.wish.may_preempt,
-        closed={why: len(nodes.intersection(view.nodes)) for why, nodes in question.closed.items()},
+        closed={why: len(nodes) for why, nodes in question.closed.items()},
     )
     return orjson.dumps(about | answer)

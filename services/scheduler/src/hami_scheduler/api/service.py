@@ -11,9 +11,9 @@ from hamicommon.bus.dead_letters import DeadLetters
 
 from hami_scheduler.activity import Activity
 from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.preempt import PreemptionPreviews
+from hami_scheduler.api.undecided_pods import UndecidedPods
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
@@ -35,7 +35,7 @@ class Service:
     queries: PostgresQueries
     letters: DeadLetters
     explainer: Explainer
-    by_claims: PodsByClaims
+    undecided: UndecidedPods
     vain_settings: VainSettings
     simulated: Callable[[bytes], Awaitable[bytes]]
     """Answers the body of /v1/simulate."""

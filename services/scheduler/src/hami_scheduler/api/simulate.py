@@ -7,8 +7,8 @@ simulate`. All of it is computed beside the event loop (`bootstrap/simulating.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,6 +40,8 @@ class ClusterSimulator:
     live: Callable[[], ClusterView]
     vendors: Vendors
     defaults: Policy
+    closed: Mapping[str, frozenset[NodeName]] = field(default_factory=dict)
+    """Nodes that take no pod now, by the reason."""
 
     def answer(self, text: bytes) -> bytes:
         """Return the answer in the form of `hamictl simulate -o json`.
@@ -75,18 +77,23 @@ class ClusterSimulator:
         return self._ask(pod, cluster).as_json() | {"problems": list(cluster.problems)}
 
     def _fitting(self, pod: Json, most: object) -> Json:
-        """How many more pods of the kind fit now, node by node, until `most` are found."""
+        """How many more pods of the kind fit now, node by node, until `most` are found.
+
+        Closed nodes are not filled; `closed` has their number, by the reason.
+        """
         if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MAX_COUNT:
             raise InvalidRequest(f"count: expected a number from 1 to {MAX_COUNT}")
         nodes: dict[NodeName, int] = {}
         total = 0
+        view = self.live()
         found = fitting(
             pod,
-            self.live(),
+            view,
             self.vendors,
             now=datetime.now(UTC),
             most=min(most, MAX_ON_A_NODE),
             defaults=self.defaults,
+            nodes=frozenset(view.nodes).difference(*self.closed.values()),
         )
         for each in found:
             total += each.pods
@@ -94,7 +101,9 @@ class ClusterSimulator:
                 nodes[each.node] = each.pods
             if total >= most:
                 break
-        return {"count": min(total, most), "more": total >= most, "nodes": nodes}
+        closed = {why: len(nodes) for why, nodes in self.closed.items() if nodes}
+        answer = {"count": min(total, most), "more": total >= most, "nodes": nodes}
+        return answer | {"closed": closed}
 
     def _ask(self, pod: Json, cluster: Cluster) -> Planned:
         return planned(pod, cluster, self.vendors, now=datetime.now(UTC), defaults=self.defaults)

@@ -101,9 +101,9 @@ def operator_routes(service: Service) -> APIRouter:
     async def adopt(request: Request) -> Response:
         return _json(await service.adopter.answer(await read_json(request, _MAX_ADOPT_BYTES)))
 
-    @api.get("/pods-by-claims")
-    async def by_claims(namespace: str | None = None) -> Response:
-        return _items(await service.by_claims.waiting(namespace))
+    @api.get("/undecided-pods")
+    async def undecided(namespace: str | None = None) -> Response:
+        return _items(await service.undecided.waiting(namespace))
 
     @api.get("/vain-settings")
     async def vain_settings() -> Response:

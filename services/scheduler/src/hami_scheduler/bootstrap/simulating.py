@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
+from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.ports.ledger import CardReader
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
 from hami_scheduler.settings import Settings
@@ -32,14 +34,17 @@ MAX_WAITING = 8
 class Simulations:
     """Answers questions one after the other."""
 
-    def __init__(self, settings: Settings, defaults: Policy) -> None:
+    def __init__(self, settings: Settings, defaults: Policy, closed: ClosedNodes) -> None:
         self._settings = settings
         self._defaults = defaults
+        self._closed = closed
         self._process = ComputeProcess(deadline_s=DEADLINE_S, max_waiting=MAX_WAITING)
 
     async def answer(self, body: bytes) -> bytes:
         """Answer the body. Raises: InvalidRequest, Unavailable."""
-        return await self._process.call(simulate, body, self._settings, self._defaults)
+        return await self._process.call(
+            simulate, body, self._settings, self._defaults, self._closed.by_reason()
+        )
 
     async def preempt(self, question: PreemptionQuestion) -> bytes:
         """Answer /v1/preempt. Raises: InvalidRequest, Unavailable."""
@@ -54,10 +59,18 @@ class Simulations:
         await self._process.run()
 
 
-def simulate(body: bytes, settings: Settings, defaults: Policy) -> bytes:
+def simulate(
+    body: bytes,
+    settings: Settings,
+    defaults: Policy,
+    closed: Mapping[str, frozenset[NodeName]],
+) -> bytes:
     """Answer the body, in the other process. Raises: InvalidRequest, Unavailable."""
     simulator = ClusterSimulator(
-        live=lambda: live_view(settings), vendors=vendors_of(settings), defaults=defaults
+        live=lambda: live_view(settings),
+        vendors=vendors_of(settings),
+        defaults=defaults,
+        closed=closed,
     )
     return simulator.answer(body)
 

@@ -19,10 +19,10 @@ from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.entries import AdoptionEntries
-from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.preempt import PreemptionPreviews
 from hami_scheduler.api.service import Service
+from hami_scheduler.api.undecided_pods import UndecidedPods
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.core import Core
@@ -46,6 +46,7 @@ from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.place_at_bind import PlaceAtBind
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.placement.placer import Placer
 from hami_scheduler.preemption.loop import PreemptionLimits, Preemptor
 from hami_scheduler.preemption.planning import PreemptionPlans
@@ -89,14 +90,17 @@ def build(
         silent=core.silent,
         bulkhead=core.bulkhead,
     )
-    simulations = Simulations(settings, core.requests.defaults)
+    closed = ClosedNodes(
+        registered=lambda: core.state.cluster.nodes,
+        objects=watches.informers["nodes"].store.values,
+        silent=lambda: core.liveness.mute,
+    )
+    simulations = Simulations(settings, core.requests.defaults, closed)
     plans = PreemptionPlans(
         queries=connections.queries,
         api=connections.api,
         pods=watches.pods.by_uid,
-        nodes=lambda: core.state.cluster.nodes,
-        silent=lambda: core.liveness.mute,
-        node_objects=watches.informers["nodes"].store.values,
+        closed=closed,
         protected=split_list(settings.preemption_protected_namespaces),
         min_runtime_s=settings.preemption_min_runtime_s,
         search=simulations.plan,
@@ -137,9 +141,17 @@ def build(
             scheduler_name=settings.scheduler_name,
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
-            silent=lambda: core.liveness.mute,
+            silent=closed.silent,
+            cordoned=closed.cordoned,
+            hints_preemption=settings.preemption_mode != "off",
         ),
-        by_claims=PodsByClaims(watches.pod_informer.store.values, connections.claims),
+        undecided=UndecidedPods(
+            pods=watches.pod_informer.store.values,
+            claims=connections.claims,
+            vendors=vendors,
+            scheduler_name=settings.scheduler_name,
+            came=core.demand.waiting.has_visited,
+        ),
         vain_settings=VainSettings(
             quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node
         ),

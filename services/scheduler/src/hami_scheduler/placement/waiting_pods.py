@@ -102,6 +102,10 @@ class WaitingPods:
         """Return the nodes of the pod's refusals in the last `REFUSED_S`; empty without one."""
         return frozenset[NodeName]().union(*self._offered.get(uid, ()))
 
+    def has_visited(self, uid: PodUid) -> bool:
+        """Return whether the pod has come to /filter, as far back as visits are remembered."""
+        return uid in self._visits
+
     def is_given_up_since(self, pod: JsonMapping) -> bool:
         """Return whether kube-scheduler has set PodScheduled=False after the last visit here.
 

@@ -113,7 +113,9 @@ class Preemptor:
                     logger.warning("Failed to go on with a room, retrying", extra=extra)
 
     async def _keep(self, room: HeldRoom) -> None:
-        closed = next((why for why, n in self.plans.closed().items() if room.node in n), "")
+        closed = next(
+            (why for why, n in self.plans.closed.by_reason().items() if room.node in n), ""
+        )
         if closed:
             await self._give_up(room, f"node {room.node}: nodes that {closed} take no pod")
             return

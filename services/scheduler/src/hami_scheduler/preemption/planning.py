@@ -6,7 +6,7 @@ The search itself (`hamicommon/preemption`) runs in another process, on the ledg
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ from hamicommon.preemption.holders import (
 from hamicommon.preemption.planner import Holder, Preview, preview
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.placement.closed_nodes import ClosedNodes
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresQueries
@@ -59,11 +61,7 @@ class PreemptionPlans:
     api: KubeApi
     pods: Mapping[PodUid, JsonMapping]
     """Pods of the pod watch."""
-    nodes: Callable[[], Collection[NodeName]]
-    silent: Callable[[], Collection[NodeName]]
-    """Nodes whose agents are silent."""
-    node_objects: Callable[[], Iterable[JsonMapping]]
-    """Nodes of the node watch."""
+    closed: ClosedNodes
     protected: Sequence[str]
     min_runtime_s: float
     search: Callable[[PreemptionQuestion], Awaitable[Preview]]
@@ -79,7 +77,7 @@ class PreemptionPlans:
         budgets = await self._list(BUDGETS)
         protected = protected_namespaces(await self._list(NAMESPACES), self.protected)
         now = datetime.now(UTC)
-        rows = await self.queries.held_at(now, sorted(self.nodes()), "")
+        rows = await self.queries.held_at(now, sorted(self.closed.registered()), "")
         return PreemptionQuestion(
             pod=pod,
             wish=wish,
@@ -92,21 +90,9 @@ class PreemptionPlans:
                 min_runtime_s=self.min_runtime_s,
             ),
             budgets=budget_room(budgets),
-            closed=self.closed(),
+            closed=self.closed.by_reason(),
             offered=offered,
         )
-
-    def closed(self) -> Mapping[str, frozenset[NodeName]]:
-        """Return the nodes that take no pod now, by the reason."""
-        cordoned = frozenset(
-            NodeName(node["metadata"]["name"])
-            for node in self.node_objects()
-            if (node.get("spec") or {}).get("unschedulable")
-        )
-        return {
-            "are cordoned": cordoned,
-            "have a silent agent": frozenset(self.silent()) - cordoned,
-        }
 
     async def _list(self, path: str) -> list[Json]:
         try:

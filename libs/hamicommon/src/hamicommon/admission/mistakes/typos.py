@@ -37,11 +37,15 @@ _SELECTING = ("use-", "nouse-", "no-use-")
 def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
     """One sentence each, in a fixed order; `pod` as admission has filled it in."""
     return (
-        *_resources(pod, vendors),
-        *_amounts_without_a_card(pod, vendors),
+        *misspelt_resources(pod, vendors),
         *_amounts_elsewhere(pod, vendors),
         *_annotations(pod, vendors),
     )
+
+
+def misspelt_resources(pod: Json, vendors: Vendors) -> tuple[str, ...]:
+    """Return those of them that keep the pod from a card."""
+    return (*_resources(pod, vendors), *_amounts_without_a_card(pod, vendors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,35 @@
+"""Nodes that take no pod now: cordoned ones, and those whose agents are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.k8s.types import JsonMapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedNodes:
+    """The nodes with cards that are closed, as the node watch and the agents' silence show them."""
+
+    registered: Callable[[], Collection[NodeName]]
+    """Nodes with cards."""
+    objects: Callable[[], Iterable[JsonMapping]]
+    """Nodes of the node watch."""
+    silent: Callable[[], Collection[NodeName]]
+    """Nodes whose agents are silent."""
+
+    def cordoned(self) -> frozenset[NodeName]:
+        """Return the nodes that kube-scheduler offers to no pod (`kubectl cordon`)."""
+        return frozenset(
+            NodeName(node["metadata"]["name"])
+            for node in self.objects()
+            if (node.get("spec") or {}).get("unschedulable")
+        ).intersection(self.registered())
+
+    def by_reason(self) -> Mapping[str, frozenset[NodeName]]:
+        """Return each closed node once, by the reason: `are cordoned`."""
+        cordoned = self.cordoned()
+        silent = frozenset(self.silent()).intersection(self.registered())
+        return {"are cordoned": cordoned, "have a silent agent": silent - cordoned}
