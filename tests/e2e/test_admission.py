@@ -111,6 +111,12 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
     refused = ran(system, "lint", "--live", "-f", str(file))
     assert refused.returncode == 6
     assert "default/wrong would be refused: " in refused.stdout
+    unclassed = a_pod("unclassed", slice_of(1000))
+    unclassed["spec"]["priorityClassName"] = "nonesuch"
+    file.write_text(yaml.safe_dump(unclassed))
+    refused = ran(system, "lint", "--live", "-f", str(file))
+    assert refused.returncode == 6
+    assert "no PriorityClass with name nonesuch was found" in refused.stdout
     assert system.pod("huge") is None
 
 
@@ -119,12 +125,19 @@ def test_apply_goes_on_after_a_refused_pod_and_prints_warnings(
 ) -> None:
     wrong, good = a_pod("wrong", {"nvidia.com/gpu": -1}), a_pod("good", slice_of(1000))
     good["metadata"]["annotations"] = {"nvidia.com/gpumem": "1000"}
+    others = [
+        {"kind": "Gateway", "apiVersion": "example.com/v1", "metadata": {"name": "g"}},
+        {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "c"}},
+    ]
     file = tmp_path / "pods.yaml"
-    file.write_text(yaml.safe_dump_all([wrong, good]))
+    file.write_text(yaml.safe_dump_all([wrong, good, *others]))
 
     done = ran(system, "apply", "-f", str(file))
 
     assert done.returncode == 1
+    unknown = "gateway/g: the cluster does not know the kind Gateway of example.com/v1"
+    assert unknown in done.stderr
+    assert "configmap/c created" in done.stdout
     assert "pod/wrong: " in done.stderr
     assert "nvidia.com/gpu is -1" in done.stderr
     assert "Warning: annotation nvidia.com/gpumem '1000' is without effect" in done.stderr

@@ -57,7 +57,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "vendors": ("vendors:vendors", "List the resources that each vendor's pods may ask for."),
     },
     "Operate": {
-        "apply": ("objects:apply", "Create or update the pods of a manifest."),
+        "apply": ("objects:apply", "Create or update the pods and other objects of a manifest."),
         "delete": ("objects:delete", "Delete pods."),
         "drift": (
             "troubles:drift",
@@ -95,7 +95,7 @@ app = lazy_app(
     epilog="""
 Why does my pod wait? explain POD; which pods wait at all? pending
 
-What would fit now? capacity --gpumem 8Gi
+What would fit now? capacity --gpumem 8Gi; which pods would have to end for one? preempt POD
 
 Who is on which card? who; and who was? who NODE --at 'yesterday 14:05'
 

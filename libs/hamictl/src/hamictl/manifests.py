@@ -1,8 +1,7 @@
 """Manifests of people: read from files down to the pods they mean, created at an API server.
 
 A Pod is itself; of a workload kind it is the pod template, once per replica; a List is its items.
-Other kinds are named, so that nothing is dropped silently. Each mistake is one sentence with the
-path once.
+Objects of other kinds stay as they are. Each mistake is one sentence with the path once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
-from hamicommon.errors import Conflict, InvalidRequest
+from hamicommon.errors import Conflict, InvalidRequest, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType
 from hamicommon.k8s.quantities import canonical
 from hamicommon.k8s.types import Json, JsonMapping
@@ -74,10 +73,13 @@ class Manifest:
     """Objects of a file that concern us."""
 
     pods: tuple[Json, ...]
-    left_out: tuple[str, ...]
-    """kind/name of objects that mean no pod."""
-    quotas: tuple[Json, ...] = ()
-    """The ResourceQuotas among those."""
+    others: tuple[Json, ...]
+    """Objects that mean no pod."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return kind/name of each of the others."""
+        return tuple(f"{item['kind']}/{_name(item['metadata'])}" for item in self.others)
 
 
 def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
@@ -90,19 +92,16 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
     except yaml.YAMLError as exc:
         raise InvalidRequest(f"{source} is not YAML: {str(exc).replace(chr(10), ' ')}") from exc
     pods: list[Json] = []
-    left_out: list[str] = []
-    quotas: list[Json] = []
+    others: list[Json] = []
     for item in _items(documents, source):
         kind, name = _identity(item, source)
         if kind == "Pod":
-            pods.append(_placed(item, namespace))
+            pods.append(placed(item, namespace))
         elif kind in _TEMPLATES:
             pods += _from_template(item, kind, name, source, namespace)
         else:
-            left_out.append(f"{kind}/{name}")
-            if kind == "ResourceQuota":
-                quotas.append(_placed(item, namespace))
-    return Manifest(pods=tuple(pods), left_out=tuple(left_out), quotas=tuple(quotas))
+            others.append(item)
+    return Manifest(pods=tuple(pods), others=tuple(others))
 
 
 def _items(documents: list[object], source: str) -> Iterator[Json]:
@@ -119,13 +118,18 @@ def _identity(item: Json, source: str) -> tuple[str, str]:
     metadata = item.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise InvalidRequest(f"{source}: metadata is {metadata!r:.60}: it must be an object")
-    name = metadata.get("name") or metadata.get("generateName")
+    name = _name(metadata)
     if not item.get("kind") or not name:
         raise InvalidRequest(f"{source}: every object needs kind and metadata.name")
     return str(item["kind"]), str(name)
 
 
-def _placed(item: Json, namespace: str) -> Json:
+def _name(metadata: Json) -> object:
+    return metadata.get("name") or metadata.get("generateName")
+
+
+def placed(item: Json, namespace: str) -> Json:
+    """Return the object of the core API with a namespace, if it names none."""
     made = copy.deepcopy(item)
     made.setdefault("apiVersion", "v1")
     made["metadata"].setdefault("namespace", namespace)
@@ -159,6 +163,31 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
         }
         for number in range(count)
     ]
+
+
+async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
+    """Create an object of any kind, or change the one that exists; return what was done.
+
+    Raises: InvalidRequest naming the kind if the cluster does not know it.
+    """
+    version, kind, metadata = str(item.get("apiVersion", "v1")), item["kind"], item["metadata"]
+    group = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    try:
+        known = (await api.get(group)).get("resources") or ()
+    except NotFound:
+        known = ()
+    # Behind a slash are subresources.
+    found = next((r for r in known if r["kind"] == kind and "/" not in r["name"]), None)
+    if found is None:
+        raise InvalidRequest(f"the cluster does not know the kind {kind} of {version}")
+    inside = f"/namespaces/{metadata.get('namespace', namespace)}" if found["namespaced"] else ""
+    collection = f"{group}{inside}/{found['name']}"
+    try:
+        await api.create(collection, {**item, "apiVersion": version})
+    except Conflict:
+        await api.patch(f"{collection}/{metadata['name']}", item, PatchType.MERGE)
+        return "configured"
+    return "created"
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:

@@ -7,6 +7,7 @@ its configuration count. `--jsonl` is the form for programs.
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -37,11 +38,12 @@ from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.exit_codes import ExitCode
-from hamictl.manifests import read_text
+from hamictl.manifests import placed, read_text
 from hamictl.output.terminal import note
 from hamictl.target import find_target
 
 SCHEDULER_NAME = "hami-scheduler"
+_NO_RIGHTS = re.compile(r"cannot create resource|\(401\)$")
 
 
 def lint(
@@ -141,7 +143,10 @@ def _judged_of(source: str, namespace: str) -> list[Json]:
     for name in manifest.left_out:
         if not name.startswith(f"{QUOTA}/"):
             console.print(f"{name} skipped: not a pod or a workload", style="yellow")
-    return [*manifest.pods, *manifest.quotas]
+    return [
+        *manifest.pods,
+        *(placed(item, namespace) for item in manifest.others if is_quota(item)),
+    ]
 
 
 def _chooses_cards(item: Json) -> bool:
@@ -210,9 +215,11 @@ async def _ask_server(api: KubeApi, pod: Json, here: AdmissionResult) -> Admissi
             named = {**metadata, "generateName": f"{metadata['name']}-"}
             del named["name"]
             await api.create(path, {**pod, "metadata": named}, dryRun="All")
-    except (Unavailable, Expired):
-        raise
     except HamiError as exc:
+        # Of a 403 only this user's rights are no verdict on the pod.
+        refused = isinstance(exc, Forbidden) and not _NO_RIGHTS.search(str(exc))
+        if isinstance(exc, Unavailable | Expired) and not refused:
+            raise
         return AdmissionResult(
             allowed=False, reason=here.reason, message=str(exc), warnings=tuple(warnings)
         )

@@ -1,18 +1,20 @@
-"""`hamictl apply` and `delete`: pods of people."""
+"""`hamictl apply` and `delete`: pods of people, and what they need beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.types import Json
 
 from hamictl.commands.runner import console, fail, run
-from hamictl.manifests import apply_pod, read_manifest, read_text
+from hamictl.exit_codes import ExitCode
+from hamictl.manifests import apply_object, apply_pod, read_manifest, read_text
 from hamictl.output.terminal import complain
 from hamictl.target import find_target
 
@@ -38,9 +40,10 @@ def apply(
     ],
     namespace: Namespace = "default",
 ) -> None:
-    """Create or update the pods of a manifest.
+    """Create or update the pods and other objects of a manifest.
 
-    A workload such as a Deployment stands for the pods of its template.
+    A workload such as a Deployment stands for the pods of its template. Ends with 1 if one object
+    is refused, such as one of a kind that the cluster does not know; the others are applied.
     """
     run(_apply(file, namespace))
 
@@ -53,26 +56,29 @@ async def _apply(files: list[str], namespace: str) -> None:
     async with open_kube_api(find_target().need_kubeconfig()) as api:
         api.on_warning = lambda text: complain(f"Warning: {text}")
         for manifest in manifests:
+            # A namespace, a quota or a priority class comes before its pods.
+            for item in manifest.others:
+                refused += not await _applied(item, apply_object(api, item, namespace))
             for pod in manifest.pods:
-                refused += not await _applied(api, pod)
-            for name in manifest.left_out:
-                console.print(f"{name} skipped: hamictl applies pods only; use kubectl apply")
+                refused += not await _applied(pod, apply_pod(api, pod))
     if refused:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
-async def _applied(api: KubeApi, pod: Json) -> bool:
-    """Apply one pod and report it; False when it was refused: the others continue, as in kubectl.
+async def _applied(item: Json, applying: Awaitable[str]) -> bool:
+    """Report what was done; False when it was refused: the others continue, as in kubectl.
 
     Raises: Unavailable, if the API server can't be asked about the others either.
     """
-    name = pod["metadata"].get("name") or f"{pod['metadata'].get('generateName', '?')}*"
+    metadata = item["metadata"]
+    name = metadata.get("name") or f"{metadata.get('generateName', '?')}*"
+    shown = f"{item['kind'].lower()}/{name}"
     try:
-        verb = await apply_pod(api, pod)
+        done = await applying
     except (InvalidRequest, Forbidden, Conflict, NotFound) as exc:
-        fail(f"pod/{name}: {exc}")
+        fail(f"{shown}: {exc}")
         return False
-    console.print(f"pod/{name} {verb}")
+    console.print(f"{shown} {done}")
     return True
 
 
