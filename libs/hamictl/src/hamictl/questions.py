@@ -27,6 +27,8 @@ class Answered:
     unknown: frozenset[str]
     """Columns in which a null means unknown; in others it means that there is none."""
     complete: bool
+    columns: Sequence[str] = ()
+    """Names of all columns; a service of before this field names none."""
     record_began_at: str | None = None
     """Begin of the record, in an answer without rows about an earlier time: that is unknown."""
 
@@ -71,6 +73,7 @@ class QuestionClient:
             rows=rows,
             unknown=frozenset(_unknown(found)),
             complete=after is None,
+            columns=found.get("columns") or (),
             record_began_at=found.get("recordBeganAt"),
         )
 

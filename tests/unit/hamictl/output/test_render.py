@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import typer
@@ -41,6 +43,16 @@ def records(rows: list[Row]) -> Records:
             TableColumn("WAIT", lambda row: f"{row['wait_ms']} ms", "wait_ms", True),
         ),
     )
+
+
+def test_a_csv_without_rows_has_the_same_header_as_one_with_rows() -> None:
+    def header(fields: Sequence[str], *rows: Row) -> str:
+        found = replace(records(list(rows)), fields=fields)
+        text = render.for_programs(found, output_format("csv"), Presentation())
+        return text.splitlines()[0]
+
+    assert header(tuple(ROWS[0])) == header((), *ROWS)
+    assert header(()) == "name,memory_bytes,wait_seconds"
 
 
 def written(capsys: pytest.CaptureFixture[str], form: str, **chosen: object) -> tuple[str, str]:

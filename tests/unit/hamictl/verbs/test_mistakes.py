@@ -134,7 +134,9 @@ def test_an_argument_that_is_missing_is_named(verb: str) -> None:
     ("typed_text", "sentence"),
     [
         ("get racks", "KIND: 'racks': use one of nodes, devices, pods, allocations, "),
-        ("get devices --at noon", "--at: 'noon' is not a time: use 2026-11-20T14:05Z, 14:05, "),
+        ("get devices --at noon", "--at: 'noon' is not a time: use 2h (two hours ago), 14:05, "),
+        ("who --since 2h", "THING: a card or node is required with --since and --until, as in `h"),
+        ("who n --since", "--since needs a value: start of the period: 2h (two hours ago), "),
         ("get pods --at now", "--at: works with nodes, devices, allocations only"),
         ("get devices --at 2999-01-01", "--at: '2999-01-01' is in the future ("),
         ("get devices -o nope", "--output: 'nope': use table, wide, json, yaml, csv, name or"),

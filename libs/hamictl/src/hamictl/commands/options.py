@@ -23,7 +23,7 @@ _PART = re.compile(r"(\d{1,9})([smhdw])")
 _SPAN = re.compile(r"(?:\d{1,9}[smhdw])+")
 _TIME_OF_DAY = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _DAYS_BACK = {None: 0, "today": 0, "yesterday": 1}
-WANTED = "use 2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now, 15m (ago) or -15m"
+WANTED = "use 2h (two hours ago), 14:05, `yesterday 14:05`, 2026-11-20T14:05Z or now"
 
 
 def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
@@ -146,7 +146,11 @@ At = Annotated[
 ]
 Since = Annotated[
     str,
-    typer.Option("--since", metavar="TIME", help="start of the period, such as 2h (two hours ago)"),
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="start of the period: 2h (two hours ago), 14:05, 2026-11-20T14:05Z",
+    ),
 ]
 Until = Annotated[
     str, typer.Option("--until", metavar="TIME", help="end of the period (default: now)")

@@ -71,6 +71,7 @@ def bill_rows(lines: Sequence[Mapping[str, Any]], *, by_type: bool) -> list[dict
                 "kind": key[0],
                 **({"type": card_type} if by_type else {}),
                 "card_s": 0,
+                "share_ratio": None,
                 "cost": "0",
             },
         )

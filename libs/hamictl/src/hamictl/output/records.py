@@ -120,6 +120,8 @@ class Records:
     """RFC 3339, the moment that the rows are true of; None: unknown."""
     began_at: str | None = None
     """RFC 3339, where there are no rows because the record began later."""
+    fields: Sequence[str] = ()
+    """Keys of a row, for CSV without rows; empty: those of the columns."""
 
 
 _BASE_UNITS: Mapping[str, tuple[str, float, int]] = {

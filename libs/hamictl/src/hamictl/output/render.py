@@ -175,7 +175,10 @@ def _is(column: TableColumn, name: str) -> bool:
 def _csv(records: Records, chosen: Presentation) -> str:
     """The rows' own fields, all of them; `--columns` picks by field, or by header."""
     rows = [base_units(row) for row in records.rows]
-    fields = list(dict.fromkeys(key for row in rows for key in row))
+    keys = records.fields or [column.key or column.header.lower() for column in records.columns]
+    fields = list(
+        dict.fromkeys(key for row in rows or [base_units(dict.fromkeys(keys))] for key in row)
+    )
     if chosen.columns:
         fields = [_field(name, fields, records) for name in chosen.columns]
     text = io.StringIO()

@@ -82,6 +82,7 @@ MAX_CHARACTERS = 500
 """Maximum length of the sentence: a value that was typed is repeated in it."""
 _OF_THE_LIBRARY = "Value error, "
 """Before what is wrong with a choice."""
+_NO_VALUE = re.compile(r"Option '.*' requires an argument\.?")
 _ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
 
 
@@ -101,12 +102,21 @@ def sentence(error: Any) -> str:
 def _text(error: Any) -> str:
     if hasattr(error, "option_name") and hasattr(error, "possibilities"):
         return f"no such option {error.option_name}{_close(error)}"
+    if _NO_VALUE.fullmatch(str(error.message)):
+        return f"{error.option_name} needs a value{_help(error)}"
     # A parameter that is missing has no text of its own.
     if not error.message or hasattr(error, "param_type"):
         return f"{_where(error) or 'an argument'} is missing"
     where = _where(error)
     message = str(error.message).removeprefix(_OF_THE_LIBRARY)
     return f"{where}: {message}" if where else message
+
+
+def _help(error: Any) -> str:
+    """The option's own help, which has the form of its value."""
+    params = error.ctx.command.params if error.ctx else ()
+    found = next((each for each in params if error.option_name in each.opts), None)
+    return f": {found.help}" if found is not None and found.help else ""
 
 
 def _close(error: Any) -> str:
@@ -186,6 +196,14 @@ class LazyCommand:
 
 class VerbCommand(TyperCommand):
     """A verb whose help begins with examples."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as Typer does; every error knows its verb."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as exc:
+            exc.__dict__["ctx"] = exc.__dict__.get("ctx") or ctx
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The examples, then what Typer knows of the options."""

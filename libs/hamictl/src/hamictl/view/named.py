@@ -48,6 +48,7 @@ def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
         name=partial(_name, answer.question),
         as_of=answer.as_of,
         began_at=answer.record_began_at,
+        fields=answer.columns,
     )
 
 

@@ -95,6 +95,7 @@ def answer_json(found: Answer) -> dict[str, Any]:
         "number": found.question.number,
         "asOf": found.as_of,
         "parameters": found.parameters,
+        "columns": [column.name for column in found.question.columns],
         "rows": found.rows,
         "unknown": found.unknown,
         "recordBeganAt": found.record_began_at,
