@@ -88,7 +88,10 @@ def test_of_a_whole_installation_nothing_is_missing(installed: Cluster, doctor: 
     status, rows = doctor()
 
     assert status == 0, rows
-    assert [row["part"] for row in rows] == ["API server", *ORDER, "binding"]
+    parts = ["API server", *ORDER, "binding", "ledger", "settings"]
+    assert [row["part"] for row in rows] == parts
+    unasked = "not asked, as HAMI_SCHEDULER_URL is not set"
+    assert [(row["state"], row["detail"]) for row in rows[-2:]] == [("unknown", unasked)] * 2
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -148,7 +151,7 @@ def test_services_outside_the_cluster_are_asked_themselves(
     states = {part: row["state"] for part, row in found.items()}
     assert list(found) == [
         *("API server", "webhook", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics"),
-        "binding",
+        *("binding", "ledger", "settings"),
     ]
     assert (states["API server"], states["webhook"]) == ("ok", "ok")
     assert (states["Postgres"], states["NATS"], states["Redis"]) == (

@@ -38,6 +38,8 @@ from tests.installation_state import APPS, CASES, JOBS, NAMESPACE, ORDER, PLACE,
 
 AWAY = "http://127.0.0.1:1"
 PARTS = ["API server", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics"]
+BY_THE_SCHEDULER = ["ledger", "settings"]
+"""Parts that only the scheduler knows of."""
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 
 
@@ -55,7 +57,11 @@ def installation(**backends: str) -> Installation:
 async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
     found = await examined(installation(redis="redis://:secret@127.0.0.1:1/0"))
 
-    assert [each.part for each in found] == PARTS
+    assert [each.part for each in found] == [*PARTS, *BY_THE_SCHEDULER]
+    assert {(each.state, each.detail) for each in found[len(PARTS) :]} == {
+        (PartState.UNKNOWN, f"scheduler did not answer at {AWAY}")
+    }
+    found = found[: len(PARTS)]
     states = {each.part: each.state for each in found}
     assert states["Postgres"] is states["NATS"] is PartState.UNKNOWN
     del states["Postgres"], states["NATS"]

@@ -192,19 +192,30 @@ async def _part(
 async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
     """List the rules that the ledger breaks, and quotas and cordons without effect.
 
-    No line where the scheduler can't be asked.
+    Both are unknown where the scheduler can't be asked.
     """
-    if not target.scheduler.url or not any(
-        each.part == "scheduler" and each.state is PartState.WELL for each in found
-    ):
+    scheduler = next((each for each in found if each.part == "scheduler"), None)
+    if scheduler is None:
         return []
+    if not target.scheduler.url:
+        return _unknown_settings("not asked, as HAMI_SCHEDULER_URL is not set")
+    silent = f"scheduler did not answer at {target.scheduler.url}"
+    if scheduler.state is PartState.MISSING:
+        return _unknown_settings(silent, "repair scheduler first")
+    client = SchedulerClient(target.scheduler)
     try:
-        rows = await SchedulerClient(target.scheduler).rows_if_known("/v1/vain-settings")
-        broken = await SchedulerClient(target.scheduler).rows_if_known("/v1/broken-promises")
-    except HamiError:
-        return []
+        rows = await client.rows_if_known("/v1/vain-settings")
+        broken = await client.rows_if_known("/v1/broken-promises")
+    except Forbidden as exc:
+        return _unknown_settings(str(exc))
+    except HamiError as exc:
+        return _unknown_settings(f"{silent}: {exc}")
     ledger = [] if broken is None else [ledger_finding([str(row["sentence"]) for row in broken])]
     return ledger if rows is None else [*ledger, settings_finding(rows)]
+
+
+def _unknown_settings(why: str, next_step: str = "") -> list[PartFinding]:
+    return [unknown(part, why, next_step) for part in ("ledger", "settings")]
 
 
 def ledger_finding(broken: Sequence[str]) -> PartFinding:
