@@ -1,7 +1,7 @@
-"""Every command of hamictl in a block of a page is one that hamictl takes.
+"""Every command of hamictl in a block of a page, or in a help, is one that its own parser takes.
 
-Only verbs and options are looked at. Blocks of other tools are run by the suites that read their
-page (operations, compose, sql), or need a cluster.
+Values are not looked at. Blocks of other tools are run by the suites that read their page
+(operations, compose, sql), or need a cluster.
 """
 
 from __future__ import annotations
@@ -12,44 +12,48 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hamictl.__main__ import app
+from hamictl.verbs.examples import EXAMPLES
+from typer import TyperException
 from typer.main import get_command
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-"""Verbs under the name that pages have -> the name that hamictl may still have."""
 BLOCKS = re.compile(r"^```(?:sh|console|text)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^(?:\$ )?(hamictl .*)$", re.MULTILINE)
-ENDS = {"|", ">", "&&"}
+COMMAND = re.compile(r"(?:^|^\$ |^.*[ (])(?:hamictl|kubectl hami) (.*)$", re.MULTILINE)
+ENDS = ("|", ">", "&&", ")", "&")
 
 
-def commands() -> list[tuple[str, str]]:
-    return [
-        (page.relative_to(ROOT).as_posix(), line)
-        for page in PAGES
-        for block in BLOCKS.findall(page.read_text())
-        for line in COMMAND.findall(block)
-    ]
-
-
-@pytest.mark.parametrize(("page", "line"), commands())
-def test_a_command_has_a_verb_and_options_that_there_are(page: str, line: str) -> None:
+def problem_of(line: str) -> str:
+    """Return what hamictl has against the terms behind its name; empty: nothing."""
     command: Any = get_command(app)
     context = command.context_class(command, info_name="hamictl")
-    typed = shlex.split(line.replace("VERB", "get"), comments=True)[1:]
-    arguments = list(itertools.takewhile(lambda argument: argument not in ENDS, typed))
-    while hasattr(command, "list_commands") and arguments and not arguments[0].startswith("-"):
-        name = arguments.pop(0)
-        known = command.list_commands(context)
-        found = name
-        assert found in known, f"{page}: {line}"
-        command = command.get_command(context, found)
-    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    typed = shlex.split(line.replace("VERB", "get"), comments=True)
+    terms = list(itertools.takewhile(lambda term: not term.startswith(ENDS), typed))
+    terms = [term.removesuffix(")") for term in terms]
+    try:
+        while hasattr(command, "list_commands") and terms and not terms[0].startswith("-"):
+            name, *terms = terms
+            if name not in command.list_commands(context):
+                return f"there is no verb {name}"
+            command = command.get_command(context, name)
+            context = command.context_class(command, info_name=name)
+        command.make_parser(context).parse_args([term for term in terms if term != "--help"])
+    except TyperException as error:
+        return str(error.message or error)
+    return ""
 
-    asked = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-    assert asked <= options | {"--help"}
 
+def test_a_command_of_a_page_or_a_help_has_a_verb_and_options_that_there_are() -> None:
+    blocks = [
+        (page.relative_to(ROOT).as_posix(), block)
+        for page in PAGES
+        for block in BLOCKS.findall(page.read_text())
+    ]
+    blocks += [("help", line) for examples in EXAMPLES.values() for line in examples]
+    lines = [(place, line) for place, block in blocks for line in COMMAND.findall(block)]
 
-def test_pages_have_commands() -> None:
-    assert len(commands()) > 40
+    assert len(lines) > 100
+    assert [(*line, problem) for line in lines if (problem := problem_of(line[1]))] == []
+    assert problem_of("gett pods"), "an unknown verb has to be found"
+    assert problem_of("get pods -z"), "an unknown option has to be found"
