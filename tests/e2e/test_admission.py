@@ -104,7 +104,8 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
         "items"
     ]
     assert answer["allowed"] is True
-    assert "the largest has 81920 MiB" in answer["warnings"][0]
+    [warning] = answer["warnings"]
+    assert "the largest has 81920 MiB" in warning
     assert hamictl(system.folder, "lint", "-f", str(file)).startswith("default/huge would be admi")
 
     file.write_text(yaml.safe_dump(a_pod("wrong", {"nvidia.com/gpu": -1})))
@@ -118,6 +119,11 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
     assert refused.returncode == 6
     assert "no PriorityClass with name nonesuch was found" in refused.stdout
     assert system.pod("huge") is None
+
+    assert system.create(pod).status_code == 201
+    file.write_text(yaml.safe_dump(pod))
+    assert ran(system, "lint", "--live", "-f", str(file)).stdout.count("no node can take") == 1
+    system.delete("huge")
 
 
 def test_apply_goes_on_after_a_refused_pod_and_prints_warnings(

@@ -56,7 +56,7 @@ def test_other_kinds_are_named_and_not_dropped() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        pytest.param("a: [", "not YAML", id="broken yaml"),
+        pytest.param("a: [", "not YAML: line 1, column 5: ", id="broken yaml"),
         pytest.param("- 1", "Kubernetes object", id="a list"),
         pytest.param("kind: Pod", "metadata.name", id="no name"),
         pytest.param(DEPLOYMENT.replace("2", "-1"), "replicas", id="negative replicas"),

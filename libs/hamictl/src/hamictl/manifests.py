@@ -90,7 +90,7 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as exc:
-        raise InvalidRequest(f"{source} is not YAML: {str(exc).replace(chr(10), ' ')}") from exc
+        raise InvalidRequest(f"{source} is not YAML: {_yaml_problem(exc)}") from exc
     pods: list[Json] = []
     others: list[Json] = []
     for item in _items(documents, source):
@@ -102,6 +102,13 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
         else:
             others.append(item)
     return Manifest(pods=tuple(pods), others=tuple(others))
+
+
+def _yaml_problem(exc: yaml.YAMLError) -> str:
+    if not isinstance(exc, yaml.MarkedYAMLError) or exc.problem_mark is None:
+        return " ".join(str(exc).split())
+    mark = exc.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}"
 
 
 def _items(documents: list[object], source: str) -> Iterator[Json]:

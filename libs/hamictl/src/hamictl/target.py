@@ -67,7 +67,8 @@ class Installation:
         if self.kubeconfig is None:
             raise InvalidRequest(
                 "no cluster is configured: start a local system with `hamictl up`, "
-                "or set KUBECONFIG=FILE"
+                "or set KUBECONFIG=FILE; one that runs is found from its own folder, or by "
+                "HAMI_FOLDER"
             )
         return self.kubeconfig
 

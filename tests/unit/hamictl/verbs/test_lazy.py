@@ -97,6 +97,17 @@ def test_an_old_name_of_a_verb_still_works_and_names_the_new_one() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("typed", "same"), [("help explain", "explain --help"), ("--version", "version")]
+)
+def test_help_of_a_verb_and_the_version_have_the_form_that_people_try_first(
+    typed: str, same: str
+) -> None:
+    found, wanted = (run(tuple(each.split())).stdout for each in (typed, same))
+
+    assert found == wanted != ""
+
+
 def test_the_list_of_verbs_has_their_groups_and_no_old_name() -> None:
     done = run(("--help",))
 

@@ -152,6 +152,9 @@ def test_an_argument_that_is_missing_is_named(verb: str) -> None:
         ("up --nodes 1000", "--nodes: "),
         ("up --memory-mib 0", "--memory-mib: "),
         ("up --gpu-policy nope", "--gpu-policy has 'nope': use a comma list of "),
+        ("capacity --gpumem 0", "--gpumem: use 1 MiB or more; without the option a pod asks for a"),
+        ("drift --limit 0", "--limit: must be greater than or equal to 1"),
+        ("doctor foo", "too many arguments: foo (hamictl doctor --help)"),
         ("db chek", "No such command 'chek'."),
     ],
 )

@@ -92,9 +92,17 @@ def test_columns_are_picked_and_those_that_are_seldom_asked_for_are_wide() -> No
 
 @pytest.mark.parametrize(
     ("name", "header"),
-    [("memory_bytes", "MEMORY"), ("decision_s", "DECISION"), ("pod_name", "POD"), ("node", "NODE")],
+    [
+        ("memory_bytes", "MEMORY"),
+        ("decision_s", "DECISION"),
+        ("pod_name", "POD"),
+        ("held_slot_count", "HELD-SLOTS"),
+        ("node", "NODE"),
+    ],
 )
-def test_a_header_is_the_column_without_its_unit(name: str, header: str) -> None:
+def test_a_header_is_the_column_without_its_unit_and_of_a_number_the_plural(
+    name: str, header: str
+) -> None:
     assert header_of(name) == header
 
 

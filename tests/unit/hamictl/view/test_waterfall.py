@@ -105,7 +105,7 @@ def test_a_rank_is_explained_where_one_is_shown() -> None:
 @pytest.mark.parametrize(
     ("microseconds", "shown"),
     [
-        (0, "0 µs"),
+        (0, "0 s"),
         (310, "310 µs"),
         (4210, "4.21 ms"),
         (1_900_000, "1.9 s"),

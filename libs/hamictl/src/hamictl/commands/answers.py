@@ -15,7 +15,7 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
-from hamictl.commands.pod_names import pod_names
+from hamictl.commands.pod_names import pod_name, pod_names
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
@@ -290,9 +290,3 @@ async def allocations_named(scheduler: SchedulerClient, namespace: str, name: st
     """Return allocations of pods with that name, newest first; otherwise of that uid."""
     named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
     return named or await scheduler.rows("/v1/allocations", pod_uid=name)
-
-
-def pod_name(given: str, namespace: str) -> tuple[str, str]:
-    """(namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
-    own, _, name = given.removeprefix("pod/").removeprefix("pods/").rpartition("/")
-    return own or namespace, name

@@ -116,6 +116,11 @@ def _pod(gpumem: str, cores: int, gpus: int) -> tuple[Json, str]:
                 param_hint="--gpumem",
             )
         memory_mib = int(float(found[1]) * _MIB[found[2]])
+        if not memory_mib:
+            raise typer.BadParameter(
+                "use 1 MiB or more; without the option a pod asks for a whole card's memory",
+                param_hint="--gpumem",
+            )
         limits["nvidia.com/gpumem"] = memory_mib
         asks += memory(memory_mib)
     else:

@@ -34,7 +34,9 @@ STATUS = {
 }
 """2 is a wrong option, as everywhere."""
 
-app = typer.Typer(help="Upgrade or check the ledger's schema.", no_args_is_help=True)
+app = typer.Typer(
+    help="Upgrade or check the ledger's schema.", no_args_is_help=True, add_completion=False
+)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from hamictl.commands import answers
 from hamictl.commands.named import HELD, ask, uuid_of, uuid_or_name
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import KINDS, Answered, At, kind_and_name, moment_of
-from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
+from hamictl.commands.pod_names import kinds_and_pods, names_after_kind, pod_name
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, base_units
@@ -84,7 +84,7 @@ def describe(
 
 
 def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
-    namespace, name = answers.pod_name(pod, namespace)
+    namespace, name = pod_name(pod, namespace)
     asked, more = {"namespace": namespace, "pod": name}, dict[str, object]()
     if output.for_people:
         answers.explain(name, namespace=namespace)
@@ -195,6 +195,6 @@ def _known_by(kind: str) -> str:
 
 def _path(kind: str, name: str, namespace: str) -> str:
     if kind == "pod":
-        space, pod = answers.pod_name(name, namespace)
+        space, pod = pod_name(name, namespace)
         return f"pods/{quote(space, safe='')}/{quote(pod, safe='')}"
     return f"{kind}s/{quote(name, safe='')}"

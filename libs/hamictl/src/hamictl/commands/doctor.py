@@ -36,7 +36,7 @@ from hamictl.output import render
 from hamictl.output.records import TABLE, Records, TableColumn, plain_column
 from hamictl.output.terminal import now_text, shown_time
 from hamictl.questions import QuestionClient
-from hamictl.scheduler_client import SchedulerClient
+from hamictl.scheduler_client import SchedulerAddress, SchedulerClient
 from hamictl.target import Installation, find_target
 from hamictl.view.cluster_state import binding_row
 from hamictl.view.lists import vain_setting
@@ -152,13 +152,18 @@ async def _local(target: Installation) -> list[PartFinding]:
             _backend(part, backends.get(part.lower()), step)
             for part in ("Postgres", "Redis", "NATS")
         ),
-        _part("scheduler", lambda: _scheduler(target), target.scheduler.log or "see its log"),
+        _part("scheduler", lambda: _scheduler(target), _log(target.scheduler)),
         _part("agents", lambda: _agents(target), ""),
-        _part("metrics", lambda: _metrics(target), target.metrics.log or "see its log"),
+        _part("metrics", lambda: _metrics(target), _log(target.metrics)),
     )
     parts = behind([(well(each.part, ""), each) for each in asked])
     control_plane, binding = await _control_plane(target)
     return [*control_plane, *parts, *binding, *await _settings(target, asked)]
+
+
+def _log(service: SchedulerAddress) -> str:
+    """Return where its log is; empty: its address is unknown, and the detail has what to set."""
+    return service.log or ("see its log" if service.url else "")
 
 
 async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[PartFinding]]:

@@ -13,14 +13,13 @@ from hamicommon.errors import InvalidRequest, NotFound
 from hamictl.commands.answers import (
     allocations_named,
     existing_uid,
-    pod_name,
     pods_named,
     why_unknown,
 )
 from hamictl.commands.named import ask, card_or_node, uuid_or_name
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import KINDS, Answered, Since, Until, moment_of, since_of
-from hamictl.commands.pod_names import pod_names
+from hamictl.commands.pod_names import pod_name, pod_names
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Row

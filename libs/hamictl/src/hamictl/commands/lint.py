@@ -212,6 +212,7 @@ async def _ask_server(api: KubeApi, pod: Json, here: AdmissionResult) -> Admissi
             await api.create(path, pod, dryRun="All")
         except Conflict:
             # One of that name exists: a name of the server's own is asked about instead.
+            warnings.clear()
             named = {**metadata, "generateName": f"{metadata['name']}-"}
             del named["name"]
             await api.create(path, {**pod, "metadata": named}, dryRun="All")

@@ -152,9 +152,15 @@ async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
     return await QuestionClient(find_target()).ask(name, parameters)
 
 
-def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ()) -> None:
+def show(
+    answer: Answered,
+    output: OutputFormat,
+    *,
+    columns: Sequence[str] = (),
+    plural: str = "rows",
+) -> None:
     """Write it; for people these columns."""
-    render.write(records_of(answer, columns=columns), output)
+    render.write(replace(records_of(answer, columns=columns), plural=plural), output)
 
 
 def who(
@@ -182,9 +188,10 @@ def who(
     times = time_of(since, until)
     where = run(card_or_node(thing)) if thing else {}
     if since or until:
-        show(ask("who-held-card", {**where, **times}), output, columns=HELD)
+        answer = ask("who-held-card", {**where, **times})
     else:
-        show(ask("what-runs-where", {**where, "at": moment}), output, columns=HELD)
+        answer = ask("what-runs-where", {**where, "at": moment})
+    show(answer, output, columns=HELD, plural="holders")
 
 
 async def card_or_node(thing: str) -> dict[str, object]:
@@ -239,7 +246,8 @@ def pending(
         note(f"{counts.total()} waiting: {' · '.join(by_reason)}")
     if output.for_people and (unasked := _not_asked(answer.rows, moment)):
         note(unasked)
-    show(replace(answer, rows=[*answer.rows, *undecided]), output, columns=WAITING)
+    found = replace(answer, rows=[*answer.rows, *undecided])
+    show(found, output, columns=WAITING, plural="waiting pods")
 
 
 def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) -> str:

@@ -12,6 +12,7 @@ from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.types import Json
 
+from hamictl.commands.pod_names import pod_name
 from hamictl.commands.runner import console, fail, run
 from hamictl.exit_codes import ExitCode
 from hamictl.manifests import apply_object, apply_pod, read_manifest, read_text
@@ -97,7 +98,7 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(help="pod names, or pod/NAME")],
+    names: Annotated[list[str], typer.Argument(help="pods: NAME, NAMESPACE/NAME or pod/NAME")],
     namespace: Namespace = "default",
     now: Annotated[bool, typer.Option("--now", help="force (grace period 1 s)")] = False,
 ) -> None:
@@ -108,10 +109,10 @@ def delete(
 async def _delete(names: list[str], namespace: str, now: bool) -> None:
     async with open_kube_api(find_target().need_kubeconfig()) as api:
         for given in names:
-            name = given.removeprefix("pod/").removeprefix("pods/")
+            space, name = pod_name(given, namespace)
             options: Json = {"gracePeriodSeconds": 1} if now else {}
             try:
-                await api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options or None)
+                await api.delete(f"/api/v1/namespaces/{space}/pods/{name}", options or None)
             except NotFound:
-                raise NotFound(f"pod {namespace}/{name} does not exist") from None
+                raise NotFound(f"pod {space}/{name} does not exist") from None
             console.print(f"pod/{name} deleted")

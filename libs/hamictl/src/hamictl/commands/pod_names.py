@@ -101,3 +101,9 @@ def kinds_and_pods(incomplete: str) -> list[str]:
     if incomplete.startswith(("pod/", "pods/")):
         return pod_names(incomplete)
     return [kind for kind in ("pod", "node", "card") if kind.startswith(incomplete)]
+
+
+def pod_name(given: str, namespace: str) -> tuple[str, str]:
+    """(namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
+    own, _, name = given.removeprefix("pod/").removeprefix("pods/").rpartition("/")
+    return own or namespace, name

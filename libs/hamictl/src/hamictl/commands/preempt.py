@@ -11,7 +11,7 @@ from hamicommon.k8s.types import Json
 
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
-from hamictl.commands.pod_names import pod_names
+from hamictl.commands.pod_names import pod_name, pod_names
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.commands.simulate import pods_of
 from hamictl.exit_codes import ExitCode
@@ -57,10 +57,9 @@ def _one_pod(file: str, namespace: str) -> Json:
     return pods[0]
 
 
-def _named(name: str, namespace: str) -> dict[str, str]:
-    name = name.removeprefix("pod/")
-    space, slash, rest = name.partition("/")
-    return {"namespace": space, "name": rest} if slash else {"namespace": namespace, "name": name}
+def _named(given: str, namespace: str) -> dict[str, str]:
+    namespace, name = pod_name(given, namespace)
+    return {"namespace": namespace, "name": name}
 
 
 async def _ask(body: Mapping[str, object]) -> dict[str, Any]:

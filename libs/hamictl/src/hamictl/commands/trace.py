@@ -23,10 +23,10 @@ from hamicommon.telemetry.waterfall import (
     waterfall,
 )
 
-from hamictl.commands.answers import pod_in_cluster, pod_name, pod_uid
+from hamictl.commands.answers import pod_in_cluster, pod_uid
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
-from hamictl.commands.pod_names import pod_names
+from hamictl.commands.pod_names import pod_name, pod_names
 from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, TableColumn, plain_column

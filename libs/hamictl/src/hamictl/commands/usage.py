@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 from hamicommon.errors import NotFound
 
-from hamictl.commands.answers import pod_name
-from hamictl.commands.named import ask, show
+from hamictl.commands.named import ask, show, uuid_or_name
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, Since, Until, kind_and_name, moment_of, since_of
-from hamictl.commands.pod_names import kinds_and_pods, names_after_kind
-from hamictl.commands.runner import spoken_errors
+from hamictl.commands.pod_names import kinds_and_pods, names_after_kind, pod_name
+from hamictl.commands.runner import run, spoken_errors
 from hamictl.output.records import TABLE
 from hamictl.output.terminal import note
 
@@ -66,7 +65,11 @@ def usage(
         ),
     ] = "",
     name: Annotated[
-        str, typer.Argument(help="name; of a card the uuid", autocompletion=names_after_kind)
+        str,
+        typer.Argument(
+            help="name; of a card the uuid, its first characters, or NODE/INDEX",
+            autocompletion=names_after_kind,
+        ),
     ] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="only this namespace")] = "",
     idle: Annotated[
@@ -86,6 +89,8 @@ def usage(
 ) -> None:
     """Show used against granted, by namespace or for one pod, node or card."""
     wanted, name = _subject_of(kind, name, idle=idle, overasked=overasked)
+    if wanted == "card":
+        name = run(uuid_or_name(name))
     span = _span(wanted, at, since, until)
     if wanted == "pod":
         space, pod = pod_name(name, namespace or "default")

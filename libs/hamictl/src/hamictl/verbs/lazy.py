@@ -82,6 +82,7 @@ MAX_CHARACTERS = 500
 """Maximum length of the sentence: a value that was typed is repeated in it."""
 _OF_THE_LIBRARY = "Value error, "
 """Before what is wrong with a choice."""
+_TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _NO_VALUE = re.compile(r"Option '.*' requires an argument\.?")
 _ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
 
@@ -109,6 +110,8 @@ def _text(error: Any) -> str:
         return f"{_where(error) or 'an argument'} is missing"
     where = _where(error)
     message = str(error.message).removeprefix(_OF_THE_LIBRARY)
+    message = _TOO_MANY.sub(r"too many arguments: \1", message)
+    message = message.replace("Input should be", "must be")
     return f"{where}: {message}" if where else message
 
 
@@ -230,6 +233,9 @@ class LazyGroup(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run as Typer does; what was typed wrong is one sentence, not a box of several lines."""
+        args = list(sys.argv[1:] if args is None else args)
+        if args == ["--version"]:
+            args = ["version"]
         given = (args, prog_name, complete_var, False, windows_expand_args)
         if not standalone_mode:
             return super().main(*given, **extra)
@@ -258,6 +264,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve the verb as Typer does; the error for an unknown verb names the nearest ones."""
+        if len(args) == 2 and args[0] == OPTION_OF_ALL and args[1] in self.commands_by_name:
+            args = [args[1], "--help"]
         verb = args[0] if args else ""
         if new_name := self.renamed.get(verb):
             if not ctx.resilient_parsing:

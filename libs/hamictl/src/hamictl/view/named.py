@@ -27,6 +27,11 @@ _SHARES = ("core_ratio", "asked_core_ratio")
 """Shares of cores of slices; 0 is no share of its own, which may use all that is idle."""
 _HEADERS = {
     "sick_s": "UNHEALTHY-FOR",
+    "sick_card_count": "UNHEALTHY-CARDS",
+    "heard_at": "LAST-REPORT",
+    "ahead_count": "AHEAD",
+    "fitting_count": "FITTING",
+    "idle_ratio": "IDLE-SHARE",
     "node_group": "GROUP",
     "lasted_s": "DURATION",
     "state": "STATUS",
@@ -68,10 +73,12 @@ def _column(name: str, unknown: frozenset[str]) -> TableColumn:
 
 
 def header_of(name: str) -> str:
-    """`memory_bytes` is MEMORY, `reserved_at` is RESERVED: the cell has its unit."""
+    """`memory_bytes` is MEMORY, `card_count` is CARDS: the cell has its unit."""
     if name in _HEADERS:
         return _HEADERS[name]
-    for suffix in ("_bytes", "_ratio", "_at", "_count", "_name"):
+    if name.endswith("_count"):
+        return name.removesuffix("_count").upper().replace("_", "-") + "S"
+    for suffix in ("_bytes", "_ratio", "_at", "_name"):
         if name.endswith(suffix):
             return name.removesuffix(suffix).upper().replace("_", "-")
     return name.removesuffix("_s").upper().replace("_", "-")

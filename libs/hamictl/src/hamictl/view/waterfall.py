@@ -117,8 +117,10 @@ def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
 
 def length(microseconds: int) -> str:
     """A length of time as people write it: 310 µs, 4.2 ms, 1.9 s, 41 min 3 s, 2 h 5 min."""
-    if microseconds < 1000:
+    if 0 < microseconds < 1000:
         return f"{microseconds} µs"
+    if not microseconds:
+        return "0 s"
     if microseconds < 1_000_000:
         return f"{microseconds / 1000:.3g} ms"
     seconds = microseconds / 1_000_000

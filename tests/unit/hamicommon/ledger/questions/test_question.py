@@ -72,7 +72,7 @@ def test_a_value_is_read_as_people_write_it(
 def test_what_is_none_is_refused_with_what_would_be_right(
     kind: ParameterKind, given: object
 ) -> None:
-    with pytest.raises(InvalidRequest, match=rf"parameter x: .* is no {kind}; right is "):
+    with pytest.raises(InvalidRequest, match=r"parameter x is .*: use "):
         parameter(kind).value_of(given, NOW)
 
 
@@ -80,7 +80,7 @@ def test_a_default_a_choice_and_a_wanted_value() -> None:
     one_of = parameter(ParameterKind.TEXT, default="placed", choices=("placed", "refused"))
 
     assert one_of.value_of(None, NOW) == "placed"
-    with pytest.raises(InvalidRequest, match="right is placed or refused"):
+    with pytest.raises(InvalidRequest, match="use placed or refused"):
         one_of.value_of("error", NOW)
     with pytest.raises(InvalidRequest, match="parameter x is missing: what it is"):
         parameter(ParameterKind.TEXT, required=True).value_of("", NOW)

@@ -91,9 +91,7 @@ class Parameter:
             found = _READ[self.kind](given.strip(), now)
         if found is None or (self.choices and found not in self.choices):
             right = " or ".join(self.choices) or EXAMPLES[self.kind]
-            raise InvalidRequest(
-                f"parameter {self.name}: {str(given)[:60]!r} is no {self.kind}; right is {right}"
-            )
+            raise InvalidRequest(f"parameter {self.name} is {str(given)[:60]!r}: use {right}")
         return found
 
 
