@@ -103,6 +103,7 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert [(row["pod_name"], row["device_uuid"]) for row in used] == [
         ("shown", share["device_uuid"])
     ]
+    assert ask("usage", "card", f"{node}/{index}") == ask("usage", "card", share["device_uuid"])
     ask("usage", "--since", "1h")
     bill = json.loads(ask("showback", "--since", "1m", "-o", "json"))["items"]
     assert {row["kind"] for row in bill} >= {"held", "idle"}
@@ -110,6 +111,7 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert completed(system, "describe", "pod", "wai") == ["waiting", ":4"]
     ask("capacity", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
+    assert ask("delete", "default/waiting") == "pod/waiting deleted\n"
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ Limit = Annotated[
 
 
 def drift(
-    kind: Annotated[str, typer.Option("--class", help="only this class (default: all)")] = "",
+    kind: Annotated[
+        str, typer.Option("--class", help="only this class, such as grant-lost (default: all)")
+    ] = "",
     limit: Limit = 30,
     output: Answered = TABLE,
     exit_code: Annotated[
@@ -38,7 +40,8 @@ def drift(
     """List differences between ledger, pods and nodes, and whether they are repaired."""
     query = {"limit": str(limit), **({"class": kind} if kind else {})}
     rows = run(_rows("/v1/drift", **query))
-    _show("Drift", "differences", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
+    plural = f"differences of class {kind}" if kind else "differences"
+    _show("Drift", plural, ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
     if exit_code and not all(row["repaired"] for row in rows):
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 

@@ -89,7 +89,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl sql what-fits memory=8Gi cores=30%",
         "hamictl sql \"select * from allocations_at(now() - interval '1 hour')\" -o csv",
     ),
-    "drift": ("hamictl drift", "hamictl drift --class ungranted_pod", "hamictl drift -o json"),
+    "drift": ("hamictl drift", "hamictl drift --class pod-without-grant", "hamictl drift -o json"),
     "dead-letters": ("hamictl dead-letters", "hamictl dead-letters --retry 7"),
     "simulate": (
         "kubectl get nodes,pods -A -o json | hamictl simulate --cluster - -f pod.yaml",

@@ -32,6 +32,7 @@ _HEADERS = {
     "ahead_count": "AHEAD",
     "fitting_count": "FITTING",
     "idle_ratio": "IDLE-SHARE",
+    "slice_s": "SLICE-TIME",
     "node_group": "GROUP",
     "lasted_s": "DURATION",
     "state": "STATUS",
