@@ -27,7 +27,7 @@ WITH_DATA = (
     *("hami-overview/Cards/A", "hami-overview/What fits now/A", "hami-overview/Largest holders/A"),
     *("hami-nodes/Nodes/A", "hami-nodes/Granted share by card/A", "hami-workload/Memory/A"),
     *("hami-scheduling/Decisions/A", "hami-waiting/Waiting pods by age/A"),
-    *("hami-internals/Usage samples/A", "hami-internals/Spans/A"),
+    "hami-internals/Usage samples/A",
 )
 
 
