@@ -47,7 +47,7 @@ def test_pods_of_a_labelled_namespace_ask_by_claims_and_keep_their_annotations(
 
 
 def test_a_pod_goes_before_its_namespace(labelled: Guarded) -> None:
-    written = {FRONT_END.replace("/", "__"): "limits"}
+    written = {FRONT_END.name.replace("/", "__"): "limits"}
     assert annotations(labelled, "claims", **written) == {FRONT_END.name: "limits"}
 
 
