@@ -147,6 +147,34 @@ def system(running_node: NodeSystem) -> Iterator[NodeSystem]:
     running_node.check_invariants()
 
 
+@pytest.fixture(scope="session")
+def programs(other_runtime: Path | None) -> Path:
+    """Folder of the programs of a containerd that knows CDI."""
+    if other_runtime is None:
+        pytest.skip(f"{RUNTIME_VARIABLE} names no folder of a containerd 1.7 or newer")
+    if os.geteuid() != 0:
+        pytest.skip("containerd needs root")
+    return other_runtime
+
+
+@pytest.fixture
+def late(programs: Path, system: NodeSystem) -> Iterator[NodeSystem]:
+    """The system with an agent that found out by itself that it may bind late."""
+    del programs
+    system.agent.stop()
+    system.agent.start(
+        HAMI_NODE_AGENT_BINDING="auto",
+        HAMI_NODE_AGENT_CRI_SOCKET=str(system.node.socket),
+        HAMI_NODE_AGENT_CDI_DIR=str(system.folder.parent / "cdi"),
+    )
+    system.wait_until_offered()
+    yield system
+    system.delete_all()
+    system.agent.stop()
+    system.agent.start()
+    system.wait_until_offered()
+
+
 @pytest.fixture
 def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSystem]:
     """The system with an agent whose cards are DRA devices."""

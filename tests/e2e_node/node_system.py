@@ -41,6 +41,7 @@ class Agent:
             "HAMI_NODE_AGENT_STATE_DIR": str(folder / "agent"),
             "HAMI_NODE_AGENT_METRICS_BIND": f"{LOOPBACK}:{port}",
         }
+        self._settings: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,6 +51,7 @@ class Agent:
 
     def start(self, **settings: str) -> None:
         """Starts it, with more settings, and waits until the kubelet has its devices."""
+        self._settings = settings
         with (self.folder / "node-agent.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "hami-node-agent")],
@@ -80,6 +82,11 @@ class Agent:
         self._process.terminate()
         assert self._process.wait(timeout=60) == 0
         self._process = None
+
+    def restart(self) -> None:
+        """Stop the agent and start it with the settings that it had."""
+        self.stop()
+        self.start(**self._settings)
 
     def wait_until_killed(self) -> None:
         """Waits until a failpoint has ended it."""

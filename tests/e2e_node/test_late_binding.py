@@ -5,7 +5,6 @@ HAMI_CONTAINERD names the containerd that is tried; tests/real_node/README.md sh
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -20,7 +19,6 @@ from hamicommon.errors import Unavailable
 
 from tests import measured
 from tests.e2e.system import slice_of
-from tests.e2e_node.conftest import RUNTIME_VARIABLE
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
 from tests.processes import running
 from tests.real_node import containerd
@@ -33,16 +31,6 @@ BURST_TIMEOUT_S = 240.0
 ALL_GONE_S = 400.0
 SERVES_S = 30.0
 SEED = 510
-
-
-@pytest.fixture(scope="session")
-def programs(other_runtime: Path | None) -> Path:
-    """Folder of the programs of a containerd that knows CDI."""
-    if other_runtime is None:
-        pytest.skip(f"{RUNTIME_VARIABLE} names no folder of a containerd 1.7 or newer")
-    if os.geteuid() != 0:
-        pytest.skip("containerd needs root")
-    return other_runtime
 
 
 @pytest.fixture
@@ -76,24 +64,6 @@ async def test_what_a_real_runtime_reports_is_the_proof(
     elsewhere = way_of("v1.31.0", statement, cdi_dir="/nowhere")
     assert not elsewhere.late
     measured.note(f"binding auto, enable_cdi {str(enabled).lower()}: {way}")
-
-
-@pytest.fixture
-def late(programs: Path, system: NodeSystem) -> Iterator[NodeSystem]:
-    """The system with an agent that found out by itself that it may bind late."""
-    del programs
-    system.agent.stop()
-    system.agent.start(
-        HAMI_NODE_AGENT_BINDING="auto",
-        HAMI_NODE_AGENT_CRI_SOCKET=str(system.node.socket),
-        HAMI_NODE_AGENT_CDI_DIR=str(system.folder.parent / "cdi"),
-    )
-    system.wait_until_offered()
-    yield system
-    system.delete_all()
-    system.agent.stop()
-    system.agent.start()
-    system.wait_until_offered()
 
 
 def test_pods_of_different_sizes_in_one_burst_are_bound_late_and_each_has_its_own(
