@@ -32,7 +32,7 @@ TLS = {
 }
 ROTATED = {
     "Certificates": TLS,
-    "The certificates' authority": {"hami-ca", "hami-webhook-tls"},
+    "The certificates' authority": {"hami-ca"},
     "Passwords and the login key of the bus": {
         "hami-nats-scheduler",
         "hami-nats-metrics",
