@@ -323,7 +323,10 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
     made.store.rooms = [room]
     made.pods.bars["low-0"] = Unavailable("no answer within 10 s")
     await made.preemptor.keep_rooms()
+    await made.preemptor.keep_rooms()
     assert (made.store.noted, await made.room()) == ([], "reserved")
+    reasons = [each.reason for each in made.ledger.history(PodUid("low-0"))]
+    assert len([each for each in reasons if each.startswith("ended to make room")]) == 1
 
     made.pods.bars.clear()
     await made.preemptor.keep_rooms()
@@ -379,6 +382,11 @@ async def test_a_pod_that_was_not_refused_lately_is_tried_before_anybody_ends() 
     assert (made.plans.asked, await made.room()) == ([], "")
     annotations = (await made.pods.get("default", "high"))["metadata"]["annotations"]
     assert "hami.io/retry-at" in annotations
+    # It waits for what kube-scheduler counts, and holds nobody up who waits for cards.
+    assert made.preemptor._next() is None
+    made.preemptor.waiting.note_refusal(PodUid("high"), (NODE,))
+    await made.preemptor.plan_next()
+    assert await made.room() == "reserved"
 
 
 async def test_victims_of_kube_schedulers_preemption_are_waited_for() -> None:

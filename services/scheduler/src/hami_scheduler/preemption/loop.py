@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cachetools import TTLCache
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
@@ -59,6 +59,7 @@ MAX_ROOMS_PER_HOUR = 3
 WAKE_AGAIN_S = 2.0
 """A pod whose room is ready and that does not come to /filter is woken again."""
 MAX_CONDITION_ATTEMPTS = 5
+NOTED_S = 3600.0
 MAX_PLANNED = 10_000
 
 
@@ -91,11 +92,17 @@ class Preemptor:
     limits: PreemptionLimits
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _looked_at: TTLCache[PodUid, None] = field(init=False)
+    _asked_for: TTLCache[PodUid, None] = field(init=False)
+    """Pods that were woken, because it was not known which nodes they may go to."""
     _woken: TTLCache[PodUid, None] = field(init=False)
+    _noted: TTLCache[AllocationId, None] = field(init=False)
+    """Victims whose history has the reason already."""
 
     def __post_init__(self) -> None:
         self._looked_at = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
+        self._asked_for = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
         self._woken = TTLCache(MAX_PLANNED, WAKE_AGAIN_S)
+        self._noted = TTLCache(MAX_PLANNED, NOTED_S)
 
     # Rooms that are held
 
@@ -158,8 +165,10 @@ class Preemptor:
         try:
             pod = await self.pod_api.get(victim.namespace, victim.pod_name)
             if pod["metadata"]["uid"] == victim.pod_uid:
-                # Before it, as the grant may be over a moment later.
-                await self._note(victim, message)
+                if victim.allocation_id not in self._noted:
+                    # Before it, as the grant may be over a moment later.
+                    await self._note(victim, message)
+                    self._noted[victim.allocation_id] = None
                 await self.pod_api.evict(pod)
                 await self._show(victim, message)
         except NotFound:
@@ -262,6 +271,8 @@ class Preemptor:
             return False
         if _nominated(pod):
             return True  # kube-scheduler has ended pods for it
+        if waiting.uid in self._asked_for and not self.waiting.offered_to(waiting.uid):
+            return False  # kube-scheduler has not tried it since: it lacks something else
         age_s = (self.clock() - datetime.fromisoformat(waiting.created_at)).total_seconds()
         return age_s >= _delay_s(pod, self.limits.after_s)
 
@@ -275,6 +286,8 @@ class Preemptor:
             nominated = _nominated(pod)
             offered = nominated or self.waiting.offered_to(waiting.uid)
             if not offered:
+                self._asked_for[waiting.uid] = None
+                del self._looked_at[waiting.uid]
                 await self._wake(waiting)
                 return
             with self.instruments.preemption_plan_seconds.time():
@@ -294,11 +307,7 @@ class Preemptor:
         self.announcer.announce(reference, BLOCKED, clip(f"no pod ends for it: {problem}"))
 
     async def _wake(self, waiting: WaitingPod) -> None:
-        """Have kube-scheduler try the pod: its nodes are not known any more."""
-        self._looked_at.pop(waiting.uid, None)
-        if waiting.uid in self._woken:
-            return
-        self._woken[waiting.uid] = None
+        """Have kube-scheduler try the pod."""
         at = self.clock().isoformat(timespec="milliseconds")
         await self.pod_api.annotate(
             waiting.namespace, waiting.name, uid=waiting.uid, annotations={RETRY_AT: at}, labels={}
