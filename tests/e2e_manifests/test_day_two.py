@@ -50,6 +50,10 @@ _HERE = "tests/e2e_manifests/test_day_two.py"
 _SAME_AGAIN = (
     f"{_SCHEDULER}/extender/test_explaining.py::test_another_replica_counts_up_the_same_event"
 )
+_PLANS = (
+    "tests/e2e/test_preemption_preview.py"
+    "::test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run"
+)
 USED_ELSEWHERE = {
     # A reason why a pod waits, the same again, and again by another replica.
     ("hami-scheduler", "create", "events"): _SAME_AGAIN,
@@ -63,6 +67,15 @@ USED_ELSEWHERE = {
         f"{_SCHEDULER}/pods/test_mirrored_grants.py"
         "::test_an_annotation_that_somebody_changed_is_the_ledgers_again"
     ),
+    # A container that got another pod's devices.
+    ("hami-scheduler", "delete", "pods"): (
+        "tests/contract/policies/test_pods.py"
+        "::test_the_scheduler_ends_pods_that_are_bound_and_have_not_started_and_no_others"
+    ),
+    # Plans of what would have to end for a pod.
+    ("hami-scheduler", "list", "namespaces"): _PLANS,
+    ("hami-scheduler", "list", "poddisruptionbudgets"): _PLANS,
+    ("hami-scheduler", "list", "priorityclasses"): _PLANS,
     # Nodes of HAMi's own plugin.
     ("hami-scheduler", "get", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",
     ("hami-scheduler", "patch", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",
