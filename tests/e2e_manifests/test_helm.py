@@ -21,7 +21,8 @@ from tests.e2e_manifests.test_from_nothing import APPLICATIONS, runs, sql, statu
 HELM = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
 # One machine has each port once.
 SINGLE = tuple(f"{path}.replicas=1" for path in ("scheduler", "scheduler.admissionWebhook"))
-SERVICES = ("hami-scheduler", "hami-webhook", "hami-metrics")
+SERVICES = ("hami-scheduler", "hami-webhook")
+"""Deployments that read the device configuration, so that a change of it replaces their pods."""
 
 pytestmark = [
     pytest.mark.e2e,
