@@ -114,17 +114,17 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
             {},
             "whose grace period is longer than 600 s",
         ),
-        (None, {}, "that the scheduler's pod watch does not show"),
     ],
 )
-def test_pods_that_may_not_end_have_the_reason(
-    pod: Json | None, row: dict[str, Any], shield: str
-) -> None:
-    pods = {} if pod is None else {PodUid("web"): pod}
-
-    [found] = holders_of([slice_row("web", **row)], pods, [], (), now=NOW)
+def test_pods_that_may_not_end_have_the_reason(pod: Json, row: dict[str, Any], shield: str) -> None:
+    [found] = holders_of([slice_row("web", **row)], {PodUid("web"): pod}, [], (), now=NOW)
 
     assert found.shield == shield
+
+
+def test_cards_of_a_pod_that_is_gone_are_on_their_way_back() -> None:
+    [found] = holders_of([slice_row("web")], {}, [], (), now=NOW)
+    assert found.is_ending
 
 
 def test_pods_of_protected_namespaces_may_not_end() -> None:

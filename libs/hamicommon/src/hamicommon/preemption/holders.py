@@ -131,14 +131,14 @@ def _holder(
     name = f"{namespace}/{slices[0]['pod_name']}"
     held = holdings_of(name, node, slices)
     if pod is None:
-        shield = "that the scheduler's pod watch does not show"
+        # It is gone, and its node has not reported so.
         return Holder(
             uid=uid,
             pod=name,
             node=node,
             priority=0,
             held=held,
-            shield=shield,
+            is_ending=True,
             allocation_id=AllocationId(slices[0]["allocation_id"]),
         )
     owner = owner_of(pod)
