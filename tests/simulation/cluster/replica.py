@@ -143,6 +143,7 @@ class Replica:
             bus=bus,
             api=connection,
             limits=Silent(),
+            rooms=Silent(),
             ledger_stats=Silent(),
             access=None,
             calls=None,
