@@ -59,6 +59,7 @@ ELSEWHERE = {
     "capacity": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
     "simulate": "tests/unit/hamictl/commands/test_simulate.py",
+    "scale": "tests/unit/hamictl/commands/test_scale.py",
     "adopt": "tests/e2e/placement/test_adoption.py",
     "replay": "tests/unit/hamictl/replay/test_replay.py",
     "dump": "tests/integration/hamictl/test_replay_from_ledger.py",

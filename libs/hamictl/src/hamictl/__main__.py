@@ -41,6 +41,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
             "preempt:preempt",
             "Show which pods would have to end for a pod to fit; nothing ends.",
         ),
+        "scale": ("scale:app", "Show how many nodes the waiting pods need."),
         "lint": ("lint:lint", "Check pods and quotas against admission before creating them."),
         "simulate": (
             "simulate:simulate",

@@ -31,7 +31,7 @@ MEANINGS = {
     ExitCode.NOT_FOUND: "not found: the named pod, node, card or question does not exist",
     ExitCode.NOT_ALLOWED: "not allowed, or not logged in",
     ExitCode.UNREACHABLE: "a server is unavailable, or another server answers at its address",
-    ExitCode.ANSWER_IS_NO: "the answer is no: capacity, preempt, lint, doctor; "
+    ExitCode.ANSWER_IS_NO: "the answer is no: capacity, preempt, scale plan, lint, doctor; "
     "with --exit-code explain, drift",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
     ExitCode.READER_LEFT: "the reader of the output stopped early, as head does",

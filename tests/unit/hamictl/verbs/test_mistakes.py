@@ -21,15 +21,15 @@ ANY_TEXT = frozenset(
     {
         *("columns", "sort_by", "namespace", "selector", "text", "reason", "kind", "source"),
         *("model", "scheduler_name", "trusted_namespaces", "priority_namespaces", "node"),
-        *("external_node", "kubelet_flag", "nodes", "pods"),
+        *("external_node", "kubelet_flag", "nodes", "pods", "group_label"),
     }
 )
 """Parameters that take any text: what is not there is not found, or nothing."""
 NAMES_OF_FILES = frozenset(
-    {"file", "cluster", "device_config", "kubeconfig", "spans", "svg", "price_list"}
+    {"file", "cluster", "device_config", "kubeconfig", "spans", "svg", "price_list", "types"}
 )
 """A file that is not there is a sentence of its own, with status 1 (or 2 for a price list)."""
-IN_ORDER = dict.fromkeys(("replay", "simulate", "lint", "dump"), ExitCode.FAILED)
+IN_ORDER = dict.fromkeys(("replay", "simulate", "lint", "dump", "scale plan"), ExitCode.FAILED)
 """Verbs whose own sentences about values have status 1, as their tests have it."""
 ARGUMENTS = {
     "get": ["devices"],
@@ -42,6 +42,7 @@ ARGUMENTS = {
     "completion": ["bash"],
     "apply": ["-f", "/nowhere"],
     "replay": ["--nodes", "/nowhere", "--pods", "/nowhere"],
+    "scale plan": ["--cluster", "/nowhere"],
 }
 """Arguments that a verb needs beside the option under test."""
 

@@ -95,6 +95,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kubectl get nodes,pods -A -o json | hamictl simulate --cluster - -f pod.yaml",
         "hamictl simulate --cluster dump.json -f deployment.yaml --gpu-policy binpack",
     ),
+    "scale": (
+        "kubectl get nodes,pods -A -o json | hamictl scale plan --cluster -",
+        "hamictl scale plan --cluster dump.json -f deployment.yaml",
+        "hamictl scale plan --cluster dump.json --types types.yaml -o json",
+    ),
     "replay": (
         "hamictl replay --from ledger --since 30d --policy binpack,fragmentation",
         "hamictl replay --nodes nodes.csv --pods pods.csv --seeds 42-51 --picture curve.svg",

@@ -1,0 +1,301 @@
+"""The nodes that waiting pods need: each pod through the engine, on what exists or on a new node.
+
+Pods come in the order of their priority and age, and each takes what it gets. One that fits nowhere
+opens a node of the type with the least price per waiting pod that fits on it. A node's CPU, memory
+and labels (nodeSelector) are looked at besides its cards; quotas, affinity and taints are not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+from hamicommon.admission.filling import fill_in
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.explain.sentences import count_noun, listed, refusal_sentence, stock_of
+from hamicommon.k8s.types import Json
+from hamicommon.k8s.validation import check_pod, metadata_of
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.placement.engine import best_of, feasible
+from hamicommon.scaling.node_types import (
+    GROUP_LABELS,
+    Host,
+    NodeType,
+    TypeEntry,
+    free_host,
+    labels_of,
+    node_types,
+)
+from hamicommon.simulation.cluster import Cluster, read_cluster
+from hamicommon.simulation.planner import take
+from hamicommon.vendors.pod_request import DEFAULT_POLICY, pod_request
+from hamicommon.vendors.registry import Vendors
+
+PODS_NAMED = 5
+PODS_OF_A_NODE = 110
+"""The kubelet's default; so many of the pods that come next are tried on a node of each type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePlan:
+    """The nodes to open, and where each pod goes."""
+
+    opened: Mapping[NodeName, NodeType]
+    """New nodes (`TYPE/NUMBER`) in the order in which they were opened."""
+    placed: Mapping[str, NodeName]
+    """Pod (`NAMESPACE/NAME`) -> node, in the order of planning."""
+    refused: Mapping[str, Sequence[str]]
+    """Reason -> pods that no node and no type can take."""
+    problems: Sequence[str] = ()
+    """Objects that could not be read and are left out."""
+
+    def as_json(self) -> Json:
+        """Write the plan: nodes by type, pods on existing nodes, and the refused ones."""
+        kept = [
+            {"pod": pod, "node": node}
+            for pod, node in self.placed.items()
+            if node not in self.opened
+        ]
+        refused = [{"reason": why, "pods": list(pods)} for why, pods in self.refused.items()]
+        answer = {"nodes": list(self._by_type()), "placed": kept, "refused": refused}
+        return answer | {"problems": list(self.problems)}
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the plan for people."""
+        answer = self.as_json()
+        if not self.placed and not self.refused:
+            yield "No pod waits for a card."
+        if kept := answer["placed"]:
+            pods = _pods([each["pod"] for each in kept])
+            yield f"{pods} {'fits' if len(kept) == 1 else 'fit'} on the nodes that exist"
+        for each in answer["nodes"]:
+            yield f"{count_noun(each['count'], 'node')} of {each['type']} for {_pods(each['pods'])}"
+        for each in answer["refused"]:
+            verb = "fits" if len(each["pods"]) == 1 else "fit"
+            yield f"{_pods(each['pods'])} {verb} no type: {each['reason']}"
+
+    def _by_type(self) -> Iterator[Json]:
+        for kind in {each.name: each for each in self.opened.values()}.values():
+            nodes = {node for node, each in self.opened.items() if each.name == kind.name}
+            pods = [pod for pod, node in self.placed.items() if node in nodes]
+            price = kind.price * len(nodes)
+            yield {"type": kind.name, "count": len(nodes), "price": price, "pods": pods}
+
+
+def _pods(names: Sequence[str]) -> str:
+    return f"{count_noun(len(names), 'pod')} ({listed(names, PODS_NAMED)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """A pod that is to be placed."""
+
+    name: str
+    request: PodRequest
+    selector: Mapping[str, str]
+    shape: str
+    """Equal for pods that fit on the same nodes."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A node's part that is not its cards."""
+
+    labels: Mapping[str, str]
+    host: Host
+
+
+def is_waiting(pod: Json) -> bool:
+    """Return True for a pod of the API server that kube-scheduler would bind now if it fitted."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    ends = (pod.get("metadata") or {}).get("deletionTimestamp")
+    bound = spec.get("nodeName") or spec.get("schedulingGates") or ends
+    return not bound and status.get("phase", "Pending") == "Pending"
+
+
+def plan_nodes(
+    nodes: Sequence[Json],
+    pods: Sequence[Json],
+    new_pods: Sequence[Json],
+    entries: Iterable[TypeEntry],
+    vendors: Vendors,
+    *,
+    group_labels: Sequence[str] = GROUP_LABELS,
+    defaults: Policy = DEFAULT_POLICY,
+) -> ScalePlan:
+    """Plan the nodes for the pods of the cluster that wait, and for new ones.
+
+    Pods that ask for no card are left out, cordoned nodes take none.
+
+    Raises: InvalidRequest when an object has not the shape of a Node or Pod, or an entry is wrong.
+    """
+    asking = [*filter(is_waiting, pods), *new_pods]
+    cluster = read_cluster(nodes, pods, vendors, asking=asking)
+    names = [vendor.name for vendor in vendors]
+    types = node_types(nodes, pods, cluster, entries, labels=group_labels, vendors=names)
+    free = free_host(nodes, pods)
+    places = {
+        name: _Place(labels_of(node), free[name])
+        for name, node in zip(cluster.nodes, nodes, strict=True)
+        if not (node.get("spec") or {}).get("unschedulable")
+    }
+    refused: defaultdict[str, list[str]] = defaultdict(list)
+    wishes = list(_wishes(asking, vendors, defaults, refused))
+    live, opening = _Nodes(cluster, places), _Opening(types, vendors)
+    placed: dict[str, NodeName] = {}
+    for number, wish in enumerate(wishes):
+        node = live.place(wish)
+        if node is None and (kind := opening.choose(wish, wishes[number:])) is not None:
+            live.add(opening.name_next(kind), kind)
+            node = live.place(wish)
+        if node is None:
+            refused[opening.explain(wish)].append(wish.name)
+        else:
+            placed[wish.name] = node
+    return ScalePlan(
+        opened=opening.opened, placed=placed, refused=refused, problems=cluster.problems
+    )
+
+
+def _wishes(
+    pods: Iterable[Json], vendors: Vendors, defaults: Policy, refused: Mapping[str, list[str]]
+) -> Iterator[_Wish]:
+    """Yield the pods that want cards in the order of kube-scheduler's queue."""
+    for pod in sorted(pods, key=_turn):
+        metadata = metadata_of(pod)
+        name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
+        admitted = deepcopy(pod)
+        try:
+            check_pod(pod)
+            if not fill_in(admitted, vendors)[0]:
+                continue
+            request = pod_request(admitted, vendors, defaults)
+        except InvalidRequest as exc:
+            refused[str(exc)].append(name)
+            continue
+        selector = admitted["spec"].get("nodeSelector") or {}
+        parts = (request.containers, request.selections, request.policy, request.host, selector)
+        yield _Wish(name=name, request=request, selector=selector, shape=repr(parts))
+
+
+def _turn(pod: Json) -> tuple[int, str]:
+    # A pod that does not exist yet is the youngest.
+    created = metadata_of(pod).get("creationTimestamp")
+    priority = (pod.get("spec") or {}).get("priority") or 0
+    return -priority, str(created) if created else "~"
+
+
+class _Nodes:
+    """Nodes that pods are placed on, one after the other."""
+
+    def __init__(self, cluster: Cluster, places: Mapping[NodeName, _Place]) -> None:
+        self._cluster = cluster
+        self._places = dict(places)
+        self._names = list(places)
+        self._refused: dict[str, int] = {}
+        """Shape -> how many of the nodes refused it; they only get fuller."""
+
+    def add(self, name: NodeName, kind: NodeType) -> None:
+        """Add an empty node of the type, whose links between cards are not known."""
+        cards = [replace(card, uuid=GpuUuid(f"{name}/{card.uuid}")) for card in kind.cards]
+        states = [CardState(DeviceUsage(device=card), 1) for card in cards]
+        self._cluster.view.set_node(name, states)
+        self._places[name] = _Place(kind.labels, kind.host)
+        self._names.append(name)
+
+    def place(self, wish: _Wish) -> NodeName | None:
+        """Give the pod its cards; None if it fits on no node."""
+        offered = [
+            name
+            for name in self._names[self._refused.get(wish.shape, 0) :]
+            if not _obstacle_of(wish, self._places[name])
+        ]
+        view = self._cluster.view
+        rows, _ = view.rows_of(offered)
+        placement = best_of(wish.request, view, rows) if len(rows) else None
+        if placement is None:
+            self._refused[wish.shape] = len(self._names)
+            return None
+        take(self._cluster, placement.node, placement.containers)
+        place = self._places[placement.node]
+        place.host = place.host.minus(wish.request.host)
+        return placement.node
+
+
+class _Opening:
+    """Choice of the type of the next node."""
+
+    def __init__(self, types: Sequence[NodeType], vendors: Vendors) -> None:
+        self._types = {NodeName(kind.name): kind for kind in types}
+        self._vendors = vendors
+        self._samples = ClusterView(vendors.rules)
+        self._add_to(self._samples, types)
+        self.opened: dict[NodeName, NodeType] = {}
+
+    def choose(self, wish: _Wish, rest: Sequence[_Wish]) -> NodeType | None:
+        """Return the type with the least price per pod of `rest`, which begins with the pod."""
+        names = [name for name, kind in self._types.items() if not self._obstacle(wish, kind)]
+        fitting = feasible(wish.request, self._samples, names).placements if names else {}
+        kinds = [kind for name, kind in self._types.items() if name in fitting]
+        if len(kinds) < 2:
+            return kinds[0] if kinds else None
+        return min(kinds, key=lambda kind: (kind.price / self._count(kind, rest), kind.name))
+
+    def name_next(self, kind: NodeType) -> NodeName:
+        """Open a node of the type."""
+        name = NodeName(f"{kind.name}/{self._count_opened(kind) + 1}")
+        self.opened[name] = kind
+        return name
+
+    def explain(self, wish: _Wish) -> str:
+        """Return why no type can take the pod."""
+        if not self._types:
+            return "no node type is known; describe some in a file (--types)"
+        found = feasible(wish.request, self._samples)
+        if found.placements:
+            kinds = [self._types[name] for name in found.placements]
+            return "; ".join(f"{kind.name} {self._obstacle(wish, kind)}" for kind in kinds)
+        cards = [card for kind in self._types.values() for card in kind.cards]
+        tables = found.refusal.shortfalls.tables
+        return refusal_sentence(wish.request, tables, stock_of(cards), candidates=len(self._types))
+
+    @staticmethod
+    def _add_to(view: ClusterView, kinds: Iterable[NodeType]) -> _Nodes:
+        nodes = _Nodes(Cluster(view=view, nodes=()), {})
+        for kind in kinds:
+            nodes.add(NodeName(kind.name), kind)
+        return nodes
+
+    def _obstacle(self, wish: _Wish, kind: NodeType) -> str:
+        nodes = kind.existing + self._count_opened(kind)
+        if kind.max_nodes is not None and nodes >= kind.max_nodes:
+            return f"is at its max of {count_noun(kind.max_nodes, 'node')}"
+        return _obstacle_of(wish, _Place(kind.labels, kind.host))
+
+    def _count_opened(self, kind: NodeType) -> int:
+        return sum(each is kind for each in self.opened.values())
+
+    def _count(self, kind: NodeType, rest: Sequence[_Wish]) -> int:
+        """Count the pods that one node of the type takes."""
+        one = self._add_to(ClusterView(self._vendors.rules), [kind])
+        return sum(one.place(wish) is not None for wish in rest[:PODS_OF_A_NODE])
+
+
+def _obstacle_of(wish: _Wish, place: _Place) -> str:
+    """Return what but its cards keeps the pod off a node; empty if nothing does."""
+    if not wish.selector.items() <= place.labels.items():
+        wanted = ", ".join(f"{key}={value}" for key, value in wish.selector.items())
+        return f"does not have the labels of its nodeSelector ({wanted})"
+    host, asked = place.host, wish.request.host
+    left = host.minus(asked)
+    if left.cpu_milli < 0:
+        has, wants = host.cpu_milli / 1000, asked.cpu_milli / 1000
+        return f"has {has:g} CPU and the pod wants {wants:g}"
+    if left.memory_mib < 0:
+        return f"has {host.memory_mib} MiB of memory and the pod wants {asked.memory_mib}"
+    return ""
