@@ -19,6 +19,7 @@ from hamicommon.process.shutdown import end
 
 from tests.integration.scheduler.world import Replica, World
 from tests.leader_election import LeaderElection, Leadership
+from tests.unit.hamicommon.simulation.objects import node
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
@@ -147,6 +148,9 @@ async def test_the_lease_moves_and_the_other_replica_answers_with_what_the_ledge
             == "this replica is on standby: pod-a holds the Lease default/hami-scheduler"
         )
         assert await second.replica.bind(held, "n1") == refused["Error"]
+        template = {"pod": held, "nodes": {"items": [node("template", {})]}}
+        simulated = await second.replica.http.post("/filter-simulation", json=template)
+        assert simulated.json()["Nodes"]["items"] == template["nodes"]["items"]
         assert await world.rows(held) == []
         assert (await first.replica.filter(held, "n1"))["NodeNames"] == ["n1"]
         assert await first.replica.bind(held, "n1") == ""

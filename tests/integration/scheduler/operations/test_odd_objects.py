@@ -217,6 +217,25 @@ async def test_the_ledger_is_asked_without_taking_anything(world: World) -> None
     assert (await world.used(card))[0] == 0
 
 
+async def test_given_nodes_are_filtered_in_a_simulation_only(world: World) -> None:
+    replica, card = await world.replica_with_card()
+    pod, names = await world.pod("asked"), ("n1", "template")
+    body = {"pod": pod, "nodes": {"items": [node(names[0], {"devmem": 1}), node(names[1], {})]}}
+
+    simulated = (await replica.http.post("/filter-simulation", json=body)).json()
+    filtered = (await replica.http.post("/filter", json=body)).json()
+
+    assert [each["metadata"]["name"] for each in simulated["Nodes"]["items"]] == ["template"]
+    assert simulated["FailedNodes"] == {"n1": "1/1 CardInsufficientMemory"}
+    assert filtered["Nodes"] is None
+    assert filtered["Error"] == (
+        "expected names of nodes (nodeCacheCapable: true); /filter-simulation takes whole Node "
+        "objects"
+    )
+    assert await world.rows(pod) == []
+    assert await world.used(card) == (0, 0, 0)
+
+
 async def test_a_mistake_is_answered_with_what_is_wrong(world: World) -> None:
     replica = await world.replica()
 

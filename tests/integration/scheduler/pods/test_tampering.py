@@ -135,13 +135,6 @@ async def test_a_pod_that_asks_for_no_card_is_passed_as_ever(world: World) -> No
 
     assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
 
-    # An autoscaler asks for no node for one that is refused on any.
-    asking = await undoing_pod(world, {}, {"hostPID": True})
-    nodes = {"items": [{"metadata": {"name": "template"}}]}
-    answer = await replica.http.post("/filter", json={"pod": asking, "nodes": nodes})
-    assert answer.json()["FailedAndUnresolvableNodes"] == {"template": "PodRefused: hostPID"}
-    assert answer.json()["Nodes"] is None
-
 
 async def test_a_broken_inventory_hurts_nobody(world: World) -> None:
     replica, _ = await world.replica_with_card()

@@ -196,6 +196,10 @@ class Hosts:
         return {}
 
 
+async def _echo(body: bytes) -> bytes:
+    return body
+
+
 async def call(
     done: list[str],
     filtering: Filtering,
@@ -212,6 +216,7 @@ async def call(
         hosts=cast(HostScoring, Hosts()),
         binding=cast(Bind, None),
         preempting=cast(Any, None),
+        simulating=_echo,
         background=BackgroundQueue(),
     )
     app = ExtenderApp(verbs, activity=gate or Activity(lease), rest=cast(Any, None))
@@ -304,6 +309,15 @@ async def test_a_call_that_came_before_the_watch_saw_the_lease_waits_for_it() ->
     gate.begin()
 
     assert await calling == b"{}"
+
+
+async def test_a_replica_that_stands_by_simulates() -> None:
+    gate = Activity(SchedulerLease("ns/lease", "pod-b"))
+    long = b" " * (MAX_BODY_BYTES + 1)
+
+    answer = await call([], Filtering([]), gate=gate, path="/filter-simulation", parts=[long])
+
+    assert answer == long
 
 
 async def test_a_body_that_is_too_long_is_refused_as_soon_as_that_is_known() -> None:

@@ -1,4 +1,7 @@
-"""`/v1/simulate` and `/v1/preempt` in a process of their own, with a connection to the ledger."""
+"""`/v1/simulate`, `/v1/preempt` and `/filter-simulation` in a process of their own.
+
+The first two read the ledger by a connection of that process.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hamicommon import device_config
+from hamicommon.admission.tampering.findings import TamperingPolicy
+from hamicommon.admission.tampering.guard import Guard
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.database import open_database
@@ -20,6 +25,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
+from hami_scheduler.extender.filter_simulation import simulate_filter
 from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.ports.ledger import CardReader
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
@@ -54,6 +60,10 @@ class Simulations:
         """Search plans. Raises: InvalidRequest, Unavailable."""
         return await self._process.call(plan, question, self._settings, self._defaults)
 
+    async def filter(self, body: bytes) -> bytes:
+        """Answer /filter-simulation. Raises: InvalidRequest, Unavailable."""
+        return await self._process.call(filter_given, body, self._settings, self._defaults)
+
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
         await self._process.run()
@@ -83,6 +93,13 @@ def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) 
 def plan(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> Preview:
     """Search plans, in the other process. Raises: InvalidRequest, Unavailable."""
     return find_plans(question, live_view(settings), vendors_of(settings), defaults)
+
+
+def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:
+    """Answer /filter-simulation, in the other process. Raises: InvalidRequest."""
+    vendors = vendors_of(settings)
+    guard = Guard.of(vendors, TamperingPolicy.of(settings.admission))
+    return simulate_filter(body, vendors, guard, defaults).to_json()
 
 
 def live_view(settings: Settings) -> ClusterView:

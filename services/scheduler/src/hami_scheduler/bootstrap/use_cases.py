@@ -129,6 +129,7 @@ def build(
                 requests=core.requests,
                 may_add=settings.preemption_mode == "on",
             ).answer,
+            simulating=simulations.filter,
             background=connections.background,
         ),
         activity=activity,

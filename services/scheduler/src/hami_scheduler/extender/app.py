@@ -2,8 +2,8 @@
 
 kube-scheduler calls them once or more per pod and waits; the middleware of a web framework would
 cost as much as the SQL of a decision. All other paths continue to the application of
-`api/app.py`. A replica that stands by refuses. The status is always 200, with what went wrong
-inside the result, as kube-scheduler expects.
+`api/app.py`. A replica that stands by refuses, but for a simulation. The status is always 200, with
+what went wrong inside the result, as kube-scheduler expects.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 
 from hamicommon import telemetry
@@ -25,6 +26,7 @@ from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import (
     MAX_BODY_BYTES,
+    MAX_SIMULATION_BYTES,
     FilterResult,
     HostPriorities,
     NamesReader,
@@ -36,6 +38,8 @@ from hami_scheduler.extender.protocol import (
 
 logger = logging.getLogger(__name__)
 
+SIMULATION = "filter-simulation"
+"""Answered by a replica that stands by, too: it decides nothing."""
 INTERNAL = "internal error of hami-scheduler; its log has the details"
 
 Record = Callable[[], None]
@@ -54,12 +58,14 @@ class ExtenderVerbs:
         hosts: HostScoring,
         binding: Bind,
         preempting: Callable[[bytes], Awaitable[bytes]],
+        simulating: Callable[[bytes], Awaitable[bytes]],
         background: BackgroundQueue,
     ) -> None:
         self._filtering = filtering
         self._hosts = hosts
         self._binding = binding
         self._preempting = preempting
+        self._simulating = simulating
         self.background = background
         """Waits while calls are answered."""
         self._reader = NamesReader()
@@ -69,6 +75,7 @@ class ExtenderVerbs:
             "prioritize-without-cards": (self._score_hosts, _no_scores),
             "bind": (self._bind, bind_result),
             "preempt": (self._preempt, no_victims),
+            SIMULATION: (self._simulate, lambda text: FilterResult(error=text).to_json()),
         }
 
     def __contains__(self, verb: str) -> bool:
@@ -78,7 +85,8 @@ class ExtenderVerbs:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         answer, _ = self._verbs[verb]
         try:
-            with self.background.request():
+            # Nobody's decision waits for a simulation, so it holds up no writing either.
+            with nullcontext() if verb == SIMULATION else self.background.request():
                 answered, record = await answer(body)
         except HamiError as exc:
             return self.refuse(verb, exc), _nothing
@@ -115,6 +123,9 @@ class ExtenderVerbs:
 
     async def _preempt(self, body: bytes) -> tuple[bytes, Record]:
         return await self._preempting(body), _nothing
+
+    async def _simulate(self, body: bytes) -> tuple[bytes, Record]:
+        return await self._simulating(body), _nothing
 
 
 def _no_scores(_: str) -> bytes:
@@ -165,15 +176,25 @@ class ExtenderApp:
 
     async def _answer(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
         try:
-            asked = await _read(receive)
-            await self.activity.wait()
+            if verb == SIMULATION:
+                asked = await _read(
+                    receive, MAX_SIMULATION_BYTES, "ask about fewer nodes in one call"
+                )
+            else:
+                asked = await _read(
+                    receive,
+                    MAX_BODY_BYTES,
+                    "expected names of nodes here (nodeCacheCapable: true); ask /filter-simulation "
+                    "about whole Node objects",
+                )
+                await self.activity.wait()
         except HamiError as exc:
             return self.verbs.refuse(verb, exc), None
         return await self.verbs.answer(verb, asked)
 
 
-async def _read(receive: Receive) -> bytes:
-    """The whole body.
+async def _read(receive: Receive, max_bytes: int, advice: str) -> bytes:
+    """Read the whole body.
 
     Raises: InvalidRequest when it is too long, before the rest is read, or the caller has gone.
     """
@@ -185,11 +206,8 @@ async def _read(receive: Receive) -> bytes:
             raise InvalidRequest("the caller closed the connection before the body was complete")
         part = message.get("body", b"")
         length += len(part)
-        if length > MAX_BODY_BYTES:
-            raise InvalidRequest(
-                f"the body is longer than {MAX_BODY_BYTES} bytes: expected names of nodes here "
-                "(nodeCacheCapable: true); ask /v1/simulate about whole Node objects"
-            )
+        if length > max_bytes:
+            raise InvalidRequest(f"the body is longer than {max_bytes} bytes: {advice}")
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

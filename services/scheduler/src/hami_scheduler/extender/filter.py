@@ -29,7 +29,6 @@ from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
-from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
@@ -136,11 +135,12 @@ class Filter:
         trace.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
-        undoing = self.guard.at_filter(args.pod)
         if args.nodes is not None:
-            if undoing:
-                return _pod_refused(undoing, names_of(args.nodes))
-            return dry_run(request, args.nodes, self.requests.vendors)
+            raise InvalidRequest(
+                "expected names of nodes (nodeCacheCapable: true); /filter-simulation takes whole "
+                "Node objects"
+            )
+        undoing = self.guard.at_filter(args.pod)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
         names = args.node_names or ()
@@ -238,7 +238,7 @@ class Filter:
         self, found: Sequence[Finding], names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """Refuse a pod that undoes slices and has passed the webhook by."""
-        result = _pod_refused(found, names)
+        result = pod_refused(found, names)
         trace.refuse(result.refused or {}, None)
         trace.message = clip(refusal(found), MAX_ERROR_LENGTH)
         return result
@@ -296,5 +296,6 @@ def exemplar_of(span: SpanContext) -> dict[str, str] | None:
     return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
 
-def _pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
+def pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
+    """Return the answer for a pod that undoes slices."""
     return FilterResult(refused=dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}"))

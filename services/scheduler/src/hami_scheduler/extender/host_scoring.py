@@ -20,8 +20,7 @@ from hamicommon.placement.host_scores import host_scores
 from hamicommon.vendors.pod_request import PodRequests, host_request
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.extender.dry_run import names_of
-from hami_scheduler.extender.protocol import ExtenderArgs
+from hami_scheduler.extender.protocol import ExtenderArgs, names_of
 from hami_scheduler.metrics import SchedulerInstruments
 
 logger = logging.getLogger(__name__)

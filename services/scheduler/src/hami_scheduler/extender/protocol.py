@@ -18,6 +18,8 @@ from hamicommon.k8s.types import Json
 
 MAX_BODY_BYTES = 1024 * 1024
 """HAMi's limit, and what the bus forwards: a pod with the names of 5000 nodes, not the nodes."""
+MAX_SIMULATION_BYTES = 16 * 1024 * 1024
+"""A pod and some 1500 whole Node objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,9 @@ class ExtenderArgs:
 
     pod: Json
     node_names: tuple[NodeName, ...] | None
-    """None: the caller sent whole nodes (`nodeCacheCapable: false`, a dry run) or nothing."""
+    """None: the caller sent whole nodes (`nodeCacheCapable: false`) or nothing."""
     nodes: tuple[Json, ...] | None
+    """Nodes of /filter-simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,11 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
         node_names=None if names is None else cast("tuple[NodeName, ...]", tuple(names)),
         nodes=tuple(items or ()) if isinstance(node_list, dict) else None,
     )
+
+
+def names_of(nodes: Sequence[Json]) -> list[NodeName]:
+    """Return the names of Node objects, in their order."""
+    return [NodeName(node["metadata"]["name"]) for node in nodes]
 
 
 class NamesReader:
