@@ -280,6 +280,10 @@ class Bind:
             raise AnswerUnknown(f"the pod can't be read, so its grant is kept: {exc}") from exc
         if bound:
             self.transitions.mark_bound(allocation, actor=ACTOR)
+            row = await self.store.get(allocation.id)
+            if row is not None and row.state is AllocationState.ALLOCATED:
+                # Another binder was first, and no Allocate comes that would free this lock.
+                await self.transitions.free_lock(allocation)
         else:
             await self._end(allocation, reason)
         return bound
@@ -292,7 +296,10 @@ class Bind:
                 # The watch saw the pod go first; that it got no node is known here alone.
                 seen = replace(allocation, state=AllocationState.RELEASING)
                 verdict = Transition(target=AllocationState.RELEASED, reason=reason)
-                await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
+                ended = await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
+                if ended is None:
+                    # Another binder has the grant under its own token; this lock is not its.
+                    await self.transitions.free_lock(allocation)
         except HamiError as exc:
             # The deadline of `binding` ends it.
             logger.warning("Failed to record the failed binding", extra={"error": str(exc)})
