@@ -29,7 +29,6 @@ from hamicommon.ledger.model import (
     Entry,
     QuotaOf,
     QuotaUse,
-    Room,
     Rules,
     StateStep,
 )
@@ -62,7 +61,6 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         self._quota_of = quota_of
         self._rules = rules
         self._token = 0
-        self._rooms: dict[AllocationId, Room] = {}
         self._wanted: dict[AllocationId, tuple[CardDemand, ...]] = {}
 
     async def begin(self, draft: Draft) -> Change:
@@ -128,7 +126,6 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         )
         self._allocations[allocation.id] = allocation
         if entry.room is not None:
-            self._rooms[allocation.id] = entry.room
             self._wanted[allocation.id] = wanted
         if allocation.state in (AllocationState.BOUND, AllocationState.ALLOCATED):
             self._bound_at.setdefault(allocation.id, now)
@@ -137,17 +134,11 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         return Change(allocation=allocation, sequence=sequence, counters=counters, quotas=quotas)
 
     def _leaving(self, entry: Entry) -> dict[AllocationId, tuple[CardDemand, ...]]:
-        """Raises: Conflict when a victim has changed, or ends for another room."""
+        """Raises: Conflict when a victim has changed."""
         victims = {each.allocation_id for each in entry.room.victims} if entry.room else set()
-        taken = {
-            each.allocation_id
-            for identity, room in self._rooms.items()
-            if self._allocations[identity].state is AllocationState.RESERVED
-            for each in room.victims
-        }
         rows = [self._allocations.get(each) for each in victims]
-        if victims & taken or any(row is None or row.state not in _MAY_LEAVE for row in rows):
-            raise Conflict("a grant that the plan counts on has changed; plan again")
+        if any(row is None or row.state not in _MAY_LEAVE for row in rows):
+            raise Conflict("a pod that was to end for it has changed; it is planned again")
         return {row.id: demands(row.containers) for row in rows if row is not None}
 
     def _with_shared_claims(self, entry: Entry) -> Entry:

@@ -1,13 +1,24 @@
 """Rooms that are held until others are gone: what every AllocationStore promises (SAFE-7)."""
 
+from collections.abc import AsyncIterator
+
 import pytest
+from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
 from hamicommon.ledger.model import Entry, Room, RoomVictim
 
-from tests.contract.ledger.allocation_stores import MEMORY, Harness, S, card, container, draft
+from tests.contract.ledger.allocation_stores import (
+    MEMORY,
+    Harness,
+    S,
+    card,
+    container,
+    draft,
+    opened,
+)
 
 
 def room_of(pod: str, *containers: ContainerGrant, victims: list[Allocation]) -> Entry:
@@ -95,19 +106,30 @@ async def test_a_room_that_would_not_fit_without_its_victims_is_refused(
     assert await harness.used("0") == (2, 700, 60), why
 
 
-async def test_a_victim_that_is_over_or_ends_for_another_room_is_refused(
-    harness: Harness,
-) -> None:
+async def test_rooms_share_a_victim_as_far_as_its_slices_go(harness: Harness) -> None:
     await harness.add(card("0"))
     victim = await running(harness, "low", container(("0", 800, 50)))
     await harness.store.enter(room_of("high", container(("0", 500, 10)), victims=[victim]))
 
-    with pytest.raises(Conflict, match="has changed"):
-        await harness.store.enter(room_of("higher", container(("0", 400, 10)), victims=[victim]))
-    await harness.advance("high", S.RELEASED)
+    with pytest.raises(CapacityConflict):
+        await harness.store.enter(room_of("large", container(("0", 501, 10)), victims=[victim]))
+    await harness.store.enter(room_of("other", container(("0", 500, 10)), victims=[victim]))
+    with pytest.raises(CapacityConflict):
+        await taken(harness, "other")
     await harness.advance("low", S.RELEASED)
+    await taken(harness, "other")
+    await taken(harness, "high")
+
+    assert await harness.used("0") == (2, 1000, 20)
+
+
+async def test_a_victim_that_is_over_is_refused(harness: Harness) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", container(("0", 800, 50)))
+    await harness.advance("low", S.RELEASED)
+
     with pytest.raises(Conflict, match="has changed"):
-        await harness.store.enter(room_of("higher", container(("0", 400, 10)), victims=[victim]))
+        await harness.store.enter(room_of("high", container(("0", 400, 10)), victims=[victim]))
 
 
 async def test_a_room_obeys_the_quota(harness: Harness) -> None:
@@ -142,3 +164,35 @@ async def test_a_room_keeps_the_rules_that_its_pod_was_placed_by(harness: Harnes
         await taken(harness, "high")
     await harness.advance("stays", S.RELEASED)
     await taken(harness, "high")
+
+
+@pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.integration)])
+async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    """The store that counts evictions."""
+    async with opened(request) as harness:
+        yield harness
+
+
+async def test_a_pod_counts_once_for_the_limit_and_only_if_it_was_evicted(
+    postgres: Harness,
+) -> None:
+    assert postgres.database is not None
+    rooms = PostgresRooms(postgres.database)
+    await postgres.add(card("0"), card("1"))
+    victim = await running(postgres, "low", container(("0", 800, 50)))
+    leaves = await running(postgres, "leaves", container(("1", 800, 50)))
+    one = await postgres.store.enter(room_of("high", container(("0", 500, 10)), victims=[victim]))
+    two = await postgres.store.enter(room_of("other", container(("0", 500, 10)), victims=[victim]))
+    ending = RoomVictim(allocation_id=leaves.id, priority=10, is_ending=True)
+    await postgres.store.enter(
+        Entry(
+            draft=draft("third", container(("1", 500, 10))),
+            state=S.RESERVED,
+            room=Room(priority=1000, victims=(ending,)),
+        )
+    )
+
+    assert await rooms.lately(PodUid("high")) == (0, 1)
+    for room in (one, two):
+        await rooms.note_eviction(room.allocation.id, victim.id, problem="")
+    assert await rooms.lately(PodUid("high")) == (1, 1)

@@ -23,8 +23,6 @@ from hami_scheduler.ports.ledger import HeldRoom, Victim
 _LEAVING = f"""
 {SELECT_ALLOCATION}
  WHERE a.id = ANY($1::uuid[]) AND a.state IN ('bound', 'allocated', 'releasing')
-   AND NOT EXISTS (SELECT FROM preempted p JOIN allocations r ON r.id = p.room_id
-                    WHERE p.victim_id = a.id AND r.state = 'reserved')
  ORDER BY a.id FOR UPDATE OF a
 """
 _RULES = """
@@ -53,22 +51,21 @@ _NOTE = """
 UPDATE preempted SET problem = $3, evicted_at = CASE WHEN $3 = '' THEN now() END
  WHERE room_id = $1 AND victim_id = $2 AND evicted_at IS NULL
 """
+# A pod that was being deleted already has the moment of the plan.
 _LATELY = """
-SELECT (SELECT count(*) FROM preempted WHERE evicted_at > now() - interval '1 minute') AS evicted,
+SELECT (SELECT count(DISTINCT victim_id) FROM preempted
+         WHERE evicted_at > planned_at AND evicted_at > now() - interval '1 minute') AS evicted,
        (SELECT count(DISTINCT a.id) FROM allocations a JOIN preempted p ON p.room_id = a.id
          WHERE a.pod_uid = $1 AND a.reserved_at > now() - interval '1 hour') AS rooms
 """
 
 
 async def find_leaving(connection: Connection, room: Room) -> list[Allocation]:
-    """Lock the grants that end for the room.
-
-    Raises: Conflict when one is over, or ends for another room.
-    """
+    """Lock the grants that end for the room. Raises: Conflict when one is over."""
     ids = sorted(each.allocation_id for each in room.victims)
     rows = await connection.fetch(_LEAVING, ids) if ids else []
     if len(rows) != len(ids):
-        raise Conflict("a grant that the plan counts on has changed; plan again")
+        raise Conflict("a pod that was to end for it has changed; it is planned again")
     return [allocation_of(row) for row in rows]
 
 
