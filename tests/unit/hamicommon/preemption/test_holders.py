@@ -114,12 +114,17 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
             {},
             "whose grace period is longer than 600 s",
         ),
+        (
+            a_pod("web", deletionTimestamp="2026-11-30T11:59:00Z"),
+            {},
+            "that have not ended within their grace period",
+        ),
     ],
 )
 def test_pods_that_may_not_end_have_the_reason(pod: Json, row: dict[str, Any], shield: str) -> None:
     [found] = holders_of([slice_row("web", **row)], {PodUid("web"): pod}, [], (), now=NOW)
 
-    assert found.shield == shield
+    assert (found.shield, found.is_ending) == (shield, False)
 
 
 def test_cards_of_a_pod_that_is_gone_are_on_their_way_back() -> None:

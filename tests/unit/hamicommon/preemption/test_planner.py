@@ -181,6 +181,17 @@ def test_a_pod_that_is_ending_is_room_on_its_way() -> None:
     assert [one.pod for one in plan.ending] == ["ns/leaving"]
 
 
+def test_a_plan_waits_for_no_pod_that_is_ending_on_another_card() -> None:
+    holders = [holder("here", {"a": 8000}), holder("stuck", {"b": 1000}, is_ending=True)]
+
+    [plan] = search(pod(cards(memory_mib=8000)), holders, {"n": ["b", "a"]}).plans[:1]
+    assert [one.pod for one in plan.ending] == ["ns/stuck"]
+
+    stays = holder("stays", {"b": 7000}, priority=URGENT)
+    [plan] = search(WANTED, [*holders, stays], {"n": ["b", "a"]}).plans
+    assert ([one.pod for one in plan.victims], plan.ending) == (["ns/here"], ())
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

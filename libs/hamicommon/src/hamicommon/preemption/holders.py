@@ -30,6 +30,8 @@ SYSTEM_PRIORITY = 2_000_000_000
 """Kubernetes' SystemCriticalPriority."""
 MAX_GRACE_S = 600
 """Cards of a pod that takes longer to end are no room for a pod that waits."""
+MAX_OVERDUE_S = 30.0
+"""A pod that is there so long after its grace period has a finalizer, or its node is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +115,21 @@ def holders_of(
         age_s = (
             float("inf") if holder.started_at is None else (now - holder.started_at).total_seconds()
         )
+        if holder.is_ending and _is_overdue(pods.get(holder.uid), now):
+            shield = "that have not ended within their grace period"
+            holder = replace(holder, is_ending=False, shield=shield)
         if age_s < min_runtime_s and not (holder.shield or holder.is_room):
             holder = replace(holder, shield=f"that are younger than {min_runtime_s:g} s")
         found.append(holder)
     return found
+
+
+def _is_overdue(pod: JsonMapping | None, now: datetime) -> bool:
+    """Return whether a pod that is being deleted should have ended by now."""
+    if pod is None:
+        return False
+    grace_ends_at = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
+    return (now - grace_ends_at).total_seconds() > MAX_OVERDUE_S
 
 
 def _holder(

@@ -457,6 +457,7 @@ class _Search:
         with self.without(victims):
             placement = self._decide([node]).placement
         assert placement is not None
+        cards = {each.uuid for each in placement.footprints()}
         lost = sum(map(self._lost, victims))
         cost = (
             max((one.priority for one in victims), default=0),
@@ -468,7 +469,11 @@ class _Search:
         return Plan(
             placement=placement,
             victims=tuple(order),
-            ending=tuple(self.ending.get(node, ())),
+            ending=tuple(
+                one
+                for one in self.ending.get(node, ())
+                if any(each.uuid in cards for each in one.held)
+            ),
             cost=tuple(map(float, cost)),
         )
 
