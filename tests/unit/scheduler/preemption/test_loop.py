@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -389,8 +390,17 @@ async def test_a_pod_that_was_not_refused_lately_is_tried_before_anybody_ends() 
     assert await made.room() == "reserved"
 
 
-async def test_victims_of_kube_schedulers_preemption_are_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("rooms", "asked"),
+    [(0, {NODE}), (1, {NODE, NodeName("m")})],
+    ids=["kube-scheduler has ended pods there", "an earlier room has left it behind"],
+)
+async def test_a_nomination_binds_the_pod_to_its_node_if_it_is_kube_schedulers(
+    rooms: int, asked: set[NodeName]
+) -> None:
     made = await world(victims=0)
+    made.store.recently = (0, rooms)
+    made.preemptor.waiting.note_refusal(PodUid("high"), (NODE, NodeName("m")))
     high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
     made.preemptor.pods = {
         PodUid("high"): made.pods.put(high),
@@ -399,4 +409,26 @@ async def test_victims_of_kube_schedulers_preemption_are_waited_for() -> None:
 
     await made.preemptor.plan_next()
 
-    assert made.plans.asked == [frozenset({NODE})]
+    assert made.plans.asked == [asked]
+
+
+async def test_a_room_that_is_written_while_rooms_are_read_is_kept() -> None:
+    made = await world()
+    is_reading, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def held() -> list[HeldRoom]:
+        is_reading.set()
+        await may_answer.wait()
+        return []
+
+    made.store.held = held  # type: ignore[method-assign]  # a slow answer of before the plan
+    async with asyncio.TaskGroup() as group:
+        group.create_task(made.preemptor.keep_rooms())
+        await is_reading.wait()
+        planning = group.create_task(made.preemptor.plan_next())
+        while not made.pods.tried:
+            await asyncio.sleep(0)
+        may_answer.set()
+        await planning
+
+    assert made.preemptor.rooms.of(PodUid("high")) is not None

@@ -9,6 +9,7 @@ names the node (`FilterResult.awaited`) and the victims' condition has its reaso
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,11 +93,14 @@ class Preemptor:
     limits: PreemptionLimits
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _looked_at: TTLCache[PodUid, None] = field(init=False)
-    _asked_for: TTLCache[PodUid, None] = field(init=False)
-    """Pods that were woken, because it was not known which nodes they may go to."""
+    _asked_for: TTLCache[PodUid, frozenset[NodeName]] = field(init=False)
+    """Pods that were woken, because it was not known which nodes they may go to, and their
+    nomination then."""
     _woken: TTLCache[PodUid, None] = field(init=False)
     _noted: TTLCache[AllocationId, None] = field(init=False)
     """Victims whose history has the reason already."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """Held while rooms are read, and while one is written: a read that is older drops none."""
 
     def __post_init__(self) -> None:
         self._looked_at = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
@@ -108,7 +112,8 @@ class Preemptor:
 
     async def keep_rooms(self) -> None:
         """Go on with the rooms that are held. Raises: Unavailable."""
-        self.rooms.replace(await self.store.held())
+        async with self._lock:
+            self.rooms.replace(await self.store.held())
         self.instruments.rooms_held.set(len(self.rooms))
         for room in self.rooms:
             with self.instruments.bulkhead.item("preemption", room.pod_uid):
@@ -269,10 +274,11 @@ class Preemptor:
         pod = self.pods.get(waiting.uid)
         if pod is None or (pod.get("spec") or {}).get("preemptionPolicy") == "Never":
             return False
+        is_asked = self._asked_for.get(waiting.uid) == _nominated(pod)
+        if is_asked and not self.waiting.offered_to(waiting.uid):
+            return False  # kube-scheduler has not tried it since: it lacks something else
         if _nominated(pod):
             return True  # kube-scheduler has ended pods for it
-        if waiting.uid in self._asked_for and not self.waiting.offered_to(waiting.uid):
-            return False  # kube-scheduler has not tried it since: it lacks something else
         age_s = (self.clock() - datetime.fromisoformat(waiting.created_at)).total_seconds()
         return age_s >= _delay_s(pod, self.limits.after_s)
 
@@ -283,10 +289,12 @@ class Preemptor:
             pod = await self.pod_api.get(waiting.namespace, waiting.name)
             if pod["metadata"]["uid"] != waiting.uid or (pod.get("spec") or {}).get("nodeName"):
                 return
-            nominated = _nominated(pod)
+            evicted, rooms = await self.store.lately(waiting.uid)
+            # A room that is over leaves its nomination behind.
+            nominated = frozenset[NodeName]() if rooms else _nominated(pod)
             offered = nominated or self.waiting.offered_to(waiting.uid)
             if not offered:
-                self._asked_for[waiting.uid] = None
+                self._asked_for[waiting.uid] = _nominated(pod)
                 del self._looked_at[waiting.uid]
                 await self._wake(waiting)
                 return
@@ -298,7 +306,7 @@ class Preemptor:
                 return
             problem = found.problem
             for plan in found.plans:
-                problem = await self._begin(waiting, pod, plan)
+                problem = await self._begin(waiting, pod, plan, evicted=evicted, rooms=rooms)
                 if not problem:
                     return
         except HamiError as exc:
@@ -313,10 +321,21 @@ class Preemptor:
             waiting.namespace, waiting.name, uid=waiting.uid, annotations={RETRY_AT: at}, labels={}
         )
 
-    async def _begin(self, waiting: WaitingPod, pod: Json, plan: Plan) -> str:
-        """Write the plan with its room, and begin; return why it can't be. Raises: HamiError."""
+    async def _begin(
+        self, waiting: WaitingPod, pod: Json, plan: Plan, *, evicted: int, rooms: int
+    ) -> str:
+        """Write the plan with its room, and begin; return why it can't be.
+
+        Args:
+            waiting: the pod that gets room.
+            pod: the pod as the API server has it.
+            plan: who ends for it.
+            evicted: pods that ended within the last minute.
+            rooms: rooms that the pod had within the last hour.
+
+        Raises: HamiError.
+        """
         victims = [each for each in plan.victims if not each.is_room]
-        evicted, rooms = await self.store.lately(waiting.uid)
         if rooms >= MAX_ROOMS_PER_HOUR:
             return f"it had {rooms} rooms within the last hour"
         if len(victims) > self.limits.max_victims:
@@ -347,27 +366,28 @@ class Preemptor:
             ),
         )
         pod_name = f"{waiting.namespace}/{waiting.name}"
-        # In this order one after the other: nobody gets between a room that ends and the new one.
-        ended = [
-            self.writer.submit(
-                StateStep(
-                    allocation_id=each.allocation_id,
-                    sources=frozenset({AllocationState.RESERVED}),
-                    target=AllocationState.RELEASED,
-                    reason=f"its room went to {pod_name}, priority {waiting.priority}",
-                    actor=ACTOR,
+        async with self._lock:
+            # One after the other: nobody gets between a room that ends and the new one.
+            ended = [
+                self.writer.submit(
+                    StateStep(
+                        allocation_id=each.allocation_id,
+                        sources=frozenset({AllocationState.RESERVED}),
+                        target=AllocationState.RELEASED,
+                        reason=f"its room went to {pod_name}, priority {waiting.priority}",
+                        actor=ACTOR,
+                    )
                 )
+                for each in plan.victims
+                if each.is_room and each.allocation_id is not None
+            ]
+            evidence = {"core_totals": dict(draft.core_totals)}
+            change = await self.writer.enter(
+                Entry(draft=draft, state=AllocationState.RESERVED, room=room, evidence=evidence)
             )
-            for each in plan.victims
-            if each.is_room and each.allocation_id is not None
-        ]
-        evidence = {"core_totals": dict(draft.core_totals)}
-        change = await self.writer.enter(
-            Entry(draft=draft, state=AllocationState.RESERVED, room=room, evidence=evidence)
-        )
-        for step in ended:
-            await step
-        self._on_planned(waiting, change.allocation, victims, plan.ending)
+            for step in ended:
+                await step
+            self._on_planned(waiting, change.allocation, victims, plan.ending)
         return ""
 
     def _draft(self, waiting: WaitingPod, pod: Json, plan: Plan, *, lease_s: float) -> Draft:
