@@ -102,11 +102,19 @@ def test_numa_bind_orders_the_cards_of_every_vendor() -> None:
     assert not pod_policy({"nvidia.com/numa-bind": "yes"}).numa_first
 
 
-def test_wrong_weights_are_no_matter_for_a_pod_without_a_card() -> None:
-    weights = {"hami.io/device-scoring-weights": "slot=0"}
-    assert not pod_request(pod(container("a"), **weights), VENDORS).wants_devices
-    with pytest.raises(InvalidRequest, match="device-scoring-weights"):
-        pod_request(pod(container("a", 1), **weights), VENDORS)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hami.io/device-scoring-weights", "slot=0"),
+        ("hami.io/preemption-delay-seconds", "soon"),
+        ("hami.io/preemption-delay-seconds", "-1"),
+    ],
+)
+def test_a_wrong_annotation_is_no_matter_for_a_pod_without_a_card(name: str, text: str) -> None:
+    wrong = {name: text}
+    assert not pod_request(pod(container("a"), **wrong), VENDORS).wants_devices
+    with pytest.raises(InvalidRequest, match=f"{name} is '{text}'"):
+        pod_request(pod(container("a", 1), **wrong), VENDORS)
 
 
 @pytest.mark.parametrize(

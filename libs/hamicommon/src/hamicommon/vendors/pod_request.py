@@ -24,6 +24,7 @@ from hamicommon.k8s.pod_annotations import (
     GPU_POLICY,
     NODE_POLICY,
     NVIDIA_NUMA_BIND,
+    PREEMPTION_DELAY,
     SCORING_WEIGHTS,
 )
 from hamicommon.k8s.pod_object import containers_of
@@ -68,6 +69,8 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
     wanted = {request.vendor for container in containers for request in container.requests}
     # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
     policy = pod_policy(written, defaults) if wanted else defaults
+    if wanted:
+        PREEMPTION_DELAY.read(written)
     return PodRequest(
         uid=PodUid(str(metadata.get("uid", ""))),
         namespace=str(metadata.get("namespace") or "default"),
