@@ -181,6 +181,16 @@ def test_a_pod_that_is_ending_is_room_on_its_way() -> None:
     assert [one.pod for one in plan.ending] == ["ns/leaving"]
 
 
+def test_a_pods_own_room_is_no_obstacle() -> None:
+    room = holder(WANTED.uid, {"a": 4000}, priority=URGENT, is_room=True)
+    leaving = holder("leaving", {"a": 4000}, is_ending=True)
+    other = holder("other", {"a": 4000}, priority=URGENT, is_room=True)
+
+    [plan] = search(WANTED, [room, leaving, other]).plans
+    assert (plan.victims, [one.pod for one in plan.ending]) == ((), ["ns/leaving"])
+    assert search(WANTED, [room, other]).fits_now
+
+
 def test_a_plan_waits_for_no_pod_that_is_ending_on_another_card() -> None:
     holders = [holder("here", {"a": 8000}), holder("stuck", {"b": 1000}, is_ending=True)]
 
@@ -214,7 +224,7 @@ def test_a_pod_that_would_never_fit_ends_nobody() -> None:
     found = search(pod(cards(memory_mib=9000)), [holder("one", {"a": 8000})])
 
     assert found.plans == ()
-    assert found.problem == "it would not fit if all 1 pods ended that may end for it"
+    assert found.problem == "it would not fit even if the only pod that may end for it were gone"
 
 
 def test_a_plan_ends_no_more_pods_of_a_budget_than_it_allows() -> None:

@@ -69,8 +69,7 @@ def summary_of(found: Preview, view: ClusterView) -> str:
     plan = found.plans[0]
     where = f"would go to {plan.placement.node}, {_cards(plan, view)}"
     if not plan.victims:
-        pods = _pods(len(plan.ending))
-        return f"{where}, when {pods} that end already are gone"
+        return f"{where}, after the deletion of {_pods(len(plan.ending))}, which has begun"
     return f"{where}, if {_pods(len(plan.victims))} ended"
 
 

@@ -177,8 +177,6 @@ def preview(
 
     Raises: InvalidRequest when the pod asks for no card.
     """
-    if decide(request, view, candidates=candidates).placement is not None:
-        return Preview(fits_now=True)
     nodes = frozenset(view.nodes if candidates is None else candidates)
     left_out: Counter[str] = Counter()
     by_node: defaultdict[NodeName, list[Holder]] = defaultdict(list)
@@ -203,8 +201,12 @@ def preview(
         clock=clock,
         ends_at=clock() + budget_s,
     )
-    with search.without(each for some in ending.values() for each in some):
-        return search.answer(candidates, left_out)
+    with search.without(each for each in holders if each.uid == request.uid):
+        # Its own room is no obstacle.
+        if decide(request, view, candidates=candidates).placement is not None:
+            return Preview(fits_now=True)
+        with search.without(each for some in ending.values() for each in some):
+            return search.answer(candidates, left_out)
 
 
 def _reason_to_leave_out(holder: Holder, priority: int, budgets: Mapping[str, int]) -> str:
@@ -295,7 +297,8 @@ class _Search:
             return "the search took too long and found no plan"
         if is_possible:
             return "PodDisruptionBudgets allow too few evictions on every node"
-        return f"it would not fit if all {pods} pods ended that may end for it"
+        some = "the only pod" if pods == 1 else f"all {pods} pods"
+        return f"it would not fit even if {some} that may end for it were gone"
 
     def _decide(self, candidates: Collection[NodeName] | None) -> Decision:
         return decide(self.request, self.view, candidates=candidates)
