@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hamictl.view.cluster_state import ClusterSummary, cards_by_node, node_rows, pod_rows
 from hamictl.view.lists import nodes
 
@@ -26,15 +27,22 @@ def test_a_waiting_pod_shows_the_schedulers_reason() -> None:
     assert [row["detail"] for row in pod_rows(state)] == ["0/3 nodes are available"]
 
 
-def test_a_placed_pod_shows_its_slices_and_their_cards() -> None:
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("allocated", "c: 4 GiB, 30 % cores of card 2"),
+        ("reserved", "room on n: c: 4 GiB, 30 % cores of card 2"),
+    ],
+)
+def test_a_pod_shows_its_slices_or_its_room_and_their_cards(state: str, text: str) -> None:
     share = {"container": "c", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 30}
-    state = ClusterSummary(
+    summary = ClusterSummary(
         pods=[a_pod("p", phase="Running")],
         devices=[{"uuid": "GPU-1", "index": 2}],
-        allocations=[{"pod_uid": "u-p", "devices": [share]}],
+        allocations=[{"pod_uid": "u-p", "state": state, "node": "n", "devices": [share]}],
     )
 
-    assert [row["detail"] for row in pod_rows(state)] == ["c: 4 GiB, 30 % cores of card 2"]
+    assert [row["detail"] for row in pod_rows(summary)] == [text]
 
 
 def test_a_crashing_container_shows_before_the_phase() -> None:

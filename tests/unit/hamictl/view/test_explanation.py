@@ -92,6 +92,8 @@ def test_a_placed_pod_shows_its_slices_and_the_nodes_that_it_was_chosen_from() -
     assert "Holds on node-0 (allocated):\n  c: 4 GiB, 30 % cores of GPU-1" in shown
     assert "chosen   usage 1.50 of 30" in shown
     assert "fits     usage 0.00 of 30" in shown
+    held = screen(an_answer(nodes=[], attempts=[{**attempt, "state": "reserved"}]))
+    assert "Room on node-0, its own once others have ended:\n  c: 4 GiB" in held
 
 
 def test_what_is_kept_for_whole_nodes_is_shown_apart_from_what_is_stranded() -> None:

@@ -6,7 +6,16 @@ import io
 from typing import Any
 
 import pytest
-from hamictl.view.lists import amount, card_cores, claims_of, memory, model, slice_lines, table
+from hamictl.view.lists import (
+    amount,
+    card_cores,
+    claims_of,
+    devices,
+    memory,
+    model,
+    slice_lines,
+    table,
+)
 from rich.console import Console
 
 
@@ -44,6 +53,12 @@ def test_a_model_names_its_vendor(card: dict[str, Any], text: str) -> None:
 def test_memory_that_is_not_counted_is_a_dash() -> None:
     assert amount(memory(0), memory(0)) == "-"
     assert amount(memory(512), memory(2048)) == "512 MiB of 2 GiB"
+
+
+def test_a_room_is_named_beside_what_is_granted() -> None:
+    card = {"used_memory_mib": 3072, "memory_mib": 2048, "room_memory_mib": 1024}
+    shown = next(each for each in devices([], None).columns if each.header == "MEMORY")
+    assert shown.show(card) == "2 GiB of 2 GiB, room for 1 GiB"
 
 
 def test_a_cell_of_a_hostile_sender_is_shown_and_not_obeyed() -> None:

@@ -19,6 +19,8 @@ from hami_metrics.pages.cluster import (
     refreshed,
     with_known_cards,
 )
+from hami_metrics.pages.grid import GridStyle, grid_line
+from hami_metrics.pages.identity import PageViewer
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
 
@@ -41,6 +43,15 @@ def test_a_card_counts_as_the_worst_that_holds(
     changes: dict[str, Any], silent: bool, expected: str
 ) -> None:
     assert condition(a_card(**changes), silent=silent) == expected
+
+
+def test_a_room_is_no_part_of_what_is_granted() -> None:
+    waits = replace(a_holder("ua", memory_mib=40960), state="reserved")
+    card = a_card(0, "n1", waits, a_holder("train", memory_mib=61440))
+    style = GridStyle(viewer=PageViewer(namespaces=None), named=True)
+
+    assert card.room_mib == 40960
+    assert "60 of 80 GiB" in grid_line(a_node("n1", card), style, silent=False)
 
 
 def test_what_nobody_measured_is_unknown_and_no_zero() -> None:

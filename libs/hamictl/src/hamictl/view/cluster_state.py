@@ -172,11 +172,13 @@ def why_waiting(pod: JsonMapping) -> str:
 
 def _detail(pod: JsonMapping, allocation: JsonMapping | None, cards: Mapping[str, int]) -> str:
     if allocation is not None and allocation["devices"]:
-        return "; ".join(
+        slices = "; ".join(
             f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
             f" of card {cards.get(share['device_uuid'], '?')}"
             for share in allocation["devices"]
         )
+        is_room = allocation["state"] == "reserved"
+        return f"room on {allocation['node']}: {slices}" if is_room else slices
     return why_waiting(pod)
 
 

@@ -32,7 +32,10 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     for allocation in held:
         limits = allocation.get("limit_state")
         checked = "" if limits is None else f", limits {limits}"
-        yield f"\nHolds on {allocation['node']} ({allocation['state']}{checked}):"
+        if allocation["state"] == "reserved":
+            yield f"\nRoom on {allocation['node']}, its own once others have ended:"
+        else:
+            yield f"\nHolds on {allocation['node']} ({allocation['state']}{checked}):"
         yield from (f"  {line}" for line in slice_lines(allocation))
     if answer["asked"]:
         yield f"\nAsked for: {'; '.join(answer['asked'])} (policy: {answer['policy']})"

@@ -64,6 +64,14 @@ def amount(used: str, capacity: str) -> str:
     return "-" if capacity == memory(0) else f"{used} of {capacity}"
 
 
+def _card_memory(row: Row) -> str:
+    """Granted memory, and rooms beside it: those are held until others have ended."""
+    # A scheduler of before rooms has none.
+    room_mib = row.get("room_memory_mib") or 0
+    held = amount(memory(row["used_memory_mib"] - room_mib), memory(row["memory_mib"]))
+    return f"{held}, room for {memory(room_mib)}" if room_mib else held
+
+
 CORE_UNITS = {"AMD": "CUs", "AWSNeuron": "NeuronCores", "Mthreads": "16ths"}
 """Amounts of vendors that count cores, not percent; an Ascend chip that registers AI cores too."""
 
@@ -152,11 +160,7 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
             plain_column("NODE", "node"),
             plain_column("CARD", "index"),
             TableColumn("MODEL", model, "type"),
-            TableColumn(
-                "MEMORY",
-                lambda r: amount(memory(r["used_memory_mib"]), memory(r["memory_mib"])),
-                "used_memory_mib",
-            ),
+            TableColumn("MEMORY", _card_memory, "used_memory_mib"),
             TableColumn("CORES", card_cores, "used_core_percent"),
             TableColumn("SLOTS", lambda r: f"{r['used_slots']} of {r['slots']}", "used_slots"),
             TableColumn("STATUS", health),

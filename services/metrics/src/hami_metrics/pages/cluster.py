@@ -82,6 +82,11 @@ class PageCard:
         return max(0, self.memory_mib - self.used_memory_mib)
 
     @property
+    def room_mib(self) -> int:
+        """Memory of `used_memory_mib` that is held for pods that wait until others end."""
+        return sum(one.memory_mib for one in self.holders if one.state == "reserved")
+
+    @property
     def granted_percent(self) -> int:
         """Granted share of its memory, in whole numbers."""
         return min(100, round(100 * self.used_memory_mib / max(1, self.memory_mib)))

@@ -91,7 +91,7 @@ def _cell(card: PageCard, style: GridStyle, href: str, silent: bool) -> str:
 def _label(card: PageCard, now: CardCondition, style: GridStyle) -> str:
     label = (
         f"{card.node} card {card.index}: {now}, "
-        f"{bare_gib(card.used_memory_mib)} of {bare_gib(card.memory_mib)} GiB, "
+        f"{bare_gib(card.used_memory_mib - card.room_mib)} of {bare_gib(card.memory_mib)} GiB, "
         f"{granted_cores(card.used_core_percent, held=bool(card.holders))} cores"
     )
     if not card.healthy and card.health_reason:

@@ -10,6 +10,7 @@ from typing import Any
 from hamicommon.domain.ids import NodeName
 from hamicommon.events import ClusterNumbers, QuotaNumbers
 from hamicommon.ledger.database import Database
+from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.granted_cards import PodCard, read_pod_cards
 from hamicommon.ledger.invariants import broken
 from hamicommon.process.bulkhead import Bulkhead
@@ -80,11 +81,17 @@ SELECT n.name, n.source, n.node_group, n.agent_id, n.inventory_at, n.first_seen_
   FROM nodes n LEFT JOIN devices d ON d.node = n.name
  GROUP BY n.name ORDER BY n.name
 """
-_DEVICES = """
+_DEVICES = f"""
 SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, used_slots,
        used_memory_mib, used_core_percent, ceiling_slots, ceiling_memory_mib, ceiling_core_percent,
-       numa, mode, healthy, health_reason, cordoned, present, version, updated_at, node_group
+       numa, mode, healthy, health_reason, cordoned, present, version, updated_at, node_group,
+       coalesce(room_memory_mib, 0) AS room_memory_mib
   FROM devices JOIN nodes ON name = node
+  LEFT JOIN (SELECT card, sum(mib)::bigint AS room_memory_mib
+               FROM (SELECT x.device_uuid AS card, {footprint("memory_mib")} AS mib
+                       FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+                      WHERE a.ended_at IS NULL AND a.state = 'reserved'
+                      GROUP BY a.id, x.device_uuid) one GROUP BY card) rooms ON card = uuid
  WHERE ($1::text IS NULL OR node = $1) ORDER BY node, index, uuid
 """
 _HISTORY = """
