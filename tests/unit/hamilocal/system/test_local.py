@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hamilocal.supervisor.ports import stable_ports
+from hamilocal.system.control import end_of
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.layout import Layout, ensure_credentials
 from hamilocal.system.options import UpOptions, fakegpu_config, simulated_nodes
@@ -134,3 +135,14 @@ def test_with_its_own_cards_this_machine_is_the_one_node() -> None:
         ("node-1", False),
     ]
     assert [(node.name, node.own_cards) for node in own] == [("node-0", True)]
+
+
+def test_a_child_that_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "scheduler.log"
+    log.write_text("hami-scheduler: starting\nhami-scheduler: the settings are not usable\n")
+
+    assert end_of("scheduler", {"restarts": 0, "log": str(log)}) == ""
+    assert end_of("scheduler", {"restarts": 2, "log": str(log)}) == (
+        "scheduler ended and is started again; its log ends with: "
+        "hami-scheduler: the settings are not usable"
+    )

@@ -227,6 +227,7 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
         starting = True
         pid = control.start(layout, options)
     announced: set[str] = set()
+    ended: set[str] = set()
     for seen in control.progress(layout, pid):
         state = seen
         # A run that was killed may have left its own state until the new one is written.
@@ -238,6 +239,10 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
             if entry["phase"] == "ready" and name not in announced:
                 announced.add(name)
                 _echo(quiet, f"  {name} is ready")
+            end = "" if starting or name in ended else control.end_of(name, entry)
+            if end:
+                ended.add(name)
+                _echo(quiet, f"  {end}")
     assert state is not None
     return state
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hamicommon.errors import Conflict, InvalidRequest
@@ -89,7 +90,8 @@ def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
                     log = service.get("log", "")
                     raise SupervisorError(f"{name} does not run: {service['reason']} (log: {log})")
         if supervisor is None or not is_alive(supervisor):
-            raise SupervisorError(f"the local system ended while starting: {_log_tail(layout)}")
+            end = _last_line(layout.logs / "supervisor.log")
+            raise SupervisorError(f"the local system ended while starting: {end}")
         if time.monotonic() > deadline:
             waiting = ", ".join(not_ready(state)) if state else "the supervisor"
             raise SupervisorError(
@@ -105,7 +107,7 @@ def check_stopped(layout: Layout) -> None:
     if state is not None and state["phase"] != "stopped":
         raise SupervisorError(
             f"the local system ended unasked; {layout.logs / 'supervisor.log'} ends with:"
-            f" {_log_tail(layout)}"
+            f" {_last_line(layout.logs / 'supervisor.log')}"
         )
 
 
@@ -147,9 +149,16 @@ async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:
     return [node.name for node in options.local_nodes() if node.gpus and not offered.get(node.name)]
 
 
-def _log_tail(layout: Layout) -> str:
+def end_of(name: str, service: dict[str, Any]) -> str:
+    """Return why a child ended that is started again; empty: it did not end."""
+    if not service["restarts"]:
+        return ""
+    return f"{name} ended and is started again; its log ends with: {_last_line(service['log'])}"
+
+
+def _last_line(log: Path | str) -> str:
     try:
-        text = (layout.logs / "supervisor.log").read_bytes()[-_LOG_TAIL_BYTES:].decode()
+        text = Path(log).read_bytes()[-_LOG_TAIL_BYTES:].decode()
     except (OSError, UnicodeDecodeError):
         return "no log"
     return text.strip().splitlines()[-1] if text.strip() else "its log is empty"
