@@ -334,7 +334,7 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
     assert made.pods.evicted == ["low-0"]
 
 
-async def test_a_node_that_takes_no_pods_ends_the_room() -> None:
+async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planned() -> None:
     made = await world()
     await made.preemptor.plan_next()
     made.store.rooms = list(made.preemptor.rooms)
@@ -344,6 +344,9 @@ async def test_a_node_that_takes_no_pods_ends_the_room() -> None:
 
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert made.preemptor.rooms.of(PodUid("high")) is None
+    assert made.blocked() == ["gave the room on n up: nodes that are cordoned take no pod"]
+    await made.preemptor.plan_next()
+    assert len(made.plans.asked) == 2
 
 
 async def test_a_pod_whose_room_is_ready_is_woken() -> None:

@@ -129,7 +129,7 @@ class Preemptor:
             (why for why, n in self.plans.closed.by_reason().items() if room.node in n), ""
         )
         if closed:
-            await self._give_up(room, f"node {room.node}: nodes that {closed} take no pod")
+            await self._give_up(room, f"nodes that {closed} take no pod")
             return
         if not await self._nominate(room):
             return
@@ -236,6 +236,7 @@ class Preemptor:
         if await self.writer.advance(step) is None:
             return
         self.rooms.replace(each for each in self.rooms if each.id != room.id)
+        self._looked_at.pop(room.pod_uid, None)
         self.instruments.preemption_plans.labels("failed").inc()
         wasted = sum(each.is_evicted for each in room.victims)
         extra = {"pod_uid": room.pod_uid, "plan": room.id, "reason": reason, "wasted": wasted}
