@@ -213,7 +213,7 @@ async def test_the_ledger_is_asked_without_taking_anything(world: World) -> None
     )
 
     assert answer.json()["chosen"] == "n1"
-    assert counted.json() == {"count": 3, "more": True, "nodes": {"n1": 3}}
+    assert counted.json() == {"count": 3, "more": True, "nodes": {"n1": 3}, "closed": {}}
     assert (await world.used(card))[0] == 0
 
 
