@@ -334,6 +334,18 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
     assert made.pods.evicted == ["low-0"]
 
 
+async def test_a_victim_that_is_gone_by_itself_was_not_evicted() -> None:
+    made = await world()
+    await made.preemptor.plan_next()
+    made.store.rooms = list(made.preemptor.rooms)
+    made.pods.remove("default", "low-0")
+
+    await made.preemptor.keep_rooms()
+
+    assert [problem for _, problem in made.store.noted] == [""]
+    assert "Preempted" not in [each.reason for each in made.events.shown]
+
+
 async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planned() -> None:
     made = await world()
     await made.preemptor.plan_next()

@@ -166,7 +166,7 @@ class Preemptor:
     async def _evict(self, room: HeldRoom, victim: Victim) -> str:
         """Evict the victim's pod; return why it can't be. Raises: Unavailable."""
         message = f"ended to make room for {_name(room)} (priority {room.priority}), plan {room.id}"
-        problem = ""
+        problem, outcome = "", "gone"
         try:
             pod = await self.pod_api.get(victim.namespace, victim.pod_name)
             if pod["metadata"]["uid"] == victim.pod_uid:
@@ -175,16 +175,18 @@ class Preemptor:
                     await self._note(victim, message)
                     self._noted[victim.allocation_id] = None
                 await self.pod_api.evict(pod)
+                outcome = "evicted"
                 await self._show(victim, message)
         except NotFound:
             pass
         except Conflict as exc:
+            outcome = "blocked"
             problem = clip(f"{_name(victim)} could not be evicted: {exc}")
         await self.store.note_eviction(room.id, victim.allocation_id, problem=problem)
         if problem:
             await self._note(victim, f"stays: {problem}")
-        self.instruments.preemption_victims.labels("blocked" if problem else "evicted").inc()
-        if not problem:
+        self.instruments.preemption_victims.labels(outcome).inc()
+        if outcome == "evicted":
             reference = PodRef(victim.namespace, victim.pod_name, victim.pod_uid)
             self.announcer.announce(reference, PREEMPTED, message)
             extra = {"pod_uid": victim.pod_uid, "for": room.pod_uid, "plan": room.id}

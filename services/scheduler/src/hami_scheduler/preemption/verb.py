@@ -8,7 +8,9 @@ others are left out, so no pod ends in vain. No answer is an empty one: nothing 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,7 +29,10 @@ from hami_scheduler.preemption.planning import PreemptionPlans, PreemptionQuesti
 logger = logging.getLogger(__name__)
 
 NODE_BUDGET_S = 0.1
-"""Longest search on one node; kube-scheduler decides on no other pod until the answer is there."""
+"""Longest search on one node."""
+CALL_BUDGET_S = 2.0
+"""Longest search in a call: kube-scheduler decides on no other pod until the answer is there. The
+nodes that are left then are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +63,10 @@ class PreemptVerb:
         question = await self.plans.question(args.pod, frozenset(args.nodes))
         closed = frozenset[NodeName]().union(*question.closed.values())
         found = {}
+        until_s = time.monotonic() + CALL_BUDGET_S
         for node, (given, _) in args.nodes.items():
-            if node not in closed:
+            await asyncio.sleep(0)  # reports and operators have their turn
+            if node not in closed and time.monotonic() < until_s:
                 victims = self._victims(request, node, given, question)
                 if victims:
                     found[node] = victims
