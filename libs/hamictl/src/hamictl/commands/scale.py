@@ -44,7 +44,7 @@ def plan(
     group_label: Annotated[
         list[str],
         typer.Option("--group-label", help="label whose value names a node's type (repeatable)"),
-    ] = list(GROUP_LABELS),  # noqa: B006
+    ] = list(GROUP_LABELS),  # noqa: B006 (typer reads it, nobody writes it)
     device_config: ConfigFile = None,
     enable_ascend: Ascend = False,
     enable_iluvatar: Iluvatar = False,
