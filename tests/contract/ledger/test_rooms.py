@@ -37,7 +37,7 @@ async def running(harness: Harness, pod: str, *containers: ContainerGrant) -> Al
     return found
 
 
-async def taken(harness: Harness, pod: str) -> None:
+async def take_room(harness: Harness, pod: str) -> None:
     await harness.advance(pod, S.BINDING, new_token=True, lease_s=60.0)
 
 
@@ -52,11 +52,11 @@ async def test_a_room_counts_beside_its_victim_and_is_taken_when_that_is_gone(
     assert change.allocation.state is S.RESERVED
     assert await harness.used("0") == (2, 1700, 110)
     with pytest.raises(CapacityConflict):
-        await taken(harness, "high")
+        await take_room(harness, "high")
     assert (await harness.store.live_of(PodUid("high"))) == change.allocation
     await harness.advance("low", S.RELEASED)
     assert await harness.used("0") == (1, 900, 60)
-    await taken(harness, "high")
+    await take_room(harness, "high")
     found = await harness.store.live_of(PodUid("high"))
     assert found is not None
     assert (found.state, found.containers) == (S.BINDING, change.allocation.containers)
@@ -76,7 +76,7 @@ async def test_nobody_gets_what_is_freed_for_a_room(harness: Harness) -> None:
     with pytest.raises(CapacityConflict):
         await harness.store.begin(draft("thief", container(("0", 200, 1))))
     await harness.store.begin(draft("small", container(("0", 100, 1))))
-    await taken(harness, "high")
+    await take_room(harness, "high")
 
     assert await harness.used("0") == (2, 1000, 61)
 
@@ -115,10 +115,10 @@ async def test_rooms_share_a_victim_as_far_as_its_slices_go(harness: Harness) ->
         await harness.store.enter(room_of("large", container(("0", 501, 10)), victims=[victim]))
     await harness.store.enter(room_of("other", container(("0", 500, 10)), victims=[victim]))
     with pytest.raises(CapacityConflict):
-        await taken(harness, "other")
+        await take_room(harness, "other")
     await harness.advance("low", S.RELEASED)
-    await taken(harness, "other")
-    await taken(harness, "high")
+    await take_room(harness, "other")
+    await take_room(harness, "high")
 
     assert await harness.used("0") == (2, 1000, 20)
 
@@ -161,9 +161,9 @@ async def test_a_room_keeps_the_rules_that_its_pod_was_placed_by(harness: Harnes
     await harness.store.enter(Entry(draft=alone, state=S.RESERVED, room=both.room))
     await harness.advance("low", S.RELEASED)
     with pytest.raises(CapacityConflict):
-        await taken(harness, "high")
+        await take_room(harness, "high")
     await harness.advance("stays", S.RELEASED)
-    await taken(harness, "high")
+    await take_room(harness, "high")
 
 
 @pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.integration)])

@@ -356,7 +356,7 @@ async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planne
 
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert made.preemptor.rooms.of(PodUid("high")) is None
-    assert made.blocked() == ["gave the room on n up: nodes that are cordoned take no pod"]
+    assert made.blocked() == ["the room on n was given up: nodes that are cordoned take no pod"]
     await made.preemptor.plan_next()
     assert len(made.plans.asked) == 2
 

@@ -207,7 +207,7 @@ class Filter:
             return self._kept(room.node, names, trace)
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
         trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
-        why = f"held until {', '.join(left)} ended" if left else "ready"
+        why = f"held until these pods end: {', '.join(left)}" if left else "ready"
         trace.message = clip(f"room on node {room.node} is {why}", MAX_ERROR_LENGTH)
         return FilterResult(
             refused={name: ROOM_HELD for name in names if name != room.node},

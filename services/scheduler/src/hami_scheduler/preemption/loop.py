@@ -1,10 +1,11 @@
 """Make room for waiting pods (`HAMI_SCHEDULER_PREEMPTION_MODE=on`).
 
-A plan is tried on the API server first (dry run), then written with its room, and only then acted
-on: the pod is nominated, the victims are evicted, and once their cards are back the pod is tried
-again, for which alone the room is. The room is a grant in state `reserved`, so a scheduler that
-becomes active goes on from the ledger. kube-scheduler's own preemption stays out, because /filter
-names the node (`FilterResult.awaited`) and the victims' condition has its reason.
+The evictions of a plan are tried first (dry run). Then the plan is written with its room, the pod
+is nominated, and the victims are evicted. When their cards are back, the pod is tried again and
+takes the room, which is closed to all others. The room is a grant in state `reserved`, so a
+scheduler that becomes active continues from the ledger. kube-scheduler begins no preemption of its
+own: /filter names the node (`FilterResult.awaited`), and the victims' condition has
+kube-scheduler's reason.
 """
 
 from __future__ import annotations
@@ -141,14 +142,7 @@ class Preemptor:
                     return
         if room.is_ready and room.pod_uid not in self._woken:
             self._woken[room.pod_uid] = None
-            at = self.clock().isoformat(timespec="milliseconds")
-            await self.pod_api.annotate(
-                room.namespace,
-                room.pod_name,
-                uid=room.pod_uid,
-                annotations={RETRY_AT: at},
-                labels={},
-            )
+            await self._wake(PodRef(room.namespace, room.pod_name, room.pod_uid))
 
     async def _nominate(self, room: HeldRoom) -> bool:
         """Have kube-scheduler keep the host's room, too; False if the pod is gone."""
@@ -244,7 +238,9 @@ class Preemptor:
         extra = {"pod_uid": room.pod_uid, "plan": room.id, "reason": reason, "wasted": wasted}
         logger.warning("Gave a room up", extra=extra)
         reference = PodRef(room.namespace, room.pod_name, room.pod_uid)
-        self.announcer.announce(reference, BLOCKED, f"gave the room on {room.node} up: {reason}")
+        self.announcer.announce(
+            reference, BLOCKED, f"the room on {room.node} was given up: {reason}"
+        )
 
     # New rooms
 
@@ -299,13 +295,13 @@ class Preemptor:
             if not offered:
                 self._asked_for[waiting.uid] = _nominated(pod)
                 del self._looked_at[waiting.uid]
-                await self._wake(waiting)
+                await self._wake(reference)
                 return
             with self.instruments.preemption_plan_seconds.time():
                 question = await self.plans.question(pod, offered)
                 found = await self.plans.search(question)
             if found.fits_now:
-                await self._wake(waiting)
+                await self._wake(reference)
                 return
             problem = found.problem
             for plan in found.plans:
@@ -317,11 +313,11 @@ class Preemptor:
         self.instruments.preemption_plans.labels("none").inc()
         self.announcer.announce(reference, BLOCKED, clip(f"no pod ends for it: {problem}"))
 
-    async def _wake(self, waiting: WaitingPod) -> None:
+    async def _wake(self, pod: PodRef) -> None:
         """Have kube-scheduler try the pod."""
         at = self.clock().isoformat(timespec="milliseconds")
         await self.pod_api.annotate(
-            waiting.namespace, waiting.name, uid=waiting.uid, annotations={RETRY_AT: at}, labels={}
+            pod.namespace, pod.name, uid=pod.uid, annotations={RETRY_AT: at}, labels={}
         )
 
     async def _begin(
@@ -428,7 +424,7 @@ class Preemptor:
         )
         self.instruments.preemption_plans.labels("made").inc()
         names = ", ".join(each.pod for each in (*victims, *ending))
-        text = f"room on node {row.node} is held until {names} ended, plan {row.id}"
+        text = f"room on node {row.node} is held until these pods end: {names}; plan {row.id}"
         self.announcer.announce(
             PodRef(waiting.namespace, waiting.name, waiting.uid), PLANNED, clip(text), warning=False
         )
