@@ -42,7 +42,7 @@ class FakeNodeLock:
 
     def _free_for(self, node: NodeName, holder: LockHolder) -> bool:
         held = self._current(node)
-        return held is None or held.allocation_id == holder.allocation_id
+        return held is None or holder.may_replace(held)
 
     def _current(self, node: NodeName) -> LockHolder | None:
         held = self._held.get(node)

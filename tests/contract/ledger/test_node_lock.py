@@ -64,6 +64,14 @@ async def test_the_same_allocation_takes_over_with_its_new_token(lock: NodeLock)
     assert not await lock.release(NODE, 5)
 
 
+async def test_an_older_token_of_the_same_allocation_waits(lock: NodeLock) -> None:
+    await lock.acquire(NODE, holder(1, token=9), wait_s=PATIENCE_S)
+
+    with pytest.raises(Conflict):
+        await lock.acquire(NODE, holder(1, token=5), wait_s=0.1)
+    assert await lock.holder(NODE) == holder(1, token=9)
+
+
 async def test_a_waiter_gets_it_when_it_is_freed(lock: NodeLock) -> None:
     await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
     waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))

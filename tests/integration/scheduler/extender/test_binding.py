@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hami_scheduler.background_queue import BackgroundQueue
+from hami_scheduler.extender import bind as bind_module
+from hami_scheduler.extender.agent_offers import AgentOffers
 from hamicommon import events
+from hamicommon.bus.client import Deliver, Message, Subscription
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Unavailable
+from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.world import GIB, Replica, World
@@ -315,6 +320,79 @@ async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_
     await world.until(pod, "bound")
     # The token of the first counts no more, so neither does the grant that came with its binding.
     assert (await world.read(pod))["metadata"]["annotations"]["hami.io/grant"] == grants[1]
+
+
+async def test_a_binder_that_was_overtaken_takes_its_offer_back_and_frees_the_node(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The next pod on the node would get the offered grant as its answer.
+    monkeypatch.setattr(bind_module, "TOKEN_TTL_S", 0.0)
+    replica, _ = await world.replica_with_card()
+    pod = await world.reserved_pod(replica)
+    really_offer = AgentOffers.offer
+
+    async def offer(self: AgentOffers, grant: Grant, node: NodeName) -> bool | None:
+        answer = await really_offer(self, grant, node)
+        await world.database.fetch(
+            "UPDATE allocations SET token = nextval('allocation_tokens') WHERE id = $1",
+            grant.allocation_id,
+        )
+        return answer
+
+    monkeypatch.setattr(AgentOffers, "offer", offer)
+    withdrawn: list[tuple[str, int]] = []
+
+    async def hear(message: Message) -> None:
+        fact = events.GRANT_MESSAGE.validate_json(message.data)
+        if isinstance(fact, events.GrantWithdrawn):
+            withdrawn.append((fact.pod_uid, fact.token))
+
+    async def heard() -> list[tuple[str, int]]:
+        return withdrawn
+
+    assert "was taken over" in await replica.bind(pod, "n1")
+    uid = pod["metadata"]["uid"]
+    subscription = Subscription(
+        stream=events.GRANTS_STREAM,
+        subject=events.grants_subject("n1"),
+        consumer=f"test-{uid}",
+        deliver=Deliver.ALL,
+    )
+    listening = asyncio.create_task(world.bus.consume(subscription, hear))
+    assert (uid, world.offered[uid].token) in await eventually(heard, "the offer to be taken back")
+    listening.cancel()
+    assert (await world.rows(pod))[-1]["state"] == "binding", "the other binder's grant stays"
+    monkeypatch.setattr(AgentOffers, "offer", really_offer)
+    other = await world.reserved_pod(replica)
+    assert await replica.bind(other, "n1") == "", "the node's lock is free"
+
+
+@pytest.mark.parametrize("token_ttl_s", [0.0, PATIENCE_S], ids=["token checked", "found bound"])
+async def test_a_binder_that_comes_to_its_turn_after_the_pod_was_bound_frees_the_node(
+    world: World, monkeypatch: pytest.MonkeyPatch, token_ttl_s: float
+) -> None:
+    # The report names the other binder's token, so nothing else would free this one's lock.
+    monkeypatch.setattr(bind_module, "TOKEN_TTL_S", token_ttl_s)
+    replica, _ = await world.replica_with_card()
+    pod = await world.reserved_pod(replica)
+    really_offer = AgentOffers.offer
+
+    async def offer(self: AgentOffers, grant: Grant, node: NodeName) -> bool | None:
+        await world.database.fetch(
+            "UPDATE allocations SET token = nextval('allocation_tokens') WHERE id = $1",
+            grant.allocation_id,
+        )
+        await KubernetesPodApi(world.api).bind(
+            grant.namespace, grant.pod_name, uid=PodUid(grant.pod_uid), node=node, annotations={}
+        )
+        return await really_offer(self, grant, node)
+
+    monkeypatch.setattr(AgentOffers, "offer", offer)
+
+    assert await replica.bind(pod, "n1") == ""
+    monkeypatch.setattr(AgentOffers, "offer", really_offer)
+    other = await world.reserved_pod(replica)
+    assert await replica.bind(other, "n1") == "", "the node's lock is free"
 
 
 async def test_a_pod_that_went_after_its_lost_answer_keeps_its_slice_until_its_node_reports(

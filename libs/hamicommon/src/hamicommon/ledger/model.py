@@ -172,3 +172,7 @@ class LockHolder:
     pod_uid: PodUid
     allocation_id: AllocationId
     token: int
+
+    def may_replace(self, held: LockHolder) -> bool:
+        """Whether the holder's binding was taken over by this one's, or is this one's own."""
+        return self.allocation_id == held.allocation_id and self.token >= held.token

@@ -121,10 +121,9 @@ class RedisNodeLock:
             if is_first_try:
                 is_first_try = False
                 current = await self._read(node)
-                # The same allocation with an older token: its binding was taken over.
                 if (
                     current is None
-                    or current[1].allocation_id == holder.allocation_id
+                    or holder.may_replace(current[1])
                     or current[1].token in self._abandoned
                 ):
                     if current is not None:

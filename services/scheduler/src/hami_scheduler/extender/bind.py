@@ -139,8 +139,11 @@ class Bind:
         if time.perf_counter() - began > TOKEN_TTL_S:
             await self._check_token(allocation)
         with telemetry.current_span(tracer, "mirror"):
-            await self.pod.post(allocation, grant)
-        self.transitions.mark_bound(allocation, actor=ACTOR)
+            is_bound_here = await self.pod.post(allocation, grant)
+        if is_bound_here:
+            self.transitions.mark_bound(allocation, actor=ACTOR)
+        else:
+            await self._note_bound(allocation)
         if labels := self.outcomes.marks.labels(allocation):
             self.background.put(partial(self.pod.label, allocation, labels))
 
@@ -279,14 +282,18 @@ class Bind:
         except Unavailable as exc:
             raise AnswerUnknown(f"the pod can't be read, so its grant is kept: {exc}") from exc
         if bound:
-            self.transitions.mark_bound(allocation, actor=ACTOR)
-            row = await self.store.get(allocation.id)
-            if row is not None and row.state is AllocationState.ALLOCATED:
-                # Another binder was first, and no Allocate comes that would free this lock.
-                await self.transitions.free_lock(allocation)
+            await self._note_bound(allocation)
         else:
             await self._end(allocation, reason)
         return bound
+
+    async def _note_bound(self, allocation: Allocation) -> None:
+        """Mark a pod bound that was found so, by this binder or by another. Raises: Unavailable."""
+        self.transitions.mark_bound(allocation, actor=ACTOR)
+        row = await self.store.get(allocation.id)
+        if row is None or row.token != allocation.token or row.state is AllocationState.ALLOCATED:
+            # Another binder was first, and no report comes that would free this lock.
+            await self.transitions.free_lock(allocation)
 
     async def _end(self, allocation: Allocation, reason: str) -> None:
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
@@ -298,12 +305,13 @@ class Bind:
                 verdict = Transition(target=AllocationState.RELEASED, reason=reason)
                 ended = await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
                 if ended is None:
-                    # Another binder has the grant under its own token; this lock is not its.
-                    await self.transitions.free_lock(allocation)
+                    # Another binder has the grant under its own token; this offer and this lock
+                    # are not its.
+                    await self.transitions.withdraw(allocation, reason)
         except HamiError as exc:
             # The deadline of `binding` ends it.
             logger.warning("Failed to record the failed binding", extra={"error": str(exc)})
-            await self.transitions.free_lock(allocation)
+            await self.transitions.withdraw(allocation, reason)
 
     # Pods without devices, and events
 

@@ -35,8 +35,10 @@ class PodBinding:
     _: KW_ONLY
     sign: Callable[[Grant], str]
 
-    async def post(self, allocation: Allocation, grant: Grant) -> None:
-        """Bind the pod, with its annotations and the signed grant; a success if it is bound so.
+    async def post(self, allocation: Allocation, grant: Grant) -> bool:
+        """Bind the pod, with its annotations and the signed grant.
+
+        Returns False if it was found bound so, perhaps by another binder.
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
@@ -61,6 +63,8 @@ class PodBinding:
             if annotations_of(pod).get(GRANT) != annotations[GRANT]:
                 # By an attempt before this one: its token counts no more.
                 await self._replace_annotations(allocation, annotations)
+            return False
+        return True
 
     async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
         """Bind a pod without a grant; a success if it is on the node by now.

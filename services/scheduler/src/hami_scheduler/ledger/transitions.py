@@ -191,14 +191,27 @@ class Transitions:
     async def _after(self, allocation: Allocation, verdict: Transition) -> None:
         self.instruments.transitions.labels(verdict.target.value).inc()
         ended = verdict.target not in LIVE_STATES
-        if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
-            # A node keeps a releasing grant: it is the one to report that the pod left. One that
-            # has ended must not be the answer to the pod that gets the lock next.
-            if ended and allocation.has_agent:
-                await self._withdraw(allocation, verdict.reason)
-            await self.free_lock(allocation)
         if ended:
+            await self.withdraw(allocation, verdict.reason)
             self.on_freed()
+        elif verdict.target in _LOCK_ENDS_AT:
+            # The node keeps a releasing grant: it is the one to report that the pod left.
+            await self.free_lock(allocation)
+
+    async def withdraw(self, allocation: Allocation, reason: str) -> None:
+        """Take the grant under this token back at its node, and free the lock.
+
+        In this order: it must not be the answer to the pod that gets the lock next. A grant that
+        another binder offered under a later token stays.
+        """
+        if allocation.token is None:
+            return
+        if allocation.has_agent:
+            try:
+                await self.grants.withdrawn(allocation, reason)
+            except Unavailable as exc:
+                logger.warning("Failed to withdraw a grant on the bus", extra={"error": str(exc)})
+        await self.free_lock(allocation)
 
     async def free_lock(self, allocation: Allocation) -> None:
         """Free the node's lock if this allocation holds it; it ends by itself anyway."""
@@ -231,9 +244,3 @@ class Transitions:
                 )
             )
         await self.free_lock(allocation)
-
-    async def _withdraw(self, allocation: Allocation, reason: str) -> None:
-        try:
-            await self.grants.withdrawn(allocation, reason)
-        except Unavailable as exc:
-            logger.warning("Failed to withdraw a grant on the bus", extra={"error": str(exc)})

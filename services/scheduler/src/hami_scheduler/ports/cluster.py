@@ -114,7 +114,7 @@ class NodeLock(Protocol):
     """At most one pod per node is between bind and Allocate."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
-        """Wait for the lock; a holder of the same allocation takes it over.
+        """Wait for the lock; a later token of the same allocation takes it over.
 
         Raises: Conflict when somebody else still has it after `wait_s`, Unavailable.
         """
