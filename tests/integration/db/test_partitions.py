@@ -180,12 +180,10 @@ async def test_a_group_is_written_where_the_node_is_known_and_answered_with_its_
     async with open_database(settings, application="test") as database:
         inventory = PostgresInventory(database, on_commit=lambda: None)
 
-        known = await inventory.set_groups(
-            {NodeName("n0001"): "rack-7", NodeName("n0002"): None, NodeName("cpu-only"): "rack-7"}
-        )
+        for name, group in (("n0001", "rack-7"), ("n0002", None), ("cpu-only", "rack-7")):
+            await inventory.set_node(NodeName(name), group=group, unschedulable=False)
         cards = await PostgresQueries(database).devices()
 
-    assert sorted(known) == ["n0001", "n0002"]
     assert {row["node"]: row["node_group"] for row in cards} == {"n0001": "rack-7", "n0002": None}
     rows = (await answer(db, "nodes", {})).rows
     assert {row["node"]: row["node_group"] for row in rows} == {"n0001": "rack-7", "n0002": None}
@@ -198,11 +196,11 @@ async def test_a_group_that_is_written_again_makes_no_new_version_of_the_row(
     settings = PostgresSettings(dsn=SecretStr(postgres_dsn))
     async with open_database(settings, application="test") as database:
         inventory = PostgresInventory(database, on_commit=lambda: None)
-        await inventory.set_groups({NodeName("n0001"): "rack-7"})
+        await inventory.set_node(NodeName("n0001"), group="rack-7", unschedulable=False)
         before = await db.fetchval("SELECT ctid::text FROM nodes")
-        await inventory.set_groups({NodeName("n0001"): "rack-7"})
+        await inventory.set_node(NodeName("n0001"), group="rack-7", unschedulable=False)
         same = await db.fetchval("SELECT ctid::text FROM nodes")
-        await inventory.set_groups({NodeName("n0001"): None})
+        await inventory.set_node(NodeName("n0001"), group=None, unschedulable=False)
 
     assert same == before
     assert await db.fetchval("SELECT count(*) FROM nodes WHERE node_group IS NULL") == 1

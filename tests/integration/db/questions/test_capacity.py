@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon.domain.devices import GpuDevice, NodeInventory
@@ -67,6 +68,35 @@ class Agent:
         seen = NodeInventory(node=NODE, devices=cards, observed_at=at or datetime.now(UTC))
         report = AgentInventory(inventory=seen, agent_id="a", sequence=self._sequence)
         assert await self.inventory.record_all([report]) != [None]
+
+
+async def test_a_cordoned_node_has_no_room_and_its_history_has_it(database: Database) -> None:
+    agent = Agent(database)
+    await agent.report(card(), card(1))
+    await agent.inventory.set_cordoned(NODE, frozenset({"GPU-1"}))
+
+    async def counts() -> tuple[int, int, bool]:
+        async with database.connection() as connection:
+            [room] = (await answer(connection, "what-fits", {"memory": "500Mi"})).rows
+            [node] = (await answer(connection, "nodes", {})).rows
+        return room["fitting_count"], node["cordoned_card_count"], node["cordoned"]
+
+    await agent.inventory.set_node(NODE, group=None, unschedulable=False)
+    assert await counts() == (2, 1, False)
+    await agent.inventory.set_node(NODE, group=None, unschedulable=True)
+    assert await counts() == (0, 2, True)
+    await agent.report(card(), card(1), card(2))
+    assert await counts() == (0, 3, True), "also a card that comes later"
+    await agent.inventory.set_node(NODE, group=None, unschedulable=False)
+    assert await counts() == (4, 1, False)
+
+    changes = [row["change"] for row in await history(database) if row["device_uuid"] == "GPU-0"]
+    assert changes == ["added", "cordoned", "uncordoned"]
+    assert [row["cordoned"] for row in await PostgresQueries(database).devices()] == [
+        False,
+        True,
+        False,
+    ]
 
 
 async def history(database: Database) -> list[Any]:

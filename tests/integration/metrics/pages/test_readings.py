@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.pages.cluster import PageCard, PageCluster
 from hami_metrics.pages.feed import Feed
 from hami_metrics.pages.readings import (
@@ -80,6 +81,22 @@ async def test_what_was_written_is_read_once_although_readings_overlap(
     assert before
     assert [(card.node, card.index, card.cordoned) for card in cards] == [("n0001", 1, True)]
     assert [holder.pod_name for card in cards for holder in card.holders]
+
+
+async def test_a_cordoned_node_shows_cordoned_cards_until_it_is_open_again(
+    database: Database, db: Any
+) -> None:
+    readings = Readings(database)
+    ledger = PostgresLedger(database._pool)
+    assert not (await readings.card("n0001", 1)).cordoned
+
+    for cordoned in (True, False):
+        await db.execute("UPDATE nodes SET unschedulable = $1 WHERE name = 'n0001'", cordoned)
+        found = await readings.next()
+        of_metrics = (await ledger.snapshot()).cards
+        for cards in (list(found.cards()), of_metrics):
+            assert {card.cordoned for card in cards if card.node == "n0001"} == {cordoned}
+            assert {card.cordoned for card in cards if card.node == "n0002"} != {cordoned}
 
 
 async def test_a_transaction_that_commits_after_newer_ones_is_taken_in(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,10 +43,12 @@ class Store:
 
     def __init__(self) -> None:
         self.groups: list[dict[NodeName, str | None]] = []
+        self.closed: list[tuple[NodeName, bool]] = []
         self.cordons: list[tuple[str, frozenset[str]]] = []
 
-    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> None:
-        self.groups.append(dict(groups))
+    async def set_node(self, node: NodeName, *, group: str | None, unschedulable: bool) -> None:
+        self.groups.append({node: group})
+        self.closed.append((node, unschedulable))
 
     async def set_cordoned(self, node: str, uuids: frozenset[str]) -> bool:
         self.cordons.append((node, uuids))
@@ -133,6 +134,19 @@ async def test_a_cordon_is_written_for_a_node_that_wishes_or_has_one(
     await sync.queue.run_due()
 
     assert store.cordons == [("n2", frozenset())]
+
+
+async def test_a_cordoned_node_is_written_also_when_its_cards_come_later(
+    sync: NodeSync, store: Store
+) -> None:
+    sync.on_upsert(a_node() | {"spec": {"unschedulable": True}})
+    await sync.queue.run_due()
+    sync.on_cards_written(["n1"])
+    await sync.queue.run_due()
+    sync.on_upsert(a_node() | {"spec": {}})
+    await sync.queue.run_due()
+
+    assert store.closed == [("n1", True), ("n1", True), ("n1", False)]
 
 
 async def test_a_node_that_went_is_forgotten_and_one_that_comes_again_is_written(

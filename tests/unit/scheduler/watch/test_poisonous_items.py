@@ -52,8 +52,8 @@ class Store:
 
     live_of = set_cordoned = mark_gone = set_limits = turn
 
-    async def set_groups(self, groups: Mapping[str, str | None]) -> None:
-        del groups
+    async def set_node(self, *_: object, **_values: object) -> None:
+        """Nothing to do."""
 
     async def used(self) -> list[Any]:
         return []

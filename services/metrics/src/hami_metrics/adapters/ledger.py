@@ -28,7 +28,8 @@ _LIVE = "a.ended_at IS NULL"
 
 CARDS = """
 SELECT d.node, d.uuid, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d.used_slots,
-       d.used_memory_mib, d.used_core_percent, d.healthy, d.cordoned
+       d.used_memory_mib, d.used_core_percent, d.healthy,
+       d.cordoned OR n.unschedulable AS cordoned
 FROM devices d JOIN nodes n ON n.name = d.node
 WHERE d.present AND n.gone_at IS NULL ORDER BY d.node, d.index
 """

@@ -74,8 +74,10 @@ SELECT name, source, inventory_at, coalesce(node_group, '') AS node_group FROM n
 """
 _CARDS = f"""
 SELECT d.uuid, d.node, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d.used_slots,
-       d.used_memory_mib, d.used_core_percent, d.healthy, d.health_reason, d.cordoned
-  FROM devices d WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))
+       d.used_memory_mib, d.used_core_percent, d.healthy, d.health_reason,
+       d.cordoned OR n.unschedulable AS cordoned
+  FROM devices d JOIN nodes n ON n.name = d.node
+ WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))
    AND ($2::text[] IS NULL OR d.uuid = ANY($2))
  ORDER BY d.node, d.index, d.uuid LIMIT {MAX_CARDS}
 """

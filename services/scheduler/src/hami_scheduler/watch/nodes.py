@@ -1,4 +1,4 @@
-"""Nodes that the API server has: their cordoned cards and groups, and that they went.
+"""Nodes that the API server has: their cordons and groups, and that they went.
 
 Handlers of the node informer note what a node's object wishes, a worker writes it into the ledger.
 """
@@ -34,6 +34,7 @@ class _Wish(NamedTuple):
     cordoned: frozenset[str]
     """Entries of its annotation; no other card of the node is cordoned."""
     group: str | None
+    unschedulable: bool
 
 
 @dataclass(eq=False, kw_only=True)
@@ -64,7 +65,8 @@ class NodeSync:
         """Note that a node appeared or changed."""
         name = node["metadata"]["name"]
         cordoned = frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))
-        wish = _Wish(cordoned, group_of(node, self.group_labels))
+        unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
+        wish = _Wish(cordoned, group_of(node, self.group_labels), unschedulable)
         if self._wished.get(name) != wish:
             self._wished[name] = wish
             self.queue.add(name)
@@ -82,7 +84,7 @@ class NodeSync:
         """
         for node in nodes:
             wish = self._wished.get(node)
-            if wish is not None and (wish.cordoned or wish.group or self._has_cordoned(node)):
+            if wish is not None and (any(wish) or self._has_cordoned(node)):
                 self.queue.add(node)
 
     def _has_cordoned(self, node: str) -> bool:
@@ -97,7 +99,9 @@ class NodeSync:
             await self.view.refresh()
         if wish.cordoned or self._has_cordoned(node):
             await self._write_cordon(node, wish.cordoned)
-        await self.store.set_groups({NodeName(node): wish.group})
+        await self.store.set_node(
+            NodeName(node), group=wish.group, unschedulable=wish.unschedulable
+        )
 
     async def _write_cordon(self, node: str, entries: frozenset[str]) -> None:
         cards = [card.usage.device for card in self.view.cluster.cards(NodeName(node))]

@@ -165,7 +165,7 @@ CARDS = (
         columns=columns(
             "node card_count sick_card_count cordoned_card_count held_card_count memory_bytes"
             " held_memory_bytes core_cards_ratio held_core_cards_ratio slot_count held_slot_count"
-            " slice_count type source heard_at node_group",
+            " slice_count type cordoned source heard_at node_group",
             unknown={"heard_at": "no agent has reported this node yet"},
             none={"node_group": "its Node object has none of HAMI_SCHEDULER_NODE_GROUP_LABELS"},
         ),

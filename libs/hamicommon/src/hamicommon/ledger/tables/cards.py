@@ -35,6 +35,7 @@ nodes = Table(
     at("first_seen_at", default=True),
     at("gone_at", nullable=True),
     Column("node_group", Text),
+    Column("unschedulable", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("source IN ('agent', 'annotation')", name="source_known"),
     CheckConstraint(f"agent_sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
     CheckConstraint("jsonb_typeof(pair_scores) = 'object'", name="pair_scores_object"),
@@ -42,6 +43,7 @@ nodes = Table(
 """One row per node that ever reported cards; `gone_at` is set when the Node object is deleted.
 
 `node_group` is the value of a label of the Node object, such as its rack; NULL where it has none.
+`unschedulable`: it is cordoned (`kubectl cordon`), so no card of it counts as free.
 """
 
 devices = Table(

@@ -84,8 +84,8 @@ SELECT n.name, n.source, n.node_group, n.agent_id, n.inventory_at, n.first_seen_
 _DEVICES = f"""
 SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, used_slots,
        used_memory_mib, used_core_percent, ceiling_slots, ceiling_memory_mib, ceiling_core_percent,
-       numa, mode, healthy, health_reason, cordoned, present, version, updated_at, node_group,
-       coalesce(room_memory_mib, 0) AS room_memory_mib
+       numa, mode, healthy, health_reason, cordoned OR unschedulable AS cordoned, present, version,
+       updated_at, node_group, coalesce(room_memory_mib, 0) AS room_memory_mib
   FROM devices JOIN nodes ON name = node
   LEFT JOIN (SELECT card, sum(mib)::bigint AS room_memory_mib
                FROM (SELECT x.device_uuid AS card, {footprint("memory_mib")} AS mib

@@ -8,7 +8,7 @@ SELECT c.node, count(*) AS card_count, count(*) FILTER (WHERE NOT c.healthy) AS 
        sum(c.held_percent)::float8 / 100 AS held_core_cards_ratio,
        sum(c.slots) AS slot_count, sum(c.held_slots) AS held_slot_count,
        sum(c.pods)::bigint AS slice_count, string_agg(DISTINCT c.type, ', ' ORDER BY c.type) AS type,
-       n.source, n.inventory_at AS heard_at, n.node_group
+       bool_and(c.cordoned) AS cordoned, n.source, n.inventory_at AS heard_at, n.node_group
   FROM cards_at(:at) c JOIN nodes n ON n.name = c.node
  WHERE (:node IS NULL OR c.node = :node)
  GROUP BY c.node, n.source, n.inventory_at, n.node_group

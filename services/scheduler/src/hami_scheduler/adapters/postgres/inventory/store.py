@@ -7,7 +7,7 @@ capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -139,17 +139,9 @@ UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, u
  WHERE node = $1 AND cordoned <> (uuid = ANY($2::text[]))
 RETURNING uuid
 """
-# In the order of names, as above.
-_SET_GROUPS = """
-WITH wished AS (
-  SELECT n.name, w.node_group, n.node_group AS before
-    FROM unnest($1::text[], $2::text[]) AS w(name, node_group) JOIN nodes n ON n.name = w.name
-   ORDER BY n.name FOR NO KEY UPDATE OF n
-), changed AS (
-  UPDATE nodes n SET node_group = wished.node_group FROM wished
-   WHERE n.name = wished.name AND wished.before IS DISTINCT FROM wished.node_group
-)
-SELECT name FROM wished
+_SET_NODE = """
+UPDATE nodes SET node_group = $2, unschedulable = $3
+ WHERE name = $1 AND (node_group IS DISTINCT FROM $2 OR unschedulable <> $3)
 """
 _GONE = """
 UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING name
@@ -275,11 +267,9 @@ class PostgresInventory:
         names = uuids | {card_key(node, uuid) for uuid in uuids}
         return bool(await self.database.fetch(_CORDON, node, sorted(names)))
 
-    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
-        """Write those that differ; return the nodes that are known. Raises: Unavailable."""
-        names = sorted(groups)
-        rows = await self.database.fetch(_SET_GROUPS, names, [groups[name] for name in names])
-        return [NodeName(row["name"]) for row in rows]
+    async def set_node(self, node: NodeName, *, group: str | None, unschedulable: bool) -> None:
+        """Write what the Node object states, if the node is known. Raises: Unavailable."""
+        await self.database.fetch(_SET_NODE, node, group, unschedulable)
 
     async def mark_gone(self, node: NodeName) -> None:
         """The Node object was deleted: its cards are no longer present."""
