@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
 from hamictl.__main__ import COMMANDS, app
-from hamictl.exit_codes import MEANINGS, ExitCode, exit_code_of
+from hamictl.exit_codes import MEANINGS, ExitCode, WrongUsage, exit_code_of
 from hamictl.verbs.examples import EXAMPLES
 from typer.testing import CliRunner
 
@@ -16,6 +16,7 @@ from typer.testing import CliRunner
     ("error", "code"),
     [
         (InvalidRequest("x"), 1),
+        (WrongUsage("x"), 2),
         (Conflict("x"), 1),
         (HamiError("x"), 1),
         (NotFound("x"), 3),

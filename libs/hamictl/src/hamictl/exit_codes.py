@@ -5,9 +5,11 @@ Only `hamictl db check` has further ones (docs/operations.md): they name the gra
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
-from hamicommon.errors import Forbidden, NotFound, Unavailable
+from hamicommon.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 
 
 class ExitCode(IntEnum):
@@ -38,8 +40,23 @@ MEANINGS = {
 }
 
 
+class WrongUsage(InvalidRequest):
+    """An option or an argument is missing, has a wrong value or contradicts another."""
+
+
+@contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Raise `WrongUsage` for an InvalidRequest: inside, only the command line can be wrong."""
+    try:
+        yield
+    except InvalidRequest as exc:
+        raise WrongUsage(str(exc)) from exc
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
     """The status that an error of ours ends a verb with."""
+    if isinstance(error, WrongUsage):
+        return ExitCode.WRONG_USAGE
     if isinstance(error, NotFound):
         return ExitCode.NOT_FOUND
     if isinstance(error, Forbidden):

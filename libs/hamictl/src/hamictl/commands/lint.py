@@ -26,7 +26,7 @@ from hamicommon.admission.verdicts import (
     Knowledge,
     NeverFits,
 )
-from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Conflict, Forbidden, HamiError, NotFound, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import TamperingMode
@@ -37,7 +37,7 @@ from hamictl.commands import simulate
 from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
-from hamictl.exit_codes import ExitCode
+from hamictl.exit_codes import ExitCode, WrongUsage
 from hamictl.manifests import placed, read_text
 from hamictl.output.terminal import note
 from hamictl.target import find_target
@@ -123,7 +123,7 @@ def lint(
             _batch(linter, live)
             return
         if not file:
-            raise InvalidRequest("-f is required, or --jsonl")
+            raise WrongUsage("-f is required, or --jsonl")
         objects = [item for each in file for item in _judged_of(each, namespace)]
         verdicts = (
             run_interruptible(_live(linter, objects))

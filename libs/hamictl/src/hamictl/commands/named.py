@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from hamicommon.errors import HamiError, InvalidRequest, NotFound
+from hamicommon.errors import HamiError, NotFound
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
 from hamictl.commands.runner import run
+from hamictl.exit_codes import WrongUsage, wrong_usage
 from hamictl.output import render
 from hamictl.output.records import (
     TABLE,
@@ -42,7 +43,7 @@ NAMED = 3
 async def uuid_of(name: str) -> str:
     """The uuid of the card that is there and has this name.
 
-    Raises: NotFound, InvalidRequest where several begin so, Forbidden, Unavailable.
+    Raises: NotFound, WrongUsage where several begin so, Forbidden, Unavailable.
     """
     client = QuestionClient(find_target())
     node, slash, index = name.rpartition("/")
@@ -81,7 +82,7 @@ def chosen(cards: Sequence[Row], name: str, index: str) -> str:
         raise NotFound(f"card {name} not found; `hamictl get devices` lists all")
     if len(found) > 1:
         some = ", ".join(sorted(found)[:NAMED])
-        raise InvalidRequest(
+        raise WrongUsage(
             f"{name} matches {len(found)} cards, such as {some}: give more of the uuid"
         )
     return found[0]
@@ -149,7 +150,9 @@ def ask(name: str, parameters: Mapping[str, object]) -> Answered:
 
 
 async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
-    return await QuestionClient(find_target()).ask(name, parameters)
+    client = QuestionClient(find_target())
+    with wrong_usage():
+        return await client.ask(name, parameters)
 
 
 def show(

@@ -17,6 +17,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamictl.commands import named as past
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
+from hamictl.exit_codes import WrongUsage
 from hamictl.output import render
 from hamictl.output.records import TABLE, text_of
 from hamictl.output.terminal import emit
@@ -81,7 +82,7 @@ def sql(
 async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     begins = first_term(query)
     if begins not in (*_QUERIES, *_ASKS_ONLY):
-        raise InvalidRequest(refusal(query, begins))
+        raise WrongUsage(refusal(query, begins))
     async with ledger_reader() as connection:
         # Not by its first term: who nests comments hides a statement behind them.
         if not query.lstrip().lower().startswith(_ASKS_ONLY):

@@ -38,6 +38,7 @@ from rich.table import Table
 from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.exit_codes import WrongUsage
 from hamictl.manifests import Manifest, read_manifest, read_text
 from hamictl.view.lists import cores, table
 
@@ -127,7 +128,7 @@ def simulate(
             _batch(Simulator(vendors=vendors, defaults=policy))
             return
         if not cluster or not file:
-            raise InvalidRequest("--cluster and -f are required, or --jsonl")
+            raise WrongUsage("--cluster and -f are required, or --jsonl")
         pods = [pod for each in file for pod in pods_of(each, namespace)]
         _answer(pods, _cluster(cluster, pods, vendors), vendors, policy, output)
 
@@ -144,14 +145,14 @@ def _batch(simulator: Simulator) -> None:
 def policy_of(node: str, gpu: str) -> Policy:
     """The policies of the command line.
 
-    Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped.
+    Raises: WrongUsage when a policy is unknown: on a command line it is mistyped.
     """
     if node not in NODE_POLICIES:
-        raise InvalidRequest(f"--node-policy is {node!r}: use {one_of(NODE_POLICIES)}")
+        raise WrongUsage(f"--node-policy is {node!r}: use {one_of(NODE_POLICIES)}")
     policy = pod_policy({NODE_POLICY.name: node, GPU_POLICY.name: gpu})
     for entry in policy.gpu:
         if entry and entry not in CARD_POLICIES:
-            raise InvalidRequest(
+            raise WrongUsage(
                 f"--gpu-policy has {entry!r}: use a comma list of {', '.join(CARD_POLICIES)}"
             )
     return policy

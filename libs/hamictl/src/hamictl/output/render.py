@@ -15,6 +15,7 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
+from hamictl.exit_codes import wrong_usage
 from hamictl.output import jsonpath
 from hamictl.output.records import (
     Form,
@@ -99,7 +100,8 @@ def _as_text(value: Any, output: OutputFormat) -> str:
             return text
         return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=False))
     if output.form is Form.JSONPATH:
-        return jsonpath.render(output.template, plain)
+        with wrong_usage():
+            return jsonpath.render(output.template, plain)
     raise typer.BadParameter(f"-o {output}: use table, json, yaml or jsonpath= with this verb")
 
 

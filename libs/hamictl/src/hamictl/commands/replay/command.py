@@ -24,6 +24,7 @@ from hamireplay.schedule import as_it_was
 from hamictl.commands.objects import Output
 from hamictl.commands.replay.ledger import history_of, nodes_of, seconds_of
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.exit_codes import WrongUsage, wrong_usage
 from hamictl.manifests import STDIN, read_text
 from hamictl.view.lists import table
 
@@ -34,7 +35,7 @@ _MAX_SEEDS = 1000
 def seeds_of(text: str) -> list[int]:
     """`42-51`, `7`, or a comma list of such.
 
-    Raises: InvalidRequest with the text and what would be right.
+    Raises: WrongUsage with the text and what would be right.
     """
     found: dict[int, None] = {}
     for piece in text.split(","):
@@ -42,7 +43,7 @@ def seeds_of(text: str) -> list[int]:
         first = int(match[1]) if match else 1
         last = int(match[2] or first) if match else 0
         if not 0 <= last - first < _MAX_SEEDS:
-            raise InvalidRequest(
+            raise WrongUsage(
                 f"--seeds is {clip(text)!r}: use numbers or ranges, such as 42-51 or 7,9"
             )
         found.update(dict.fromkeys(range(first, last + 1)))
@@ -52,21 +53,27 @@ def seeds_of(text: str) -> list[int]:
 def percent_of(text: str, option: str, *, least: int, most: int) -> float:
     """Parse `130` or `130%` as a fraction.
 
-    Raises: InvalidRequest with the option, the text and what would be right.
+    Raises: WrongUsage with the option, the text and what would be right.
     """
     number = text.strip().removesuffix("%")
     if not number.isascii() or not number.isdigit() or not least <= int(number) <= most:
-        raise InvalidRequest(f"{option} is {clip(text)!r}: use a percentage from {least} to {most}")
+        raise WrongUsage(f"{option} is {clip(text)!r}: use a percentage from {least} to {most}")
     return int(number) / 100
 
 
 def percents_of(text: str, option: str, *, least: int, most: int) -> list[float]:
     """A comma list of percentages, each once, as parts of 1.
 
-    Raises: InvalidRequest with the option, the text and what would be right.
+    Raises: WrongUsage with the option, the text and what would be right.
     """
     pieces = [piece for piece in text.split(",") if piece.strip()] or [text]
     return list(dict.fromkeys(percent_of(p, option, least=least, most=most) for p in pieces))
+
+
+def policies_of(text: str) -> list[str]:
+    """Read a comma list of policies. Raises: WrongUsage naming the one that is unknown."""
+    with wrong_usage():
+        return checked(text)
 
 
 _ARRIVING, _CHURNING, _SEED = "130", "300", "42"
@@ -151,29 +158,29 @@ def replay(
             _check_writable(svg)
         if source:
             if pods or mean_load or load or seeds:
-                raise InvalidRequest(
+                raise WrongUsage(
                     "--from has its own pods and times: leave out --pods, --load, --mean-load and "
                     "--seeds"
                 )
             if hosts is not HostChoice.POLICY:
-                raise InvalidRequest(
+                raise WrongUsage(
                     "leave out --pods-without-cards with --from: a cluster's history only has the "
                     "pods with cards"
                 )
-            answer = _look_back(source, since, nodes, checked(policy or _OWN), patience)
+            answer = _look_back(source, since, nodes, policies_of(policy or _OWN), patience)
         else:
             if patience and not mean_load:
-                raise InvalidRequest(
+                raise WrongUsage(
                     "use --patience only with --mean-load or --from: otherwise no pod waits"
                 )
             if since:
-                raise InvalidRequest("use --since only with --from ledger")
+                raise WrongUsage("use --since only with --from ledger")
             if not nodes or not pods:
-                raise InvalidRequest(
+                raise WrongUsage(
                     "--nodes and --pods, or --from, are required: docs/simulate.md has their form"
                 )
             if nodes == pods == STDIN:
-                raise InvalidRequest("--nodes and --pods are both -: standard input is one file")
+                raise WrongUsage("--nodes and --pods are both -: standard input is one file")
             answer = _from_files(
                 nodes, pods, policy, seeds or _SEED, load, mean_load, patience, hosts
             )
@@ -199,7 +206,7 @@ def _from_files(
     patience: str,
     hosts: HostChoice,
 ) -> _Answer:
-    chosen, orders = checked(policy) if policy else [], seeds_of(seeds)
+    chosen, orders = policies_of(policy) if policy else [], seeds_of(seeds)
     given = load or (_CHURNING if mean_load else _ARRIVING)
     total = percent_of(given, "--load", least=1, most=1000)
     mean_loads = percents_of(mean_load, "--mean-load", least=1, most=300) if mean_load else []

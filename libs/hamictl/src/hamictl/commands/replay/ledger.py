@@ -46,6 +46,7 @@ from hamireplay.trace import TraceNode
 
 from hamictl.commands.query import SQL_TIMEOUT_S, ledger_reader
 from hamictl.commands.runner import run, spoken_errors
+from hamictl.exit_codes import WrongUsage
 from hamictl.manifests import read_text
 from hamictl.questions import QuestionClient
 from hamictl.target import find_target
@@ -254,11 +255,11 @@ def dump(since: Since = "30d") -> None:
 def seconds_of(text: str, option: str) -> float:
     """`90s`, `30m`, `6h` or `30d`.
 
-    Raises: InvalidRequest with the option, the text and what would be right.
+    Raises: WrongUsage with the option, the text and what would be right.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None or not int(match[1]):
-        raise InvalidRequest(
+        raise WrongUsage(
             f"{option} is {clip(text)!r}: use a number above 0 with s, m, h or d, such as 6h"
         )
     return float(int(match[1]) * _SECONDS[match[2]])
@@ -274,7 +275,7 @@ def history_of(source: str, since: str) -> PodHistory:
         lines = run(history_lines(seconds_of(since or "30d", "--since")))
         return read_history("\n".join(written(lines)), LEDGER, vendors.rules)
     if since:
-        raise InvalidRequest("use --since only with --from ledger: a dump has its own period")
+        raise WrongUsage("use --since only with --from ledger: a dump has its own period")
     return read_history(read_text(source), source, vendors.rules)
 
 
