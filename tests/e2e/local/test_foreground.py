@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,17 @@ def folder() -> Iterator[Path]:
 def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """Serves no node, and prints JSON, unless a parameter has other options."""
     folder.mkdir()
-    flags = ("--no-demo", *getattr(request, "param", ("--nodes", "0", "--json")))
+    with started(folder, *getattr(request, "param", ("--nodes", "0", "--json"))) as process:
+        yield process
+
+
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         # A shell ignores Ctrl-C in what it runs in the background, and tests run so pass that on.
         [
             *("env", "--default-signal=INT"),
-            *(str(Path(sys.executable).parent / "hamictl"), "up", *flags),
+            *(str(Path(sys.executable).parent / "hamictl"), "up", "--no-demo", *flags),
         ],
         env=environment_of(folder),
         stdout=subprocess.PIPE,
@@ -93,6 +99,21 @@ def test_the_address_of_the_pages_is_the_first_line_and_sigterm_is_the_end(
     assert found is not None
     assert httpx.get(found[1], timeout=30).status_code == 200
     ends_on(signal.SIGTERM, up, folder)
+
+
+def test_ctrl_c_of_a_second_one_leaves_the_system_running(folder: Path) -> None:
+    folder.mkdir()
+    hamictl(folder, "up", "--detach", "--no-demo", "--nodes", "0")
+    with started(folder, "--nodes", "0", "--json") as second:
+        at = described(second)["scheduler_url"]
+
+        second.send_signal(signal.SIGINT)
+        shown, errors = second.communicate(timeout=READY_TIMEOUT_S)
+
+    assert (second.returncode, errors) == (0, "")
+    assert "stays up" in shown
+    assert httpx.get(f"{at}/v1/devices", timeout=30).status_code == 200
+    assert hamictl(folder, "down") == "stopped\n"
 
 
 def ends_on(number: signal.Signals, up: subprocess.Popen[str], folder: Path) -> None:

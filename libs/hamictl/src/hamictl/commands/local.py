@@ -82,6 +82,7 @@ def _has_outcome(pod: Json) -> bool:
 _NODES_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 _REFRESH_S = 1.0
+LEFT_RUNNING = "the system stays up: `hamictl down` stops it"
 
 
 def up(
@@ -150,7 +151,10 @@ def up(
     ] = False,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="start without the demo pods")] = False,
 ) -> None:
-    """Start everything on this machine and show it; Ctrl-C stops it."""
+    """Start everything on this machine and show it; Ctrl-C stops it.
+
+    If it runs already, it is shown, and Ctrl-C leaves it running.
+    """
     # SIGTERM stops the system as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     layout = Layout(folder=Settings().folder.absolute())
@@ -184,6 +188,7 @@ def up(
         except InvalidRequest as exc:
             raise typer.BadParameter(str(exc)) from None
     began_s = time.monotonic()
+    joined = control.is_running(layout)
     quiet = as_json
     with spoken_errors():
         if kubeconfig is not None and not kubeconfig.exists():
@@ -205,11 +210,12 @@ def up(
                 console.print(f"up after {time.monotonic() - began_s:.1f} s, set-up not counted")
             run_interruptible(_watch(layout, described, once=detach, silent=as_json))
         except KeyboardInterrupt:
-            console.print("\nstopping", highlight=False)
+            console.print(f"\n{LEFT_RUNNING if joined else 'stopping'}", highlight=False)
         except (SupervisorError, InvalidRequest, Unavailable):
-            stop_running(layout.state)
+            if not joined:
+                stop_running(layout.state)
             raise
-        if not detach:
+        if not (detach or joined):
             stop_running(layout.state)
 
 
