@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hamicommon import events as subjects
 from hamicommon.bus import deliveries, permissions
 from hamicommon.bus.deliveries import DELIVERIES
 from hamicommon.bus.feeds import SOURCES
@@ -28,7 +29,6 @@ from hamicommon.bus.permissions import (
     webhook_permissions,
 )
 from hamicommon.bus.streams import STREAMS, dead_letter_subject
-from hamicommon.events import subjects
 from hypothesis import given
 from hypothesis import strategies as st
 

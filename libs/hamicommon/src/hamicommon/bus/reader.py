@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.events.payload import NodePayload
+from hamicommon.events import NodePayload
 
 _MAX_MISTAKES = 3
 T = TypeVar("T")
