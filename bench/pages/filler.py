@@ -51,7 +51,7 @@ UPDATE devices d SET used_slots = h.slots, used_memory_mib = h.memory, used_core
          WHERE a.ended_at IS NULL GROUP BY 1) h
  WHERE h.device_uuid = d.uuid
 """
-# What hami_metrics.domain.rollup makes, in one statement.
+# What hami_metrics.domain.samples makes, in one statement.
 _ROLL_UP = """
 INSERT INTO usage_rollups (bucket_start, bucket_s, node, device_uuid, pod_uid, namespace, pod_name,
     container, sample_count, memory_used_sum_bytes, memory_used_max_bytes, memory_limit_max_bytes,

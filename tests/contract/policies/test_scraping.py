@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hamicommon.access.checks import NotAllowed, Unauthenticated
-from hamicommon.access.scraping import SCRAPE, scrape_access
+from hamicommon.access.reviews import SCRAPE, scrape_access
 from hamicommon.k8s.client import open_kube_api
 
 from tests.contract.policies.guarded import PLURALS, TENANTS, Guarded

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.storable import storable, storable_json
+from hamicommon.ledger.pool import storable, storable_json
 from hamicommon.settings import PostgresSettings
 from hypothesis import given
 from hypothesis import strategies as st

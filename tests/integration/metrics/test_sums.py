@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 from hami_metrics.adapters.postgres import PostgresUsageStore
-from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
-from hami_metrics.domain.samples import Sample, Series
+from hami_metrics.domain.samples import COARSE_S, FINE_S, Sample, Series, bucket_of
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 from hamicommon.ledger.pool import open_pool

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
-from hami_metrics.domain.rollup import COARSE_S, FINE_S
-from hami_metrics.domain.samples import Sample
+from hami_metrics.domain.samples import COARSE_S, FINE_S, Sample
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory, UsageRetention, keep_days
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable

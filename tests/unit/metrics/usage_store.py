@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence, Set
 from datetime import UTC, date, datetime, timedelta
 
-from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
-from hami_metrics.domain.samples import NodePod, Sample
+from hami_metrics.domain.samples import COARSE_S, FINE_S, NodePod, Sample, bucket_of
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 from hamicommon.bus.client import Message

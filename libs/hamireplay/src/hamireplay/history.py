@@ -23,7 +23,7 @@ from hamicommon.domain.requests import (
     Selection,
 )
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.cluster.free_cpu import UNLIMITED_CPU
+from hamicommon.placement.cluster.view import UNLIMITED_CPU
 from hamicommon.placement.vendor_policy import VendorRules
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 

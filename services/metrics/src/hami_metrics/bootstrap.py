@@ -14,8 +14,7 @@ from importlib.metadata import version
 from fastapi import APIRouter
 from hamicommon import telemetry
 from hamicommon.access.checks import Access
-from hamicommon.access.reviews import KubernetesAccessReviews
-from hamicommon.access.scraping import scrape_access
+from hamicommon.access.reviews import KubernetesAccessReviews, scrape_access
 from hamicommon.bus.client import Bus, Message
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.deliveries import REFUSALS, USAGE

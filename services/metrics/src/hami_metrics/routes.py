@@ -1,6 +1,6 @@
 """HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`, and what is put beside them.
 
-The first names tenants, so it may be set to want a token (`hamicommon.access.scraping`).
+The first names tenants, so it may be set to want a token (`hamicommon.access.reviews`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Respons
 from fastapi.responses import PlainTextResponse
 from hamicommon import telemetry
 from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
-from hamicommon.access.scraping import SCRAPE
+from hamicommon.access.reviews import SCRAPE
 from hamicommon.errors import HamiError
 from hamicommon.telemetry.exposition import exposition
 from prometheus_client import CollectorRegistry

@@ -22,8 +22,15 @@ from hamicommon.events import USAGE_MAX_ROWS, Usage
 from hamicommon.process.rate_limit import RateLimit
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of
-from hami_metrics.domain.samples import NodePod, Sample, samples_of
+from hami_metrics.domain.samples import (
+    COARSE_S,
+    DAY_S,
+    FINE_S,
+    NodePod,
+    Sample,
+    bucket_of,
+    samples_of,
+)
 from hami_metrics.domain.sequences import SequenceBook
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Ledger, UsageStore

@@ -20,8 +20,7 @@ from unittest import mock
 import asyncpg
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
-from hami_metrics.domain.rollup import FINE_S, bucket_of
-from hami_metrics.domain.samples import Sample, Series
+from hami_metrics.domain.samples import FINE_S, Sample, Series, bucket_of
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal

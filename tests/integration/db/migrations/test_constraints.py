@@ -6,7 +6,7 @@ import pytest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest
 from hamicommon.ledger.constraints import MEANINGS, ConstraintViolation
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.tables.names import (
+from hamicommon.ledger.tables.columns import (
     EVENTS_GAP_FREE,
     ONE_GRANT_AT_A_TIME,
     ONE_LIVE_PER_POD,

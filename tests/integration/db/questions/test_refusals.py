@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from hami_metrics.adapters import refusals as adapter
 from hami_metrics.adapters.refusals import PostgresRefusalStore
-from hami_metrics.domain.refusals import MAX_GROUPS, AdmissionRefusal, refusal_of
+from hami_metrics.refusals import MAX_GROUPS, AdmissionRefusal, refusal_of
 from hamicommon.errors import Conflict
 from hamicommon.events import AdmissionRefused
 from hamicommon.ledger.pool import open_pool

@@ -14,7 +14,7 @@ from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import limit_notes
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
-from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
+from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import PodEnder

@@ -7,7 +7,7 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, HostRequest, PodRequest, Selection
-from hamicommon.fragmentation.bid_prices import MODEL_WEIGHT
+from hamicommon.fragmentation.costs import MODEL_WEIGHT
 from hamicommon.fragmentation.remainders import lost_by_one
 from hamicommon.placement.cluster.arrivals import Mix, PodShape, ShapeCounts, shape_of
 from hamicommon.placement.cluster.cache import Memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hamicommon.clipping import CLIP_LIMIT
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.k8s.annotations import CREATED_BY
 from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.pod_object import owner_of

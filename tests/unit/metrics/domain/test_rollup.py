@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hami_metrics.domain.rollup import FINE_S, bucket_of
+from hami_metrics.domain.samples import FINE_S, bucket_of
 
 START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 

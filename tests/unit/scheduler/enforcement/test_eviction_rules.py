@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.enforcement.eviction_rules import (
+from hami_scheduler.enforcement.periods import (
     EvictionPolicy,
+    LimitPeriod,
     due,
 )
-from hami_scheduler.enforcement.periods import LimitPeriod
 from hamicommon.domain.limits import LimitState
 from hamicommon.events import LimitFinding
 

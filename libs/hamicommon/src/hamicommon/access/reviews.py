@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hamicommon.access.checks import ApiCaller, Right, Unauthenticated
+from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
@@ -75,3 +75,13 @@ async def user_of(api: KubeApi, token: str, audience: str) -> dict[str, Any]:
     if not status.get("authenticated") or not meant:
         raise InvalidRequest(f"the token is invalid: {status.get('error') or 'no reason given'}")
     return cast(dict[str, Any], status["user"])
+
+
+# Access to /metrics where its page names tenants: the same right opens the pages of Kubernetes' own
+# parts, so a Prometheus that reads those has it.
+SCRAPE = Right(verb="get", path="/metrics", role="hami-scraper")
+
+
+def scrape_access(api: KubeApi, *, audience: str) -> Access:
+    """Ask that API server; `audience` of the tokens, empty: the server's own."""
+    return Access(KubernetesAccessReviews(api, audience=audience))

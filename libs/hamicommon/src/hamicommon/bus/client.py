@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import nats
@@ -39,7 +40,6 @@ from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.deliveries import SETTLED_SUBJECTS, Delivery, acknowledgements
 from hamicommon.bus.feeds import FeedKind, Feeds, read_feed
 from hamicommon.bus.permissions import FEEDS_SUBJECT, asker_inboxes
-from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.pull import RETRY_DELAY_S
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -348,3 +348,49 @@ class Bus:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A message to be stored; the server drops a repeated `message_id`."""
+
+    subject: str
+    data: bytes
+    message_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+async def store(js: JetStreamContext, message: Outgoing, *, timeout_s: float) -> None:
+    """Store the message in the stream of its subject.
+
+    nats-py's `publish_async` (2.16) needs 30 us of CPU per message in batches of 256 where this
+    needs 42, but it never frees the place of a message that the client itself refuses: after 4000
+    of these it waits forever, and with it the relay of the outbox.
+
+    Raises: Unavailable when it is not known to be stored.
+    """
+    headers = {**message.headers, "Nats-Msg-Id": message.message_id}
+    try:
+        with propagate_cancellation():
+            await js.publish(message.subject, message.data, timeout=timeout_s, headers=headers)
+    except (nats.errors.Error, OSError, TimeoutError) as exc:
+        reason = str(exc) or type(exc).__name__
+        raise Unavailable(f"NATS: publish on {message.subject}: {reason}") from exc
+
+
+async def store_all(
+    js: JetStreamContext, messages: Sequence[Outgoing], *, timeout_s: float
+) -> list[Unavailable | None]:
+    """Send the messages in order without waiting in between.
+
+    Returns: for each message None, or why it is not known to be stored.
+    """
+
+    async def outcome(message: Outgoing) -> Unavailable | None:
+        try:
+            await store(js, message, timeout_s=timeout_s)
+        except Unavailable as exc:
+            return exc
+        return None
+
+    return await asyncio.gather(*map(outcome, messages))

@@ -15,10 +15,9 @@ import numpy as np
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest
-from hamicommon.fragmentation.bid_prices import grantable, model_prices, place_prices, places
+from hamicommon.fragmentation.costs import grantable, model_prices, place_prices, places, stranded
 from hamicommon.fragmentation.remainders import Float64
 from hamicommon.fragmentation.states import States, outcomes, states_of
-from hamicommon.fragmentation.stranded import stranded
 from hamicommon.fragmentation.tables import CurrentTables, Tables
 from hamicommon.placement.choice.picks import Picks
 from hamicommon.placement.choice.vendor_chooser import asks_chooser

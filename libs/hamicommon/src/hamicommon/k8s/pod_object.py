@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hamicommon.clipping import clip
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import Role
 from hamicommon.k8s.annotations import CREATED_BY, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping

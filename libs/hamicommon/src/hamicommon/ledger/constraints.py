@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest
-from hamicommon.ledger.tables.names import (
+from hamicommon.ledger.tables.columns import (
     CORES_WITHIN_CEILING,
     EVENTS_GAP_FREE,
     MEMORY_WITHIN_CEILING,
@@ -26,7 +26,7 @@ from hamicommon.ledger.tables.names import (
 class ConstraintViolation(Conflict):
     """Another row forbids this one.
 
-    `constraint` is its name in `hamicommon.ledger.tables.names`.
+    `constraint` is its name in `hamicommon.ledger.tables.columns`.
     """
 
     def __init__(self, constraint: str, message: str) -> None:

@@ -19,7 +19,7 @@ from hamicommon.domain.allocations import (
     Placement,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import Policy
 from hamicommon.placement.vendor_policy import VendorRules
 

@@ -26,8 +26,7 @@ from hamicommon.placement.node_policies import NodeCosts, node_policy
 from hamicommon.placement.node_scores import MAX_PARTS, NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
-from hamicommon.placement.walks.kept import KeptWalks
-from hamicommon.placement.walks.walked import WalkedShape
+from hamicommon.placement.walks.walked import KeptWalks, WalkedShape
 
 TOP_PRIORITY = 10
 """kube-scheduler's MaxExtenderPriority."""

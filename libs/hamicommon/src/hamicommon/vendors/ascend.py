@@ -33,16 +33,16 @@ from hamicommon.placement.vendor_policy import (
     tally,
 )
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.grouping import largest_share, least_groups
-from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.vendor import (
     Admitted,
     AnnotationKeys,
+    GuardedVariable,
     Placed,
     ResourceNames,
     Vendor,
     set_env,
 )
+from hamicommon.vendors.slots import largest_share, least_groups
 
 MODE = "mode"
 """Trait of a selection: how the pod wants chips cut."""

@@ -7,7 +7,8 @@ another die is in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from hamicommon.device_config import BirenConfig, VastaiConfig
@@ -18,7 +19,6 @@ from hamicommon.k8s.annotations import NODE_LOCK
 from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import PARTIAL, Rule
 from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen, VendorRules, tally
-from hamicommon.vendors.interface.grouping import largest_share, least_groups
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Vendor
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
@@ -143,3 +143,29 @@ class Vastai(SlotVendor):
         applies=lambda request, selection, cards: in_dies(cards),
         scorer=score_dies,
     )
+
+
+Group = Callable[[GpuDevice], Hashable]
+"""Names the group of a card."""
+
+
+def least_groups(cards: Sequence[GpuDevice], count: int, *, group: Group) -> list[GpuDevice]:
+    """`count` of the cards, from the groups with most of them first.
+
+    Within a group in the order given; of equal groups the one whose first card comes first (HAMi
+    leaves that to chance). All of them, in the order given, when there are no more than `count`.
+    """
+    if len(cards) <= count:
+        return list(cards)
+    groups: dict[Hashable, list[GpuDevice]] = {}
+    for card in cards:
+        groups.setdefault(group(card), []).append(card)
+    largest_first = sorted(groups.values(), key=len, reverse=True)
+    return [card for members in largest_first for card in members][:count]
+
+
+def largest_share(cards: Sequence[GpuDevice], *, group: Group) -> float:
+    """The part of the cards that are in their largest group, above 0 up to 1; 0 for no card."""
+    if not cards:
+        return 0.0
+    return max(Counter(group(card) for card in cards).values()) / len(cards)

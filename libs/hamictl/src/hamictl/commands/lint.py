@@ -34,9 +34,9 @@ from hamicommon.simulation.cluster import read_cluster
 from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands import simulate
-from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
+from hamictl.commands.simulate import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.exit_codes import ExitCode, WrongUsage
 from hamictl.manifests import placed, read_text
 from hamictl.output.terminal import note

@@ -9,16 +9,19 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.scaling.node_types import GROUP_LABELS, read_types
 from hamicommon.scaling.planner import plan_nodes
 
-from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.commands.simulate import (
+    Ascend,
     ClusterFile,
+    ConfigFile,
     GpuPolicy,
+    Iluvatar,
     NodePolicy,
     items_of,
     pods_of,
     policy_of,
+    served_vendors,
 )
 from hamictl.exit_codes import ExitCode
 from hamictl.manifests import read_text

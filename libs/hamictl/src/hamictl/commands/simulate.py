@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 import yaml
+from hamicommon import device_config as deviceconfig
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
@@ -35,7 +37,6 @@ from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
 from rich.table import Table
 
-from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.exit_codes import WrongUsage
@@ -241,3 +242,22 @@ def _answer(
             console.print(verdict_table(answer, cluster))
         for line in as_text(answer):
             console.print(line, highlight=False, markup=False)
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--device-config", help="HAMi's device-config.yaml (default: its own values)"),
+]
+Ascend = Annotated[
+    bool, typer.Option("--enable-ascend", help="also serve Ascend cards, as in HAMi")
+]
+Iluvatar = Annotated[
+    bool, typer.Option("--enable-iluvatar", help="also serve Iluvatar cards, as in HAMi")
+]
+
+
+def served_vendors(config: Path | None, ascend: bool, iluvatar: bool) -> Vendors:
+    """Read the device configuration. Raises: InvalidRequest."""
+    return Vendors.from_config(
+        deviceconfig.load(config), enable_ascend=ascend, enable_iluvatar=iluvatar
+    )

@@ -23,8 +23,8 @@ from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import managed_resources
 
-from hamictl.commands.device_options import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.commands.simulate import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.view.lists import table
 
 

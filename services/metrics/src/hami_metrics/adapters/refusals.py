@@ -14,7 +14,7 @@ from typing import Any
 import asyncpg
 
 from hami_metrics.adapters.postgres import connection
-from hami_metrics.domain.refusals import AdmissionRefusal
+from hami_metrics.refusals import AdmissionRefusal
 
 MAX_ROWS = 60
 MAX_ROWS_OF_ALL = 1000

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from hamicommon.ledger.connection import Connection
 
-from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
+from hami_metrics.domain.samples import COARSE_S, FINE_S, bucket_of
 
 # Of a pod that the ledger granted something: while it held it. A region outlives its containers
 # until the pod object goes. Pods without any grant (and cards, without a pod) count always.

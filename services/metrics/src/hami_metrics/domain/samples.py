@@ -1,13 +1,15 @@
 """Usage samples: one card or one container's slice of a card at one moment.
 
-In: the bus payload `Usage`. Out: flat samples as they are stored, which `rollup.py` sums up.
+In: the bus payload `Usage`. Out: flat samples as they are stored, which
+`adapters/rollups.py` sums up. A bucket keeps sums, maxima and the number of samples, so the average
+over any longer window is exact: sum of sums by sum of counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import ContainerSample, DeviceSample, Usage
@@ -125,3 +127,14 @@ def _series(node: str, container: ContainerSample) -> Series:
         pod_name=container.pod,
         container=container.container,
     )
+
+
+FINE_S = 300
+COARSE_S = 3600
+DAY_S = 86400
+
+
+def bucket_of(at: datetime, bucket_s: int) -> datetime:
+    """The start of the bucket that `at` is in; buckets are aligned to the Unix epoch."""
+    seconds = int(at.timestamp()) // bucket_s * bucket_s
+    return datetime.fromtimestamp(seconds, UTC)

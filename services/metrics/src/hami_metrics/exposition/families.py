@@ -19,8 +19,7 @@ from prometheus_client.registry import Collector
 
 from hami_metrics.domain.capacity import fitting_pods, unallocatable_bytes
 from hami_metrics.domain.cluster import ClusterSnapshot, PendingAge, silent_nodes
-from hami_metrics.exposition.gauges import CARD, card_labels, gauge
-from hami_metrics.exposition.hami_names import hami_families
+from hami_metrics.exposition.hami_names import CARD, card_labels, gauge, hami_families
 
 
 def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:

@@ -6,10 +6,11 @@ Each has a second name, of before 2.6, with other labels, for dashboards that st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from hami_metrics.domain.cluster import (
@@ -19,7 +20,6 @@ from hami_metrics.domain.cluster import (
     PodSlice,
     Quota,
 )
-from hami_metrics.exposition.gauges import MIB, zoned_gauge
 
 T = TypeVar("T")
 Labels = tuple[tuple[str, str, Callable[[T], object]], ...]
@@ -197,3 +197,29 @@ def _families(gauges: Iterable[_Gauge[T]], things: Iterable[T], older: bool) -> 
     for each in gauges:
         if each.older_name or not older:
             yield each.family(things, older=older)
+
+
+ZONE = "vGPU"
+CARD = ("node", "device_uuid", "device_index", "device_type")
+MIB = 1024 * 1024
+
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def card_labels(card: ClusterCard) -> tuple[str, str, str, str]:
+    """Return the values of the labels `CARD`."""
+    return (card.node, card.uuid, str(card.index), card.type)
+
+
+def zoned_gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """With HAMi's label `zone` before the others."""
+    zoned = [((ZONE, *values), value) for values, value in samples]
+    return gauge(name, text, ("zone", *labels), zoned)
+
+
+def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """`samples`: values of the labels, and the sample's."""
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    for values, value in samples:
+        family.add_metric(list(values), value)
+    return family

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from hamicommon import telemetry
-from hamicommon.access.scraping import scrape_access
+from hamicommon.access.reviews import scrape_access
 from hamicommon.k8s.annotations import BINDING
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end

@@ -2,7 +2,7 @@
 
 /metrics, /healthz (the process lives) and /readyz (it does its work) have one answer for each
 connection, which is closed after it: an agent whose loop hangs does not answer /healthz. The first
-names tenants, so it may be set to want a token (`hamicommon.access.scraping`).
+names tenants, so it may be set to want a token (`hamicommon.access.reviews`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from http import HTTPStatus
 import orjson
 from aiohttp import web
 from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
-from hamicommon.access.scraping import SCRAPE
+from hamicommon.access.reviews import SCRAPE
 from hamicommon.errors import HamiError
 from hamicommon.process.listening_socket import listen
 from hamicommon.telemetry.exposition import OPENMETRICS, exposition

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from hamicommon.domain.allocations import AllocationState, Origin, Placement
 from hamicommon.domain.ids import AllocationId
-from hamicommon.domain.pod_owner import PodOwner
-from hamicommon.domain.pod_ref import PodRef
+from hamicommon.domain.pod_ref import PodOwner, PodRef
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.pod_object import owner_of

@@ -26,7 +26,7 @@ from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
-from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
+from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables

@@ -19,8 +19,7 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError
 from hamicommon.events import LimitFinding
 
-from hami_scheduler.enforcement.eviction_rules import EvictionPolicy, due
-from hami_scheduler.enforcement.periods import REASONS, LimitPeriod
+from hami_scheduler.enforcement.periods import REASONS, EvictionPolicy, LimitPeriod, due
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.pod_events import Announcer

@@ -17,7 +17,7 @@ from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.errors import HamiError, QuotaConflict, Unschedulable
 from hamicommon.explain.sentences import quota_sentence

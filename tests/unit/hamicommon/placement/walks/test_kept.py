@@ -12,7 +12,7 @@ from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
-from hamicommon.placement.walks import kept
+from hamicommon.placement.walks import walked as walks
 
 from tests.unit.hamicommon.placement import clusters
 
@@ -28,7 +28,7 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(rows))
         return filter.fit_with_places(request, view, rows, *rest)
 
-    monkeypatch.setattr(kept, "fit_with_places", count_rows)
+    monkeypatch.setattr(walks, "fit_with_places", count_rows)
     return counts
 
 

@@ -1,6 +1,6 @@
 """Variables of containers that undo slices, or take cards that nobody granted.
 
-The vendors declare them (`vendors/interface/guarded.py`). Only the names and literal values of a
+The vendors declare them (`vendors/interface/vendor.py`). Only the names and literal values of a
 container's `env` can be judged: of `envFrom` a pod's spec shows neither, and a program may set any
 variable itself. So those matter that the node and its container runtime read, and `env` goes before
 `envFrom` there (docs/admission.md).
@@ -16,7 +16,7 @@ from hamicommon.admission.tampering.findings import Finding, NamespacePermits
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.guarded import GuardedVariable
+from hamicommon.vendors.interface.vendor import GuardedVariable
 from hamicommon.vendors.registry import Vendors
 
 _SHOWN = 64

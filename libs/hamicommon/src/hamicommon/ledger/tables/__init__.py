@@ -2,7 +2,7 @@
 
 Who writes what: scheduler replicas write nodes, devices, allocations and what hangs on them; the
 metrics service writes usage and refusals. Memory is MiB and cores are percent unless a name has
-another unit. Constraint names are part of the contract (`names.py`).
+another unit. Constraint names are part of the contract (`columns.py`).
 """
 
 from __future__ import annotations

@@ -87,3 +87,17 @@ def bucket() -> tuple[Column[Any], ...]:
 def hour_or_day() -> CheckConstraint:
     """Return the constraint of tables whose sums are of an hour or of a day (UTC)."""
     return CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day")
+
+
+# Adapters translate these constraints into domain errors by name.
+ONE_LIVE_PER_POD = "uq_allocations_live_pod"
+SLOTS_WITHIN_CEILING = "ck_devices_slots_within_ceiling"
+MEMORY_WITHIN_CEILING = "ck_devices_memory_within_ceiling"
+CORES_WITHIN_CEILING = "ck_devices_cores_within_ceiling"
+PLACEMENTS_DISJOINT = "ck_devices_placements_disjoint"
+ONE_GRANT_AT_A_TIME = "ex_allocation_periods_one_grant_at_a_time"
+"""Also raised by the trigger of migration 0012 that looks at a grant that begins."""
+VERSION_GROWS = "ck_devices_version_grows"
+"""Raised by the trigger `version_grows` of migration 0034."""
+EVENTS_GAP_FREE = "ck_allocation_events_gap_free"
+"""Raised by the trigger `gap_free` of migration 0008, which is no constraint of the catalogue."""

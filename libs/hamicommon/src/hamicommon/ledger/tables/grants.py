@@ -22,8 +22,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
 
-from hamicommon.ledger.tables.columns import HELD, LIVE, MAX_COUNTER, at, metadata, objects, texts
-from hamicommon.ledger.tables.names import ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
+from hamicommon.ledger.tables.columns import (
+    HELD,
+    LIVE,
+    MAX_COUNTER,
+    ONE_GRANT_AT_A_TIME,
+    ONE_LIVE_PER_POD,
+    at,
+    metadata,
+    objects,
+    texts,
+)
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
 """Fencing tokens, handed out at reserved -> binding."""
@@ -94,7 +103,7 @@ allocations = Table(
 )
 """One row per attempt to give a pod its slices; at most one live row per pod.
 
-The columns from `owner_kind` on are `hamicommon.domain.pod_owner.PodOwner`; NULL is unknown (a row
+The columns from `owner_kind` on are `hamicommon.domain.pod_ref.PodOwner`; NULL is unknown (a row
 of before 0020, a grant that was restored from its pod), an empty text is none.
 """
 

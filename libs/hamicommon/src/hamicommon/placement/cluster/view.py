@@ -19,7 +19,6 @@ from hamicommon.placement.cluster.arrivals import UsualPods
 from hamicommon.placement.cluster.by_row import CardsByRow
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.cards import Cards, Int
-from hamicommon.placement.cluster.free_cpu import FreeCpu
 from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows, newest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import PairScores, VendorRules
@@ -259,3 +258,29 @@ class ClusterView(CardsByRow):
         if not usage.device.healthy or (sound is not None and not sound(usage)):
             return Rule.NOT_HEALTHY
         return Rule.CORDONED if usage.cordoned else Rule.FITS
+
+
+UNLIMITED_CPU = 2**40
+"""More thousandths of a core than any host has."""
+
+
+class FreeCpu:
+    """By node, in thousandths of a core."""
+
+    def __init__(self) -> None:
+        self._known: dict[NodeName, int] = {}
+
+    def set(self, node: NodeName, free_milli: int | None) -> bool:
+        """Set the CPU that pods have not asked for; None: unknown. False when that is no news."""
+        if self._known.get(node) == free_milli:
+            return False
+        if free_milli is None:
+            del self._known[node]
+        else:
+            self._known[node] = free_milli
+        return True
+
+    def of(self, names: Sequence[NodeName], rows: Int) -> Int:
+        """(rows,); `UNLIMITED_CPU` where it is not known. `names` are the nodes by row."""
+        found = (self._known.get(names[row], UNLIMITED_CPU) for row in rows.tolist())
+        return np.fromiter(found, np.int64, len(rows))

@@ -8,11 +8,11 @@ inventory of nodes without our agent call them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice
@@ -25,7 +25,6 @@ from hamicommon.k8s.quantities import parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.guarded import GuardedVariable
 
 MAX_CARDS = 1024
 """Cards of one vendor on a node that reports only how many; the largest have some dozens."""
@@ -423,3 +422,29 @@ def indexes(placed: Placed, vendor: str) -> str:
 def unix_ns(now: datetime) -> str:
     """Nanoseconds since 1970, exact to the microsecond, as Go writes them."""
     return str((now - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedVariable:
+    """A variable that a container may not set to whatever it likes.
+
+    A vendor whose node-side parts read a container's variables or mounts declares them;
+    `admission/tampering/` judges pods by them.
+    """
+
+    name: str
+    harmless: Callable[[str], bool]
+    """Whether a literal value does nothing to a slice."""
+    effect: str
+    """Effect of any other value, as the part of a sentence: `it switches the limits off`."""
+    numbered: bool = False
+    """`<name>_0` and the like are read, too."""
+    needs: Literal["trust", "priority"] = "trust"
+    """Permit that a namespace must have for it."""
+    without_card: bool = False
+    """The runtime gives cards by it to containers that asked for none, so it is judged in every
+    pod."""
+    with_whole_cards: bool = False
+    """The variable undoes nothing in a pod whose containers have whole cards only."""
+    instead: str | None = None
+    """Value that is written where it is stripped; None: the variable is removed."""

@@ -10,7 +10,7 @@ anything in /etc/ld.so.preload. docs/admission.md has the whole table, also of w
 from __future__ import annotations
 
 from hamicommon.k8s.annotations import is_true
-from hamicommon.vendors.interface.guarded import GuardedVariable
+from hamicommon.vendors.interface.vendor import GuardedVariable
 
 CONTROL_ENV = "CUDA_DISABLE_CONTROL"
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"

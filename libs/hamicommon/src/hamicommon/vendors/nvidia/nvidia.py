@@ -26,11 +26,11 @@ from hamicommon.k8s.pod_annotations import NVIDIA_ANNOTATIONS, NVIDIA_MODE, NVID
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
-from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
     AnnotationKeys,
+    GuardedVariable,
     Placed,
     ResourceNames,
     Vendor,
@@ -156,7 +156,7 @@ class Nvidia(Vendor):
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """The variables of `guarded.py`."""
+        """The variables that are guarded."""
         return guarded_variables(
             count=self.config.resource_count_name,
             memory=self.config.resource_memory_name,

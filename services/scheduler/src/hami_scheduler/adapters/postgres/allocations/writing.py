@@ -11,7 +11,7 @@ from typing import Any
 
 from hamicommon.domain.allocations import LIVE_STATES, AllocationState, ContainerGrant
 from hamicommon.domain.ids import AllocationId, PodUid
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Entry, StateStep
