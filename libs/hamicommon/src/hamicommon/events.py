@@ -245,7 +245,7 @@ class GrantState(BaseModel):
 
 
 class GrantSnapshot(Payload):
-    """The answer; `complete` is False when the ledger could not be read."""
+    """All live grants of a node; `complete` is False if the ledger could not be read."""
 
     node: str
     complete: bool
@@ -386,7 +386,7 @@ class AllocateFailed(ReportBase):
 
 
 class StartRefused(ReportBase):
-    """A container holds the answer that another one was meant to have: its pod is to be ended.
+    """A container got the Allocate response that was meant for another: its pod must end.
 
     `allocation_id` is the pod's own grant; empty for a pod that bypassed the scheduler.
     """

@@ -76,7 +76,7 @@ class MetricsApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
-    """Run while the block runs; a background task that dies ends the block.
+    """Run the service inside `async with`; a background task that fails ends the block.
 
     Postgres and NATS may be away at the start and at any time. Raises: Unavailable when the
     address to listen on is taken, InvalidRequest for pages that all of a network could read.
@@ -208,7 +208,7 @@ def _loops(
     bus: Bus,
     instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
-    """Everything that continues beside the requests."""
+    """Background tasks, beside the requests."""
     retention = UsageRetention(
         raw_days=settings.raw_retention_days,
         fine_days=settings.fine_retention_days,
@@ -219,7 +219,8 @@ def _loops(
     async def keep() -> None:
         dropped = await keep_days(store, retention, now=_now())
         logger.info(
-            "Applied the retention", extra={"dropped": [day.isoformat() for day in dropped]}
+            "Removed samples that are past their retention",
+            extra={"dropped": [day.isoformat() for day in dropped]},
         )
         await refusals.keep(settings.refusal_retention_days, now=_now())
 

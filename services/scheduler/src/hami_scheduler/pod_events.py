@@ -82,7 +82,7 @@ class PodMarks:
     all_labels: bool = False
 
     def shows_success(self, allocation: Allocation | None) -> bool:
-        """Whether a Normal event is shown; None: the pod asks for no card."""
+        """Whether the pod gets a Normal event; `allocation` is None if it asks for no card."""
         return self.all_events or (allocation is not None and not allocation.has_agent)
 
     def labels(self, allocation: Allocation) -> dict[str, str]:

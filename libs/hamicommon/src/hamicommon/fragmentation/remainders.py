@@ -159,7 +159,7 @@ def lost_by_both(cores: Int, memories: Int, shares: Float64, core_weight: float)
 
 
 def _idle(core_weight: float) -> Float64:
-    """(101, 101): milli that count as idle, by percent of cores and of memory that are left."""
+    """Array (101, 101): idle thousandths of a card, by percent of cores and of memory left."""
     percent = 10.0 * np.arange(CARD + 1)
     return core_weight * percent[:, None] + (1 - core_weight) * percent
 

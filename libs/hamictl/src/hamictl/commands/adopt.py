@@ -100,7 +100,7 @@ def adopt(
     ] = False,
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", help="only this node, may be repeated (default: all)"),
+        typer.Option("--node", help="only this node (repeatable) (default: all)"),
     ] = None,
     believe_node: Annotated[
         bool,

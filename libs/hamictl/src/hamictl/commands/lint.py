@@ -79,16 +79,26 @@ def lint(
     ] = "warn",
     tampering: Annotated[
         TamperingMode,
-        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING of the webhook"),
+        typer.Option(
+            "--tampering",
+            help="what the webhook does about variables and mounts that undo a slice "
+            "(HAMI_ADMISSION_TAMPERING)",
+        ),
     ] = "refuse",
     trusted_namespaces: Annotated[
-        str, typer.Option("--trusted-namespaces", help="HAMI_ADMISSION_TRUSTED_NAMESPACES")
+        str,
+        typer.Option(
+            "--trusted-namespaces",
+            help="comma list of namespaces whose pods may set them "
+            "(HAMI_ADMISSION_TRUSTED_NAMESPACES)",
+        ),
     ] = "",
     priority_namespaces: Annotated[
         str | None,
         typer.Option(
             "--priority-namespaces",
-            help="HAMI_ADMISSION_PRIORITY_NAMESPACES (default: warn of such pods)",
+            help="comma list of namespaces whose pods may set a priority below 1 "
+            "(HAMI_ADMISSION_PRIORITY_NAMESPACES; default: warn of such pods)",
         ),
     ] = None,
     namespace: Namespace = "default",

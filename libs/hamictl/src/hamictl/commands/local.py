@@ -108,7 +108,8 @@ def up(
         Path | None, typer.Option(help="use this API server instead of the emulated one")
     ] = None,
     external_node: Annotated[
-        list[str] | None, typer.Option(help="admit the agent of this node (may be repeated)")
+        list[str] | None,
+        typer.Option(help="name of a node whose agent you start yourself (repeatable)"),
     ] = None,
     kubelet_flag: Annotated[
         list[str] | None, typer.Option(help="flag of the simulated kubelets", hidden=True)

@@ -260,7 +260,10 @@ def showback(
         str, typer.Option(metavar="AMOUNT", help="price of a card-hour of every type, such as 2.50")
     ] = "",
     price_list: Annotated[
-        str, typer.Option("--price-list", metavar="FILE", help=f"in JSON, as in {FORM}")
+        str,
+        typer.Option(
+            "--price-list", metavar="FILE", help=f"price list in JSON; its form is in {FORM}"
+        ),
     ] = "",
     at: At = "",
     since: Since = "",

@@ -51,7 +51,7 @@ def vendors(
     ] = OutputForm.TABLE,
     tampering: Annotated[
         TamperingMode,
-        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING, with -o webhook"),
+        typer.Option("--tampering", help="with -o webhook: the webhook's HAMI_ADMISSION_TAMPERING"),
     ] = "refuse",
 ) -> None:
     """List the resources that each vendor's pods may ask for."""

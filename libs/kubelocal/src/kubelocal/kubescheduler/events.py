@@ -52,7 +52,7 @@ class Reporter:
             self._conditions.put_nowait((pod, reason, message))
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write queued events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._events.run())
             while True:

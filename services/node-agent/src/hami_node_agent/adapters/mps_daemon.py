@@ -87,7 +87,7 @@ class Mps:
         await every(LOOK_S, self.look, name="MPS")
 
     async def look(self) -> None:
-        """One round: asks, and starts what does not answer."""
+        """Check each daemon once, and start those that do not answer."""
         before = self.problem
         try:
             if not await self._daemon.answers():

@@ -110,7 +110,7 @@ class Allocate:
         return found
 
     async def _find_repeated(self, ids: frozenset[str], found: InFlight | None) -> Record | None:
-        """Find the answer that a killed kubelet, or one of a killed agent, asks for again.
+        """Find the Allocate response to give again to a kubelet that was killed, or after we were.
 
         While a grant is in flight, only an answer of its own pod can be meant. The kubelet gives
         the ids of an app container to no other one. It gives those of an init container again, and

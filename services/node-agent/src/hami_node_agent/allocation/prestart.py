@@ -178,7 +178,7 @@ class PreStart:
 
 
 def find_record(owner: Holding, saved: AgentState) -> Record | None:
-    """Find the answer that the container holds: by its nonce, otherwise by its ids."""
+    """Find the Allocate response of the container: by its nonce, otherwise by its device ids."""
     if owner.answer is not None:
         return saved.records.get(owner.answer.nonce)
     same = [record for record in saved.records.values() if record.device_ids == owner.device_ids]
@@ -193,7 +193,7 @@ def find_record(owner: Holding, saved: AgentState) -> Record | None:
 
 
 def _kept_by_kubelet(owner: Holding) -> Record:
-    """Make a record of the answer that only the kubelet has: ours was lost."""
+    """Make a record of an Allocate response that only the kubelet kept: ours was lost."""
     answer = owner.answer
     assert answer is not None
     return Record(

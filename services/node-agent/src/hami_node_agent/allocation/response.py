@@ -156,7 +156,7 @@ def _is_whole(share: DeviceShare, card: GpuDevice | None) -> bool:
 
 
 def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
-    """Return the answer of a container that binds late: a name to be defined at its start."""
+    """Return the Allocate response of a late-binding container: a CDI name, defined later."""
     name = f"{CDI_KIND}={nonce}"
     return ContainerSpec(
         envs={},

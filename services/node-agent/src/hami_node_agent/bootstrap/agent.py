@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def open_agent(settings: Settings) -> AsyncIterator[None]:
-    """Run while the block runs; a background task that dies ends the block.
+    """Run the agent inside `async with`; a background task that fails ends the block.
 
     NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
     the host can't be written or the metrics address is taken; InvalidRequest for bad settings.

@@ -65,7 +65,7 @@ class Strays:
         self._unheld: frozenset[str] = frozenset()
 
     async def sweep(self) -> None:
-        """One round, when a minute has passed since the last."""
+        """Remove stray files if a minute has passed since the last time."""
         if time.monotonic() - self._swept_at > STRAY_INTERVAL_S:
             await self._remove()
             self._swept_at = time.monotonic()
@@ -198,7 +198,7 @@ class Sweeper:
         await every(self.interval_s, self.sweep, name="sweep")
 
     async def sweep(self) -> None:
-        """One round. Raises: Unavailable when somebody can't be asked."""
+        """Find grants that no pod holds, once. Raises: Unavailable."""
         if not self.pods.live:
             return
         suspects = self._suspects()

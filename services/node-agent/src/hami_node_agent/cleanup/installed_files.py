@@ -108,7 +108,7 @@ class FileRestorer:
         await every(RESTORE_INTERVAL_S, self.once, name="files", bulkhead=self.bulkhead)
 
     async def once(self) -> None:
-        """Look once. Raises: Unavailable."""
+        """Compare the installed files once and write back what differs. Raises: Unavailable."""
         try:
             installed = await asyncio.to_thread(self.files.restore_installed)
             for path, wrong in installed.items():
@@ -164,7 +164,7 @@ class OldLibraries:
         await every(OLD_LIBRARIES_INTERVAL_S, self.look, name="libraries")
 
     async def look(self) -> None:
-        """Look once; nothing is removed while the checkpoint can't be read."""
+        """Remove unused libraries once; none while the kubelet's checkpoint can't be read."""
         try:
             named = await self.mounted_paths() | await asyncio.to_thread(self.described)
         except Unavailable as exc:

@@ -63,7 +63,7 @@ class Reports:
     def start_refused(
         self, pod: PodRef, container: str, nonce: str, grant: NodeGrant | None, reason: str
     ) -> PendingReport:
-        """A container holds the answer `nonce`, which is another's: its pod is to be ended."""
+        """Report that a container got the Allocate response `nonce` of another; its pod ends."""
         allocation_id, token = ("", 0) if grant is None else (grant.allocation_id, grant.token)
         report_id = f"{pod.uid}:{container}:{nonce}:refused"
         return _pending(

@@ -95,7 +95,7 @@ class CardTracker:
             self._publish()
 
     async def probe(self) -> None:
-        """One round: looks for other cards, then asks every card how it is."""
+        """Look for added and removed cards, then check the health of every card."""
         failing: Mapping[GpuUuid, Failure]
         try:
             if await self._probe.reload():

@@ -116,7 +116,7 @@ class Feedback:
         await self.round(await self.monitor.containers_soon(2 * SLACK_S))
 
     async def round(self, containers: Sequence[Container]) -> None:
-        """One round, on what was just read."""
+        """Adjust the containers' priorities once, from what was just read of them."""
         shared: list[Shared] = []
         nonces: list[str] = []
         for container in containers:

@@ -202,7 +202,7 @@ class Sampler:
         await every(self.interval_s, self.sample, name="usage")
 
     async def sample(self) -> None:
-        """One round."""
+        """Read the use of all cards once."""
         try:
             devices = await self.probe.samples()
         except Unavailable as exc:

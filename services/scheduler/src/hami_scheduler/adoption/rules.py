@@ -144,7 +144,7 @@ def _compare(
 
 
 def _shares_of_answer(one: HeldContainer) -> tuple[DeviceShare, ...]:
-    """Return the slices in the answer that the container holds; none if it is none of HAMi's."""
+    """Return the slices in the container's Allocate response; none if HAMi did not give it."""
     core_percent = one.core_percent
     if one.visible is None or not one.memory_mib or core_percent is None:
         return ()

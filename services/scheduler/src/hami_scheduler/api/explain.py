@@ -80,7 +80,7 @@ class Explainer:
     )
 
     async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
-        """The answer; namespace and name help with pods that no decision was made about.
+        """Explain the pod; `namespace` and `name` find one about which nothing was decided yet.
 
         Raises: NotFound when nothing knows the pod, Unavailable.
         """

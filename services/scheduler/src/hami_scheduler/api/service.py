@@ -28,7 +28,7 @@ Loop = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """Everything that the outside can ask for."""
+    """Every request that the operators' API and the command line can make."""
 
     verbs: ExtenderVerbs
     activity: Activity

@@ -108,7 +108,7 @@ class GrantReports:
                 await self._look(report)
 
     async def _end_pod(self, report: StartRefused) -> None:
-        """End a pod whose container got another one's answer: its controller makes another.
+        """End a pod whose container got the devices of another: its controller makes a new one.
 
         Raises: Conflict, Unavailable.
         """

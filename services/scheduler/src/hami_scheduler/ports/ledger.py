@@ -341,7 +341,7 @@ class CallOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCall:
-    """A call that changes something, or would; its texts are clipped."""
+    """An operator's call that changes something, or would in no dry run; texts clipped."""
 
     caller: OperatorCaller
     address: str

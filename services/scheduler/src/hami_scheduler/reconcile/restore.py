@@ -195,7 +195,7 @@ def _cards_by_container(uid: PodUid, held: Iterable[HeldContainer]) -> dict[str,
 
 
 def _on_cards(shares: tuple[DeviceShare, ...], cards: Sequence[str]) -> tuple[DeviceShare, ...]:
-    """The slices whose card is held stay; the others go to the held cards that are left."""
+    """Keep slices on cards that the pod holds; move the others to its remaining cards."""
     if len(cards) != len(shares):
         return shares
     left = Counter(cards)

@@ -99,7 +99,7 @@ class CardsByRow:
         return rows, places
 
     def changed(self, rows: Int | slice) -> Int:
-        """Version of each row, which changes with the row; not copied for a slice."""
+        """Version of each row, which grows when the row changes; a view, no copy, for a slice."""
         return self._rows.changed[rows]
 
     def makeups(self, rows: Int) -> Int:

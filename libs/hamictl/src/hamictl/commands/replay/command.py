@@ -128,7 +128,7 @@ def replay(
         typer.Option(
             "--mean-load",
             help="percent of the cards that pods ask for on average, such as 70,85,95; pods "
-            "also end",
+            "end, too",
         ),
     ] = "",
     patience: Annotated[

@@ -224,7 +224,7 @@ class PluginClient:
         *,
         failed: str = "",
     ) -> Any:
-        """The answer. Raises: PluginError, its text after `failed`."""
+        """Call the plugin and return its response. Raises: PluginError, its text after `failed`."""
         try:
             return await method(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as exc:

@@ -100,7 +100,7 @@ class Removal:
                 self._in_place.add(name)
 
     def work(self, budget_s: float) -> bool:
-        """One round of about that long; True when there was more to do. Never raises OSError."""
+        """Remove files for about that long; True if more are left. Never raises OSError."""
         ends_s = self._clock() + budget_s
         due = self._due()
         left = len(due)

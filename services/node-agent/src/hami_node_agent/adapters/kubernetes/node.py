@@ -34,7 +34,7 @@ def warning(
 
 
 class NodeObject:
-    """Our own Node."""
+    """The Node object of the node that the agent runs on."""
 
     def __init__(self, api: KubeApi, node: str) -> None:
         self._api = api

@@ -133,7 +133,7 @@ class DecisionQueue:
             self._moments += Counter()
 
     async def run(self) -> None:
-        """Write until cancelled; what is queued then is written once more, if the ledger lets."""
+        """Write queued decisions until cancelled, and then once more what is still queued."""
         traces: list[DecisionTrace] = []
         try:
             while True:
