@@ -44,6 +44,8 @@ PODS = {
     "deleting": a_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
     "with a sidecar": a_pod(spec={"initContainers": [SIDECAR]}),
     "with annotations": a_pod(metadata={"annotations": {"nvidia.com/use-gputype": "A100"}}),
+    "that preempts nobody": a_pod(spec={"priority": 7, "preemptionPolicy": "Never"}),
+    "nominated": a_pod(status={"nominatedNodeName": "n"}),
     "empty": {"metadata": {"name": "p", "namespace": "d", "uid": "u", "resourceVersion": "1"}},
 }
 
@@ -57,7 +59,10 @@ def test_a_trimmed_pod_reads_like_the_whole_one(pod: dict[str, Any]) -> None:
     assert scheduled_verdict(kept) == scheduled_verdict(pod)
     for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "annotations"):
         assert kept["metadata"].get(key) == pod["metadata"].get(key)
-    assert kept["spec"].get("schedulerName") == pod.get("spec", {}).get("schedulerName")
+    for key in ("schedulerName", "priority", "preemptionPolicy", "terminationGracePeriodSeconds"):
+        assert kept["spec"].get(key) == pod.get("spec", {}).get(key)
+    nominated = pod.get("status", {}).get("nominatedNodeName")
+    assert kept["status"].get("nominatedNodeName") == nominated
 
 
 def test_a_trimmed_pod_is_small_and_the_whole_one_unchanged() -> None:

@@ -23,10 +23,12 @@ _SPEC = (
     "nodeName",
     "schedulerName",
     "priority",
+    "preemptionPolicy",
     "schedulingGates",
     "resourceClaims",
     "terminationGracePeriodSeconds",
 )
+_STATUS = ("phase", "reason", "message", "nominatedNodeName", "resourceClaimStatuses")
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
@@ -42,7 +44,7 @@ def trimmed_pod(pod: Json) -> Json:
     for key in _CONTAINERS:
         if containers := spec.get(key):
             kept_spec[key] = [_only(container, _CONTAINER) for container in containers]
-    kept_status = _only(status, ("phase", "reason", "message", "resourceClaimStatuses"))
+    kept_status = _only(status, _STATUS)
     if conditions := [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]:
         kept_status["conditions"] = conditions
     for key in _STATUSES:
