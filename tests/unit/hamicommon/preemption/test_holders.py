@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -47,6 +47,7 @@ def slice_row(pod: str, **facts: Any) -> dict[str, Any]:
         "core_percent": 30,
         "slots": 1,
         "detail": None,
+        "releasing_at": None,
     } | facts
 
 
@@ -117,7 +118,7 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
         (
             a_pod("web", deletionTimestamp="2026-11-30T11:59:00Z"),
             {},
-            "that have not ended within their grace period",
+            "that are deleted and have not ended within their grace period",
         ),
     ],
 )
@@ -127,9 +128,29 @@ def test_pods_that_may_not_end_have_the_reason(pod: Json, row: dict[str, Any], s
     assert (found.shield, found.is_ending) == (shield, False)
 
 
-def test_cards_of_a_pod_that_is_gone_are_on_their_way_back() -> None:
-    [found] = holders_of([slice_row("web")], {}, [], (), now=NOW)
-    assert found.is_ending
+@pytest.mark.parametrize(("gone_s", "is_ending"), [(None, True), (30, True), (31, False)], ids=str)
+def test_cards_of_a_pod_that_is_gone_are_on_their_way_back_unless_a_program_outlives_it(
+    gone_s: int | None, is_ending: bool
+) -> None:
+    since = {} if gone_s is None else {"releasing_at": NOW - timedelta(seconds=gone_s)}
+    [found] = holders_of([slice_row("web", **since)], {}, [], (), now=NOW)
+    assert (found.is_ending, bool(found.shield)) == (is_ending, not is_ending)
+
+
+@pytest.mark.parametrize(
+    ("origin", "state", "is_ending"),
+    [
+        ("adopted", "allocated", True),
+        ("claim", "allocated", False),
+        ("unmanaged", "allocated", False),
+        ("claim", "releasing", True),
+    ],
+)
+def test_pods_of_other_schedulers_are_not_gone_because_nobody_watches_them(
+    origin: str, state: str, is_ending: bool
+) -> None:
+    [found] = holders_of([slice_row("web", origin=origin, state=state)], {}, [], (), now=NOW)
+    assert (found.is_ending, bool(found.shield)) == (is_ending, not is_ending)
 
 
 def test_pods_of_protected_namespaces_may_not_end() -> None:

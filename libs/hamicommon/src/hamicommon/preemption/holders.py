@@ -30,8 +30,10 @@ SYSTEM_PRIORITY = 2_000_000_000
 """Kubernetes' SystemCriticalPriority."""
 MAX_GRACE_S = 600
 """Cards of a pod that takes longer to end are no room for a pod that waits."""
+OVERDUE = "that are deleted and have not ended within their grace period"
 MAX_OVERDUE_S = 30.0
-"""A pod that is there so long after its grace period has a finalizer, or its node is silent."""
+"""A pod that is there so long after its grace period has a finalizer, or its node is silent; of one
+that is gone for so long, programs may still run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +117,18 @@ def holders_of(
         age_s = (
             float("inf") if holder.started_at is None else (now - holder.started_at).total_seconds()
         )
-        if holder.is_ending and _is_overdue(pods.get(holder.uid), now):
-            shield = "that have not ended within their grace period"
-            holder = replace(holder, is_ending=False, shield=shield)
+        if holder.is_ending and _is_overdue(pods.get(holder.uid), mine[0]["releasing_at"], now):
+            holder = replace(holder, is_ending=False, shield=OVERDUE)
         if age_s < min_runtime_s and not (holder.shield or holder.is_room):
             holder = replace(holder, shield=f"that are younger than {min_runtime_s:g} s")
         found.append(holder)
     return found
 
 
-def _is_overdue(pod: JsonMapping | None, now: datetime) -> bool:
-    """Return whether a pod that is being deleted should have ended by now."""
-    if pod is None:
-        return False
-    grace_ends_at = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"])
-    return (now - grace_ends_at).total_seconds() > MAX_OVERDUE_S
+def _is_overdue(pod: JsonMapping | None, releasing_at: datetime | None, now: datetime) -> bool:
+    """Return whether a pod that is being deleted, or is gone, should have ended by now."""
+    ends_at = releasing_at if pod is None else _time(pod["metadata"]["deletionTimestamp"])
+    return ends_at is not None and (now - ends_at).total_seconds() > MAX_OVERDUE_S
 
 
 def _holder(
@@ -144,14 +143,17 @@ def _holder(
     name = f"{namespace}/{slices[0]['pod_name']}"
     held = holdings_of(name, node, slices)
     if pod is None:
-        # It is gone, and its node has not reported so.
+        # Ours is gone, and its node has not reported so; the others are not watched.
+        is_watched = slices[0]["origin"] in (Origin.SCHEDULED, Origin.ADOPTED)
+        is_ending = is_watched or slices[0]["state"] == AllocationState.RELEASING
         return Holder(
             uid=uid,
             pod=name,
             node=node,
             priority=0,
             held=held,
-            is_ending=True,
+            shield="" if is_ending else "that came past this scheduler",
+            is_ending=is_ending,
             allocation_id=AllocationId(slices[0]["allocation_id"]),
         )
     owner = owner_of(pod)

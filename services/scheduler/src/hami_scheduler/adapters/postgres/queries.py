@@ -134,7 +134,11 @@ _HELD = """
 SELECT a.id::text AS allocation_id, a.pod_uid, a.namespace, a.pod_name, a.node, a.state, a.origin,
        d.container_index, d.container_name,
        CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END AS role, d.vendor, d.device_uuid,
-       d.memory_mib, d.core_percent, d.slots, d.detail
+       d.memory_mib, d.core_percent, d.slots, d.detail,
+       CASE WHEN a.state = 'releasing' THEN
+           (SELECT min(at) FROM allocation_events
+             WHERE allocation_id = a.id AND allocation_events.state = 'releasing')
+       END AS releasing_at
   FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
  WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
    AND (a.node = ANY($2::text[]) OR a.namespace = $3)
