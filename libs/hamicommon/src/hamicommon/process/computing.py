@@ -53,7 +53,9 @@ class ComputeProcess:
         self._waiting += 1
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
-                return cast(T, await self._send_question(pickle.dumps((work, args, kwargs))))
+                # A large question is pickled beside the event loop.
+                question = await asyncio.to_thread(pickle.dumps, (work, args, kwargs))
+                return cast(T, await self._send_question(question))
         except TimeoutError:
             raise Unavailable(
                 f"no answer within {self._deadline_s:g} s, so the request was cancelled; ask for "
@@ -116,13 +118,17 @@ class ComputeProcess:
 def main() -> None:
     """Answer questions until the other side closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    is_ready = False
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # What a library prints must not get between the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     questions = sys.stdin.buffer
     while size := questions.read(_SIZE_BYTES):
         work, args, kwargs = pickle.loads(questions.read(int.from_bytes(size)))
+        if not is_ready:
+            # The first question has imported what computes: a busy machine would make it wait long.
+            os.nice(_NICENESS)
+            is_ready = True
         try:
             answer = pickle.dumps((True, work(*args, **kwargs)))
         except HamiError as exc:

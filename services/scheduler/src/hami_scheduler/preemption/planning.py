@@ -6,6 +6,7 @@ The search itself (`hamicommon/preemption`) runs in another process, on the ledg
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -77,18 +78,22 @@ class PreemptionPlans:
         budgets = await self._list(BUDGETS)
         protected = protected_namespaces(await self._list(NAMESPACES), self.protected)
         now = datetime.now(UTC)
-        rows = await self.queries.held_at(now, sorted(self.closed.registered()), "")
+        nodes = self.closed.registered() if offered is None else offered
+        rows = await self.queries.held_at(now, sorted(nodes), "")
+        # Those of a large cluster take a second: beside the event loop.
+        holders = await asyncio.to_thread(
+            holders_of,
+            rows,
+            self.pods,
+            budgets,
+            protected,
+            now=now,
+            min_runtime_s=self.min_runtime_s,
+        )
         return PreemptionQuestion(
             pod=pod,
             wish=wish,
-            holders=holders_of(
-                rows,
-                self.pods,
-                budgets,
-                protected,
-                now=now,
-                min_runtime_s=self.min_runtime_s,
-            ),
+            holders=holders,
             budgets=budget_room(budgets),
             closed=self.closed.by_reason(),
             offered=offered,
