@@ -111,6 +111,7 @@ def _explainer(queries: PostgresQueries) -> Explainer:
     return Explainer(
         queries=queries,
         pods=cast(Any, NoPods()),
+        known_pods={},
         vendors=vendors,
         scheduler_name="hami-scheduler",
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -37,9 +37,12 @@ NAMES = {
 
 
 def changes(
-    request: PodRequest, view: ClusterView, holdings: Sequence[PodHolding] = ()
+    request: PodRequest,
+    view: ClusterView,
+    holdings: Sequence[PodHolding] = (),
+    priorities: Mapping[str, int] | None = None,
 ) -> list[Counterfactual]:
-    about = Circumstances(holdings=holdings, names=NAMES)
+    about = Circumstances(holdings=holdings, names=NAMES, priorities=priorities or {})
     return list(counterfactuals(request, view, sorted(view.nodes), about, ClusterView))
 
 
@@ -133,6 +136,28 @@ def test_when_no_single_end_suffices_the_fewest_are_named_together() -> None:
     [found] = [c for c in changes(pod(cards(memory_mib=7000)), view, held) if c.kind == "pods-end"]
 
     assert found.pods == ("ns/x", "ns/z")
+
+
+@pytest.mark.parametrize(
+    ("wanted_mib", "pods"),
+    [(2000, [("ns/low",), ("ns/equal",)]), (4500, [("ns/low", "ns/lower")])],
+    ids=["one is enough", "two are needed"],
+)
+def test_pods_of_a_lower_priority_come_first_and_their_priority_is_named(
+    wanted_mib: int, pods: list[tuple[str, ...]]
+) -> None:
+    view = view_of({"n": [card("a", used=(3, 8000, 0))]})
+    held = [holding("equal", "a", 2000), holding("low", "a", 3000), holding("lower", "a", 3000)]
+    priorities = {"default/pod": 1000, "ns/equal": 1000, "ns/low": 10, "ns/lower": 5}
+    if wanted_mib == 2000:
+        held = held[:2]
+
+    answered = changes(pod(cards(memory_mib=wanted_mib)), view, held, priorities)
+
+    found = [change for change in answered if change.kind == "pods-end"]
+    assert [change.pods for change in found] == pods
+    if wanted_mib == 2000:
+        assert found[0].text.endswith("(it holds 3000 MiB of card 0, priority 10)")
 
 
 def test_the_end_of_the_pod_itself_is_not_proposed() -> None:

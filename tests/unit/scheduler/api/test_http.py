@@ -439,6 +439,7 @@ async def explained(
     explainer = Explainer(
         queries=cast(Any, Ledger(*attempts)),
         pods=cast(Any, pods or Gone()),
+        known_pods={},
         vendors=Vendors.from_config(DeviceConfig()),
         scheduler_name="hami-scheduler",
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),

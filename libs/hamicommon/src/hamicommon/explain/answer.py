@@ -23,7 +23,13 @@ from hamicommon.explain.sentences import asked_by, cards, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.node_scores import StrandedParts
-from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED, Rule
+from hamicommon.placement.rules import (
+    AGENT_SILENT,
+    NODE_INSUFFICIENT,
+    POD_REFUSED,
+    ROOM_HELD,
+    Rule,
+)
 from hamicommon.placement.unschedulable import GroupLimit, Shortfall
 
 CORDONED = "is cordoned (SchedulingDisabled)"
@@ -81,14 +87,15 @@ def findings(
     record: DecisionRecord, about: Circumstances, new_view: Callable[[], ClusterView]
 ) -> Findings:
     """Per node and card, and what would have helped."""
-    if record.request is None:
+    if record.request is None or _all_reasons(record, ROOM_HELD):
+        # Where the pod goes is decided: no other node was looked at.
         return Findings()
     if record.view is None:
         verdicts = [
             NodeVerdict(node=node, fits=False, reason=reason, text=reason)
             for node, reason in sorted(record.reasons.items())
         ]
-        no_matter = record.outcome == "error" or _pod_refused(record)
+        no_matter = record.outcome == "error" or _all_reasons(record, POD_REFUSED)
         note = "the cards that this was decided on were not recorded"
         return Findings(
             nodes=verdicts[:MAX_NODES],
@@ -119,10 +126,10 @@ def findings(
     )
 
 
-def _pod_refused(record: DecisionRecord) -> bool:
-    """Whether the pod was refused by itself, so that no card was looked at."""
+def _all_reasons(record: DecisionRecord, beginning: str) -> bool:
+    """Whether the pod was refused by the same reason everywhere, so that no card was looked at."""
     return bool(record.reasons) and all(
-        reason.startswith(POD_REFUSED) for reason in record.reasons.values()
+        reason.startswith(beginning) for reason in record.reasons.values()
     )
 
 

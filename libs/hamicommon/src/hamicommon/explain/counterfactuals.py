@@ -83,6 +83,8 @@ class Circumstances:
     """Vendor -> `memory`, `percent`, `core`, `count` -> resource name."""
     cordoned: frozenset[NodeName] = frozenset()
     """Nodes that are cordoned now, of a pod that waits."""
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    """`namespace/name` -> priority, of this pod and the holders that exist now."""
 
 
 class SearchTimeout(Exception):
@@ -286,7 +288,7 @@ class _ClusterSearch:
 
     def pod_ends(self, nodes: Sequence[NodeName]) -> Iterator[Counterfactual]:
         """Name single pods whose end suffices; if there are none, the fewest on one node."""
-        own = f"{self.request.namespace}/{self.request.name}"
+        own = self._own
         by_node: dict[NodeName, dict[str, list[PodHolding]]] = {}
         for one in self.about.holdings:
             if one.pod != own:
@@ -297,8 +299,8 @@ class _ClusterSearch:
             pods = by_node.get(node)
             if not pods or not self._fits_without(node, pods, list(pods)):
                 continue
-            # The smallest first: who asks somebody to stop starts there.
-            order = sorted(pods, key=lambda pod: (_weight(pods[pod]), pod))
+            # The smallest of a lower priority first: who asks somebody to stop starts there.
+            order = sorted(pods, key=lambda pod: (not self._is_lower(pod), _weight(pods[pod]), pod))
             for pod in order:
                 if self._fits_without(node, pods, [pod]):
                     named += 1
@@ -313,12 +315,21 @@ class _ClusterSearch:
             node, needed = fewest
             yield self._end_of(node, by_node[node], needed)
 
+    @property
+    def _own(self) -> str:
+        return f"{self.request.namespace}/{self.request.name}"
+
+    def _is_lower(self, pod: str) -> bool:
+        """Whether its priority is below this pod's; one that is not known counts as lower."""
+        known = self.about.priorities
+        return pod not in known or self._own not in known or known[pod] < known[self._own]
+
     def _fewest(
         self, node: NodeName, pods: Mapping[str, Sequence[PodHolding]], order: Sequence[str]
     ) -> list[str]:
-        """Spare, smallest first, the pods that need not end."""
+        """Spare, those of no lower priority and then the smallest first, who need not end."""
         needed = list(order)
-        for pod in order:
+        for pod in sorted(order, key=self._is_lower):
             rest = [other for other in needed if other != pod]
             if self._fits_without(node, pods, rest):
                 needed = rest
@@ -354,7 +365,9 @@ class _ClusterSearch:
                 + f" of card {index.get(one.uuid, '?')}"
                 for one in sorted(pods[ended[0]], key=lambda one: index.get(one.uuid, -1))
             ]
-            text = f"fits when pod {ended[0]} on {node} ends (it holds {listed(held)})"
+            priority = self.about.priorities.get(ended[0], 0)
+            rank = f", priority {priority}" if priority else ""
+            text = f"fits when pod {ended[0]} on {node} ends (it holds {listed(held)}{rank})"
         else:
             text = (
                 f"fits when {count_noun(len(ended), 'pod')} on {node} end: {listed(ended, 5)} "

@@ -161,7 +161,9 @@ def _traces(answer: JsonMapping) -> Iterator[str]:
     if answer["retry"]:
         yield f"Next: {answer['retry']}."
     if answer["trace_id"]:
-        yield f"Trace {answer['trace_id']}, view version {answer['view_version']}."
+        # A pod whose cards are held is answered without a look at the cluster.
+        version = answer["view_version"]
+        yield f"Trace {answer['trace_id']}{f', view version {version}' if version else ''}."
     for older in answer["earlier"][:_EARLIER_NAMED]:
         yield f"Before, at {_time(older['at'])}: {older['outcome']}: {older['summary']}"
     if len(answer["earlier"]) > _EARLIER_NAMED:

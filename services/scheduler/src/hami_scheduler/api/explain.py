@@ -36,8 +36,9 @@ from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import waits, why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.rules import ROOM_HELD
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.quota import quota_amounts
@@ -62,12 +63,13 @@ Each takes a thread, and up to the search's budget of processor time.
 class Explainer:
     """Explains pods from the ledger and the API server.
 
-    `silent`: nodes whose agents are silent; `cordoned`: nodes that kube-scheduler offers to no pod;
-    `hints_preemption`: whether /v1/preempt answers here.
+    `known_pods`: those of the pod watch; `silent`: nodes whose agents are silent; `cordoned`: nodes
+    that kube-scheduler offers to no pod; `hints_preemption`: whether /v1/preempt answers here.
     """
 
     queries: PostgresQueries
     pods: PodApi
+    known_pods: Mapping[PodUid, JsonMapping]
     vendors: Vendors
     scheduler_name: str
     recorder: DecisionQueue
@@ -106,8 +108,10 @@ class Explainer:
         )
         # Thousands of cards are read, judged and judged again: beside the event loop.
         record = await asyncio.to_thread(self._record, rows[0], blobs)
+        held = await self._held(record, namespace)
         about = Circumstances(
-            holdings=await self._held(record, namespace),
+            holdings=[each for _, some in held for each in some],
+            priorities=self._priorities({uid, *(holder for holder, _ in held)}),
             unhealthy_since=await self._unhealthy_since(record),
             names=resource_names(self.vendors),
             cordoned=self._cordoned(pod),
@@ -122,7 +126,7 @@ class Explainer:
             notes=[
                 *limits,
                 *self._remarks(pod),
-                *self._preemption(pod, record),
+                *self._preemption(pod, record, about),
                 *self._losses(),
                 *found.notes,
             ],
@@ -157,15 +161,23 @@ class Explainer:
             return ()
         return remarks(pod, self.vendors) + misspelt(pod, self.vendors)
 
-    def _preemption(self, pod: Json | None, record: DecisionRecord) -> Iterator[str]:
+    def _preemption(
+        self, pod: Json | None, record: DecisionRecord, about: Circumstances
+    ) -> Iterator[str]:
         """Hint at the pods that would have to end, of a pod that may preempt some."""
         if pod is None or not self.hints_preemption or not waits(pod):
             return
-        spec, metadata = pod["spec"], pod["metadata"]
+        spec, name = pod["spec"], f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         priority = spec.get("priority") or 0
         short_of_cards = record.outcome == "refused" and record.quota is None
-        if short_of_cards and priority > 0 and spec.get("preemptionPolicy") != "Never":
-            name = f"{metadata['namespace']}/{metadata['name']}"
+        if ROOM_HELD in record.reasons.values() or not short_of_cards or priority <= 0:
+            return
+        holders = {each.pod for each in about.holdings}
+        if spec.get("preemptionPolicy") == "Never":
+            yield "its preemptionPolicy is Never: no pod ends for it"
+        elif holders and all(about.priorities.get(each, -1) >= priority for each in holders):
+            yield f"no pod ends for it: those that hold the cards have priority {priority} or more"
+        else:
             yield (
                 f"its priority is {priority}: `hamictl preempt {name}` shows which pods of lower "
                 "priority would have to end for it"
@@ -226,15 +238,26 @@ class Explainer:
             new_view=self.new_view,
         )
 
-    async def _held(self, record: DecisionRecord, namespace: str) -> list[PodHolding]:
+    async def _held(
+        self, record: DecisionRecord, namespace: str
+    ) -> Sequence[tuple[PodUid, Sequence[PodHolding]]]:
         if record.outcome != "refused" or record.view is None or record.quota is not None:
             return []
         rows = await self.queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
-        return [
-            held
-            for (pod, node), slices in groupby(rows, key=_owner)
-            for held in holdings_of(pod, NodeName(node), list(slices))
-        ]
+        found = []
+        for (pod, node), some in groupby(rows, key=_owner):
+            slices = list(some)
+            held = holdings_of(pod, NodeName(node), slices)
+            found.append((PodUid(slices[0]["pod_uid"]), held))
+        return found
+
+    def _priorities(self, uids: Collection[PodUid]) -> dict[str, int]:
+        pods = (self.known_pods[uid] for uid in uids if uid in self.known_pods)
+        return {
+            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod["spec"].get("priority")
+            or 0
+            for pod in pods
+        }
 
     async def _quota_users(self, record: DecisionRecord) -> list[QuotaUser]:
         if record.quota is None:

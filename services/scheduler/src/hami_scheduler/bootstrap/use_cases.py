@@ -138,6 +138,7 @@ def build(
         explainer=Explainer(
             queries=connections.queries,
             pods=connections.pods,
+            known_pods=watches.pods.by_uid,
             vendors=vendors,
             scheduler_name=settings.scheduler_name,
             recorder=core.recorder,
