@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import pytest
@@ -33,9 +34,15 @@ SHUFFLED = ("--kubelet-flag", "--shuffle-window-ms", "--kubelet-flag", "100")
 
 @contextmanager
 def running_system(
-    kind: str, *flags: str, environment: Mapping[str, str] | None = None
+    kind: str,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    extender_verbs: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[System]:
-    """`hamictl up` with these flags (and variables, for every process) in a folder of its own."""
+    """`hamictl up` with these flags (and variables, for every process) in a folder of its own.
+
+    `extender_verbs`: changes of the real kube-scheduler's extender.
+    """
     folder = Path(tempfile.mkdtemp(prefix="hami-e2e-", dir=memory_folder()))
     folder.chmod(0o755)
     with ExitStack() as stack:
@@ -60,9 +67,9 @@ def running_system(
                 resources=UpOptions().vendors().resource_names,
                 score_pods_without_cards="--score-pods-without-cards" in flags,
             )
-            plan = plane.scheduler_plan(
-                configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")
-            )
+            extenders = [{**each, **extender_verbs} for each in configuration["extenders"]]
+            profiles = ("default-scheduler", "hami-scheduler")
+            plan = plane.scheduler_plan(extenders, profiles=profiles)
             stack.enter_context(running(plan, die_with_parent=True))
         api = stack.enter_context(kubernetes_client(Path(described["kubeconfig"])))
         yield System(described=described, folder=home, api=api)

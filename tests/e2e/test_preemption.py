@@ -4,43 +4,41 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.conftest import checked, running_system
-from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
+from tests.e2e.conftest import checked
+from tests.e2e.preempting import (
+    BUDGETS,
+    CLASSES,
+    HIGH,
+    LOW,
+    PODS,
+    hold_room,
+    let_go,
+    pod_of,
+    preempting_system,
+    release_finalizers,
+    room_of,
+    set_budget,
+    with_cpu,
+)
+from tests.e2e.system import System, hamictl, wait
 
 pytestmark = pytest.mark.e2e
 
-PODS = "/api/v1/namespaces/default/pods"
-LOW, HIGH = f"{PODS}/low", f"{PODS}/high"
 JUDGED = "Judged kube-scheduler's preemption"
-FINALIZER = "example.com/held"
-CLASSES = {"batch": 10, "urgent": 1000, "critical": 5000, "polite": 1000}
 
 
 @pytest.fixture(scope="module")
 def preempting(cluster_kind: str) -> Iterator[System]:
     """A system with one node of one card."""
-    environment = {
-        "HAMI_SCHEDULER_PREEMPTION_MODE": "on",
-        "HAMI_SCHEDULER_PREEMPTION_AFTER_S": "1",
-        "HAMI_SCHEDULER_PREEMPTION_ROOM_S": "20",
-        "HAMI_SCHEDULER_PREEMPTIONS_PER_MINUTE": "1000",
-    }
-    flags = ("--nodes", "1", "--gpus", "1")
-    with running_system(cluster_kind, *flags, environment=environment) as system:
-        for name, value in CLASSES.items():
-            body: Json = {"metadata": {"name": name}, "value": value}
-            if name == "polite":
-                body["preemptionPolicy"] = "Never"
-            answer = system.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", json=body)
-            assert answer.status_code == 201, answer.text
+    with preempting_system(cluster_kind, "--nodes", "1", "--gpus", "1") as system:
         yield system
 
 
@@ -48,50 +46,15 @@ def preempting(cluster_kind: str) -> Iterator[System]:
 def one(preempting: System) -> Iterator[System]:
     with checked(preempting) as system:
         yield system
-        for pod in system.pods():
-            if pod["metadata"].get("finalizers"):
-                let_go(system, pod["metadata"]["name"])
+        release_finalizers(system)
 
 
-def pod_of(priority: str, name: str, memory_mib: int, **spec: object) -> Json:
-    pod = a_pod(name, slice_of(memory_mib))
-    pod["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0, **spec}
-    return pod
-
-
-def held_back(name: str, memory_mib: int, priority: str = "batch") -> Json:
-    """A pod whose slices stay until its finalizer is removed."""
-    pod = pod_of(priority, name, memory_mib)
-    pod["metadata"]["finalizers"] = [FINALIZER]
-    return pod
+def is_blocked(system: System, name: str) -> bool:
+    return any(reason == "PreemptionBlocked" for reason, _ in system.events(name))
 
 
 def reasons_of(pod: Json) -> list[tuple[str, str]]:
     return [(each["type"], each.get("reason", "")) for each in pod["status"]["conditions"]]
-
-
-def let_go(system: System, name: str) -> None:
-    answer = system.api.patch(
-        f"/api/v1/namespaces/default/pods/{name}",
-        json={"metadata": {"finalizers": []}},
-        headers={"Content-Type": "application/merge-patch+json"},
-    )
-    assert answer.status_code == 200, answer.text
-
-
-def room_of(system: System, name: str) -> str:
-    """The state of the pod's last grant."""
-    return system.sql(
-        f"SELECT state FROM allocations WHERE pod_name = '{name}' ORDER BY reserved_at DESC LIMIT 1"
-    )
-
-
-def hold_room(system: System, name: str) -> None:
-    """Have a room held for this pod, whose victim `low` goes only when it is let go."""
-    system.run(held_back("low", 50_000))
-    assert system.create(pod_of("urgent", name, 50_000)).status_code == 201
-    wait(lambda: room_of(system, name) == "reserved", "the room to be held")
-    wait(lambda: "deletionTimestamp" in system.get(LOW)["metadata"], "the victim to be evicted")
 
 
 def test_a_pod_of_a_lower_priority_ends_for_one_that_waits(one: System) -> None:
@@ -124,6 +87,11 @@ def test_only_the_pod_that_it_was_freed_for_gets_the_room(one: System) -> None:
     for name in rivals:
         one.wait_for_reason(name)
     assert "room on node" in hamictl(one.folder, "pending")
+    explained = partial(hamictl, one.folder, "explain", "high")
+    wait(lambda: "is held until these pods end: default/low" in explained(), "what it waits for")
+    why = explained()
+    for noise in ("RoomHeld", "view version", "were not recorded", "hamictl preempt"):
+        assert noise not in why
     one.check_invariants()
 
     let_go(one, "low")
@@ -158,22 +126,6 @@ def test_a_room_outlives_its_scheduler(one: System) -> None:
     assert one.pod("rival")["status"]["phase"] == "Pending"  # type: ignore[index]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
-def test_a_scheduler_that_dies_at_any_moment_loses_no_room(one: System, after_s: float) -> None:
-    one.run(pod_of("batch", "low", 50_000), pod_of("batch", "stays", 20_000))
-    assert one.create(pod_of("urgent", "high", 50_000)).status_code == 201
-    killed = one.pid_of("scheduler")
-    assert killed is not None
-
-    # The moment is the case; nothing is waited for.
-    threading.Timer(after_s, os.kill, (killed, signal.SIGKILL)).start()
-
-    one.wait_for_phase("high", "Running", timeout_s=120)
-    wait(lambda: one.pid_of("scheduler") not in (None, killed), "another scheduler")
-    assert {pod["metadata"]["name"] for pod in one.pods()} == {"high", "stays"}
-
-
 def test_a_room_ends_with_the_pod_that_it_was_made_for(one: System) -> None:
     hold_room(one, "high")
     assert one.create(pod_of("urgent", "next", 50_000)).status_code == 201
@@ -200,23 +152,40 @@ def test_a_room_ends_when_its_victim_stays(one: System) -> None:
 
 
 @pytest.mark.parametrize(
-    ("holder", "waiting", "why"),
+    ("holder", "waiting", "why", "hint"),
     [
-        ("batch", "polite", "the pod's preemptionPolicy is Never"),
-        ("urgent", "urgent", "no pod that holds cards may end for it"),
-        ("batch", "batch", "no pod that holds cards may end for it"),
+        (
+            "batch",
+            "polite",
+            "the pod's preemptionPolicy is Never",
+            "its preemptionPolicy is Never: no pod ends for it",
+        ),
+        *(
+            (
+                same,
+                same,
+                "no pod that holds cards may end for it",
+                f"no pod ends for it: those that hold the cards have priority {CLASSES[same]} or",
+            )
+            for same in ("urgent", "batch")
+        ),
     ],
 )
 def test_nothing_ends_for_a_pod_that_may_not_preempt(
-    one: System, holder: str, waiting: str, why: str
+    one: System, holder: str, waiting: str, why: str, hint: str
 ) -> None:
     one.run(pod_of(holder, "low", 50_000))
     assert one.create(pod_of(waiting, "high", 50_000)).status_code == 201
     one.wait_for_reason("high")
     assert "high" in hamictl(one.folder, "pending")
-    # A pod that came later and may preempt shows that the others were looked at.
-    assert one.create(pod_of("critical", "small", 30_000)).status_code == 201
-    one.wait_for_phase("small", "Running")
+    wait(
+        lambda: hint in " ".join(hamictl(one.folder, "explain", "high").split()),
+        "the explanation that no pod ends for it",
+    )
+    # Pods that no card could take, and that came later, show that it was looked at.
+    for name in ("later", "latest"):
+        assert one.create(pod_of("urgent", name, 90_000)).status_code == 201
+        wait(partial(is_blocked, one, name), f"the plan for {name}")
 
     body = {"namespace": "default", "name": "high"}
     answer = httpx.post(f"{one.scheduler_url}/v1/preempt", json=body, timeout=30).json()
@@ -255,22 +224,6 @@ def test_a_hundred_urgent_pods_end_one_each(one: System) -> None:
 
 def room_node(system: System) -> str:
     return system.sql("SELECT node FROM allocations WHERE state = 'reserved'")
-
-
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-
-
-def set_budget(system: System, name: str, allowed: int) -> None:
-    """Write what the disruption controller would: evictions that are allowed now."""
-    found = system.get(f"{BUDGETS}/{name}")
-    counts = {"expectedPods": 2, "currentHealthy": 2, "desiredHealthy": 2 - allowed}
-    found["status"] = {
-        **counts,
-        "disruptionsAllowed": allowed,
-        "observedGeneration": found["metadata"]["generation"],
-    }
-    answer = system.api.put(f"{BUDGETS}/{name}/status", json=found)
-    assert answer.status_code == 200, answer.text
 
 
 def test_a_disruption_budget_is_a_bar(one: System, cluster_kind: str) -> None:
@@ -328,9 +281,3 @@ def test_kube_schedulers_own_preemption_ends_no_pod_where_cards_are_short(
     assert one.create(with_cpu(pod_of("critical", "higher", 21_500), 900)).status_code == 201
     one.wait_for_phase("higher", "Running", timeout_s=60)
     assert {pod["metadata"]["name"] for pod in one.pods()} == {"equal", "high", "higher"}
-
-
-def with_cpu(pod: Json, milli: int) -> Json:
-    for container in pod["spec"]["containers"]:
-        container["resources"]["limits"] |= {"cpu": f"{milli}m"}
-    return pod

@@ -193,6 +193,9 @@ async def test_a_pod_counts_once_for_the_limit_and_only_if_it_was_evicted(
     )
 
     assert await rooms.lately(PodUid("high")) == (0, 1)
+    assert await rooms.is_held(one.allocation.id)
     for room in (one, two):
         await rooms.note_eviction(room.allocation.id, victim.id, problem="")
     assert await rooms.lately(PodUid("high")) == (1, 1)
+    await postgres.advance("high", S.RELEASED)
+    assert not await rooms.is_held(one.allocation.id)

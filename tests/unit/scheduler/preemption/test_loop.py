@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,13 +15,14 @@ from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.ledger import HeldRoom, Victim
 from hami_scheduler.preemption.loop import PreemptionLimits, Preemptor
+from hami_scheduler.watch.trim import trimmed_pod
 from hamicommon import device_config
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import Conflict, Unavailable
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Entry, StateStep
 from hamicommon.placement.cluster.view import CardState
 from hamicommon.preemption.planner import Holder, Plan, Preview
@@ -62,13 +63,21 @@ class Evicting(FakePodApi):
         super().__init__()
         self.evicted: list[str] = []
         self.tried: list[str] = []
+        self.nominations: list[str] = []
         self.bars: dict[str, Exception] = {}
+        self.on_evicted: Callable[[], None] = lambda: None
 
     async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
         name = pod["metadata"]["name"]
         if name in self.bars:
             raise self.bars[name]
         (self.tried if dry_run else self.evicted).append(name)
+        if not dry_run:
+            self.on_evicted()
+
+    async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
+        self.nominations.append(node)
+        await super().nominate(pod, node)
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
         self.put({**pod, "status": {"conditions": conditions}})
@@ -81,6 +90,10 @@ class Stored:
     rooms: list[HeldRoom] = field(default_factory=list)
     noted: list[tuple[str, str]] = field(default_factory=list)
     recently: tuple[int, int] = (0, 0)
+    over: set[str] = field(default_factory=set)
+
+    async def is_held(self, room: str) -> bool:
+        return room not in self.over
 
     async def held(self) -> list[HeldRoom]:
         return self.rooms
@@ -207,7 +220,7 @@ async def world(*, victims: int = 1, limits: dict[str, Any] | None = None, **spe
         waiting=waiting,
         state=state,
         writer=cast(Any, Writer(ledger)),
-        pods={PodUid("high"): high, PodUid("low-0"): pod_of("low-0", 10, nodeName="n")},
+        pods=watched(high, pod_of("low-0", 10, nodeName="n")),
         pod_api=pods,
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         announcer=Announcer(events),
@@ -216,6 +229,11 @@ async def world(*, victims: int = 1, limits: dict[str, Any] | None = None, **spe
         clock=lambda: NOW,
     )
     return World(preemptor, pods, store, plans, events, ledger)
+
+
+def watched(*pods: Json) -> dict[PodUid, JsonMapping]:
+    """The pods as the watch keeps them."""
+    return {PodUid(pod["metadata"]["uid"]): trimmed_pod(pod) for pod in pods}
 
 
 def running(uid: str, grant: ContainerGrant) -> Entry:
@@ -291,6 +309,18 @@ async def test_a_pod_waits_for_the_setting_or_for_longer_if_it_asks_to(
     assert bool(made.plans.asked) is is_planned
 
 
+async def test_a_pod_that_is_nominated_is_not_nominated_at_every_look() -> None:
+    made = await world()
+    await made.preemptor.plan_next()
+    made.store.rooms = list(made.preemptor.rooms)
+    await made.preemptor.keep_rooms()
+    made.preemptor.pods = watched(await made.pods.get("default", "high"))
+
+    await made.preemptor.keep_rooms()
+
+    assert made.pods.nominations == [NODE]
+
+
 async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:
     made = await world()
     made.pods.bars["low-0"] = Conflict("it would violate the pod's disruption budget")
@@ -314,6 +344,49 @@ async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
     assert (made.pods.evicted, await made.room()) == (["low-0"], "")
     assert "default/low-1 could not be evicted" in made.blocked()[0]
     assert [bool(problem) for _, problem in made.store.noted] == [False, True]
+
+
+async def test_nobody_ends_for_a_room_that_was_taken_over() -> None:
+    made = await world(victims=2)
+    await made.preemptor.plan_next()
+    made.store.rooms = [room] = list(made.preemptor.rooms)
+    made.pods.on_evicted = lambda: made.store.over.add(room.id)
+
+    await made.preemptor.keep_rooms()
+
+    assert (made.pods.evicted, made.blocked()) == (["low-0"], [])
+
+
+async def test_no_plan_takes_a_room_over_while_a_pod_is_evicted_for_it() -> None:
+    made = await world(victims=2)
+    await made.preemptor.plan_next()
+    made.store.rooms = list(made.preemptor.rooms)
+    made.pods.on_evicted = lambda: seen.append(made.preemptor._lock.locked())
+    seen: list[bool] = []
+
+    await made.preemptor.keep_rooms()
+
+    assert seen == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("evicted", "state"),
+    [(1, ""), (2, "reserved")],
+    ids=["a pod is left to evict", "all are evicted"],
+)
+async def test_a_room_is_kept_when_preemption_is_switched_off_only_if_its_pods_are_evicted(
+    evicted: int, state: str
+) -> None:
+    made = await world(victims=2)
+    await made.preemptor.plan_next()
+    made.store.rooms = [room] = list(made.preemptor.rooms)
+    room.victims[:evicted] = [replace(each, is_evicted=True) for each in room.victims[:evicted]]
+    made.preemptor.limits = replace(made.preemptor.limits, is_on=False)
+
+    await made.preemptor.keep_rooms()
+
+    assert (made.pods.evicted, await made.room()) == ([], state)
+    assert bool(made.blocked()) is (state == "")
 
 
 async def test_an_api_server_that_is_away_is_asked_again() -> None:
@@ -417,10 +490,7 @@ async def test_a_nomination_binds_the_pod_to_its_node_if_it_is_kube_schedulers(
     made.store.recently = (0, rooms)
     made.preemptor.waiting.note_refusal(PodUid("high"), (NODE, NodeName("m")))
     high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
-    made.preemptor.pods = {
-        PodUid("high"): made.pods.put(high),
-        PodUid("x"): pod_of("x", 1, nodeName="n"),
-    }
+    made.preemptor.pods = watched(made.pods.put(high), pod_of("x", 1, nodeName="n"))
 
     await made.preemptor.plan_next()
 

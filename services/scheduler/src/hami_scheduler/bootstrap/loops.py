@@ -18,6 +18,7 @@ from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
 from hami_scheduler.api.service import Loop
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
+from hami_scheduler.bootstrap.simulating import WARM_INTERVAL_S, Simulations
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
@@ -268,15 +269,19 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
     )
 
 
-def preemption_loops(core: Core, preemptor: preemption.Preemptor) -> Loops:
+def preemption_loops(
+    core: Core, preemptor: preemption.Preemptor, simulations: Simulations
+) -> Loops:
     """Return the loops that keep rooms and make new ones."""
-    if core.settings.preemption_mode != "on":
-        # Rooms of before the setting was changed end at their deadline.
-        return ()
-    rounds = partial(periodic, bulkhead=core.bulkhead)
+    rounds, look_s = partial(periodic, bulkhead=core.bulkhead), preemption.LOOK_INTERVAL_S
+    if not preemptor.limits.is_on:
+        # There may be rooms of before the setting was changed.
+        seldom_s = preemption.PLAN_AGAIN_S
+        return (rounds("rooms", lambda: look_s if core.rooms else seldom_s, preemptor.keep_rooms),)
     return (
-        rounds("rooms", preemption.LOOK_INTERVAL_S, preemptor.keep_rooms),
-        rounds("preemption", preemption.LOOK_INTERVAL_S, preemptor.plan_next),
+        rounds("rooms", look_s, preemptor.keep_rooms),
+        rounds("preemption", look_s, preemptor.plan_next),
+        rounds("planner", WARM_INTERVAL_S, simulations.warm_up),
     )
 
 

@@ -35,6 +35,8 @@ NAME = "hami-scheduler-simulate"
 # `hamictl` waits a minute; the largest body takes a few seconds.
 DEADLINE_S = 30.0
 MAX_WAITING = 8
+WARM_INTERVAL_S = 60.0
+"""Shorter than the time after which an idle process ends."""
 
 
 class Simulations:
@@ -63,6 +65,10 @@ class Simulations:
     async def filter(self, body: bytes) -> bytes:
         """Answer /filter-simulation. Raises: InvalidRequest, Unavailable."""
         return await self._process.call(filter_given, body, self._settings, self._defaults)
+
+    async def warm_up(self) -> None:
+        """Have the process ready, so that no plan waits for its start. Raises: Unavailable."""
+        await self._process.call(prepare, self._settings)
 
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
@@ -93,6 +99,11 @@ def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) 
 def plan(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> Preview:
     """Search plans, in the other process. Raises: InvalidRequest, Unavailable."""
     return find_plans(question, live_view(settings), vendors_of(settings), defaults)
+
+
+def prepare(settings: Settings) -> None:
+    """Read the settings' file, in the other process. Raises: InvalidRequest."""
+    vendors_of(settings)
 
 
 def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:

@@ -113,7 +113,7 @@ def build(
             *watching_loops(core, watches),
             *bus_loops(core, watches),
             *limit_loops(core, watches),
-            *preemption_loops(core, _preemptor(core, watches, plans)),
+            *preemption_loops(core, _preemptor(core, watches, plans), simulations),
         ),
     )
     return Service(
@@ -211,6 +211,7 @@ def _preemptor(core: Core, watches: Watches, plans: PreemptionPlans) -> Preempto
         announcer=core.announcer,
         instruments=core.instruments,
         limits=PreemptionLimits(
+            is_on=settings.preemption_mode == "on",
             after_s=settings.preemption_after_s,
             room_s=settings.preemption_room_s,
             per_minute=settings.preemptions_per_minute,

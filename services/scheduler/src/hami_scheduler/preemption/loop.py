@@ -36,7 +36,7 @@ from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import draft_of
-from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.placement.waiting_pods import REFUSED_S, WaitingPod, WaitingPods
 from hami_scheduler.pod_ending import with_condition
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodApi
@@ -53,22 +53,23 @@ PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempt
 KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 """Reason in the condition `DisruptionTarget`, by which kube-scheduler knows that the victim makes
 room, and begins no preemption of its own."""
+SWITCHED_OFF = "no pod ends for another any more (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0
-PLAN_AGAIN_S = 30.0
-"""A pod for which there was no plan is looked at again then."""
+PLAN_AGAIN_S = REFUSED_S
+"""A pod for which there was no plan is looked at again then: where it may go is known no longer."""
 MAX_ROOMS_PER_HOUR = 3
 """Rooms that one pod may have."""
-WAKE_AGAIN_S = 2.0
-"""A pod whose room is ready and that does not come to /filter is woken again."""
 MAX_CONDITION_ATTEMPTS = 5
-NOTED_S = 3600.0
 MAX_PLANNED = 10_000
+_NOT_LOOKED_AT = frozenset({NodeName("")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionLimits:
     """The operator's settings."""
 
+    is_on: bool = True
+    """False: rooms of before are kept, and nobody else ends for them."""
     after_s: float
     room_s: float
     per_minute: int
@@ -93,21 +94,16 @@ class Preemptor:
     instruments: SchedulerInstruments
     limits: PreemptionLimits
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _looked_at: TTLCache[PodUid, None] = field(init=False)
-    _asked_for: TTLCache[PodUid, frozenset[NodeName]] = field(init=False)
-    """Pods that were woken, because it was not known which nodes they may go to, and their
-    nomination then."""
-    _woken: TTLCache[PodUid, None] = field(init=False)
-    _noted: TTLCache[AllocationId, None] = field(init=False)
+    _looked_at: TTLCache[PodUid, frozenset[NodeName] | None] = field(
+        default_factory=lambda: TTLCache(MAX_PLANNED, PLAN_AGAIN_S), init=False
+    )
+    """Pods that were planned for: None; or that were woken, because it was not known which nodes
+    they may go to, and their nomination then."""
+    _noted: set[AllocationId] = field(default_factory=set, init=False)
     """Victims whose history has the reason already."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    """Held while rooms are read, and while one is written: a read that is older drops none."""
-
-    def __post_init__(self) -> None:
-        self._looked_at = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
-        self._asked_for = TTLCache(MAX_PLANNED, PLAN_AGAIN_S)
-        self._woken = TTLCache(MAX_PLANNED, WAKE_AGAIN_S)
-        self._noted = TTLCache(MAX_PLANNED, NOTED_S)
+    """Held while rooms are read, while one is written, and while a pod is evicted for one: a read
+    that is older drops none, and nobody ends for a room that another one took over."""
 
     # Rooms that are held
 
@@ -116,6 +112,7 @@ class Preemptor:
         async with self._lock:
             self.rooms.replace(await self.store.held())
         self.instruments.rooms_held.set(len(self.rooms))
+        self._noted &= {each.allocation_id for room in self.rooms for each in room.victims}
         for room in self.rooms:
             with self.instruments.bulkhead.item("preemption", room.pod_uid):
                 try:
@@ -135,13 +132,16 @@ class Preemptor:
         if not await self._nominate(room):
             return
         for victim in room.victims:
-            if not (victim.is_evicted or victim.is_gone):
-                problem = await self._evict(room, victim)
-                if problem:
-                    await self._give_up(room, problem)
+            if victim.is_evicted or victim.is_gone:
+                continue
+            async with self._lock:
+                if not await self.store.is_held(room.id):
                     return
-        if room.is_ready and room.pod_uid not in self._woken:
-            self._woken[room.pod_uid] = None
+                problem = await self._evict(room, victim) if self.limits.is_on else SWITCHED_OFF
+            if problem:
+                await self._give_up(room, problem)
+                return
+        if room.is_ready:
             await self._wake(PodRef(room.namespace, room.pod_name, room.pod_uid))
 
     async def _nominate(self, room: HeldRoom) -> bool:
@@ -167,7 +167,7 @@ class Preemptor:
                 if victim.allocation_id not in self._noted:
                     # Before it, as the grant may be over a moment later.
                     await self._note(victim, message)
-                    self._noted[victim.allocation_id] = None
+                    self._noted.add(victim.allocation_id)
                 await self.pod_api.evict(pod)
                 outcome = "evicted"
                 await self._show(victim, message)
@@ -268,13 +268,15 @@ class Preemptor:
         return next((pod for pod in candidates if pod.priority > lowest), None)
 
     def _is_due(self, waiting: WaitingPod) -> bool:
-        if waiting.uid in self._looked_at or self.rooms.of(waiting.uid) is not None:
-            return False
         pod = self.pods.get(waiting.uid)
         if pod is None or (pod.get("spec") or {}).get("preemptionPolicy") == "Never":
             return False
-        is_asked = self._asked_for.get(waiting.uid) == _nominated(pod)
-        if is_asked and not self.waiting.offered_to(waiting.uid):
+        if self.rooms.of(waiting.uid) is not None:
+            return False
+        asked = self._looked_at.get(waiting.uid, _NOT_LOOKED_AT)
+        if asked is None:
+            return False
+        if asked == _nominated(pod) and not self.waiting.offered_to(waiting.uid):
             return False  # kube-scheduler has not tried it since: it lacks something else
         if _nominated(pod):
             return True  # kube-scheduler has ended pods for it
@@ -293,8 +295,7 @@ class Preemptor:
             nominated = frozenset[NodeName]() if rooms else _nominated(pod)
             offered = nominated or self.waiting.offered_to(waiting.uid)
             if not offered:
-                self._asked_for[waiting.uid] = _nominated(pod)
-                del self._looked_at[waiting.uid]
+                self._looked_at[waiting.uid] = _nominated(pod)
                 await self._wake(reference)
                 return
             with self.instruments.preemption_plan_seconds.time():
