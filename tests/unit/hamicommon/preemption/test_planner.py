@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ from hamicommon.preemption.planner import OF_NO_LOWER_PRIORITY, Holder, Preview,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import measured
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -332,3 +335,60 @@ def test_no_set_of_pods_has_a_lower_top_priority(holders: list[Holder], memory_m
         )
         # The greedy order may take one pod more where sizes interlock; by no more than that.
         assert len(plan.victims) <= fewest[1] + 1
+
+
+SEED, CLUSTERS = 20261130, 5000
+
+
+def random_node(dice: random.Random) -> list[Holder]:
+    """Up to ten pods on two cards, none of which holds more than the card has."""
+    free_mib = {"a": 8000, "b": 8000}
+    found = []
+    for number in range(dice.randint(1, 10)):
+        uuid, amount = dice.choice("ab"), dice.choice([500, 1000, 1500, 2000, 3000, 4000, 6000])
+        if amount <= free_mib[uuid]:
+            free_mib[uuid] -= amount
+            ran_s, priority = 60 * dice.randint(1, 90), dice.randint(0, 3)
+            found.append(holder(f"pod-{number}", {uuid: amount}, priority=priority, ran_s=ran_s))
+    return found
+
+
+def cheapest(holders: Sequence[Holder], wanted_mib: int) -> tuple[float, ...]:
+    """The cost of the cheapest set of pods whose end frees one card, by trying every set."""
+    free_mib = {"a": 8000, "b": 8000}
+    for one in holders:
+        for each in one.held:
+            free_mib[each.uuid] -= each.memory_mib
+    costs = []
+    for size in range(1, len(holders) + 1):
+        for some in combinations(holders, size):
+            freed = Counter[str]()
+            for one in some:
+                freed[one.held[0].uuid] += one.memory_mib
+            if any(free_mib[uuid] + freed[uuid] >= wanted_mib for uuid in free_mib):
+                ran = [(NOW - one.started_at).total_seconds() for one in some if one.started_at]
+                lost = sum(one.memory_mib * s for one, s in zip(some, ran, strict=True))
+                priorities = [one.priority for one in some]
+                costs.append((max(priorities), sum(priorities), size, lost))
+    return tuple(map(float, min(costs)))
+
+
+@pytest.mark.slow
+def test_the_plan_of_one_card_is_the_cheapest_of_all_in_nearly_every_cluster() -> None:
+    dice, equal, planned = random.Random(SEED), 0, 0
+    for _ in range(CLUSTERS):
+        holders, wanted_mib = random_node(dice), dice.choice([3000, 5000, 6000, 7000, 8000])
+        request = pod(cards(memory_mib=wanted_mib))
+        found = search(request, holders, {"n": ["a", "b"]}, priority=4)
+        if found.fits_now:
+            continue
+        planned += 1
+        [plan] = found.plans
+        equal += plan.cost == cheapest(holders, wanted_mib)
+        for spared in plan.victims:
+            rest = [one for one in plan.victims if one is not spared]
+            assert not fits_without(request, holders, rest)
+        assert fits_without(request, holders, plan.victims)
+    measured.note(f"{equal} of {planned} plans cost what the cheapest set costs")
+    assert planned > CLUSTERS / 4
+    assert equal >= 0.95 * planned

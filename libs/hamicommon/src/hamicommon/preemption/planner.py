@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from operator import attrgetter
 
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -59,7 +60,7 @@ class Holder:
     @property
     def memory_mib(self) -> int:
         """Memory that it holds on all cards."""
-        return sum(each.memory_mib for each in self.held)
+        return sum([each.memory_mib for each in self.held])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +182,15 @@ def preview(
     left_out: Counter[str] = Counter()
     by_node: defaultdict[NodeName, list[Holder]] = defaultdict(list)
     ending: defaultdict[NodeName, list[Holder]] = defaultdict(list)
+    own: list[Holder] = []
     for holder in holders:
-        if holder.node not in nodes or holder.uid == request.uid:
+        if holder.uid == request.uid:
+            own.append(holder)
+        elif holder.node not in nodes:
             continue
-        reason = _reason_to_leave_out(holder, priority, budgets or {})
-        if holder.is_ending:
+        elif holder.is_ending:
             ending[holder.node].append(holder)
-        elif reason:
+        elif reason := _reason_to_leave_out(holder, priority, budgets or {}):
             left_out[reason] += 1
         else:
             by_node[holder.node].append(holder)
@@ -201,7 +204,7 @@ def preview(
         clock=clock,
         ends_at=clock() + budget_s,
     )
-    with search.without(each for each in holders if each.uid == request.uid):
+    with search.without(own):
         # Its own room is no obstacle.
         if decide(request, view, candidates=candidates).placement is not None:
             return Preview(fits_now=True)
@@ -214,8 +217,10 @@ def _reason_to_leave_out(holder: Holder, priority: int, budgets: Mapping[str, in
         return OF_NO_LOWER_PRIORITY
     if holder.shield:
         return holder.shield
-    shut = [name for name in holder.budgets if budgets.get(name, 0) < 1]
-    return f"of which PodDisruptionBudget {shut[0]} allows no eviction" if shut else ""
+    for name in holder.budgets:
+        if budgets.get(name, 0) < 1:
+            return f"of which PodDisruptionBudget {name} allows no eviction"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +314,7 @@ class _Search:
         cards = max(each.count for each in requests)
         for node, holders in self.by_node.items():
             on_card: defaultdict[GpuUuid, list[tuple[Holder, PodHolding]]] = defaultdict(list)
-            for holder in holders:
+            for holder in sorted(holders, key=attrgetter("priority")):
                 for each in holder.held:
                     on_card[each.uuid].append((holder, each))
             found: list[tuple[tuple[float, ...], _Lack]] = []
@@ -356,25 +361,27 @@ class _Search:
     def _least(
         self, lack: _Lack, on_card: Sequence[tuple[Holder, PodHolding]]
     ) -> tuple[float, ...] | None:
-        """Return the least that it costs to free what a card lacks; None: it can't be freed."""
-        if lack.memory_mib <= 0 and lack.slots <= 0:
+        """Return the least that it costs to free what a card lacks; None: it can't be freed.
+
+        `on_card`: its holders, those of a low priority first.
+        """
+        lack_mib, lack_slots = lack.memory_mib, lack.slots
+        if lack_mib <= 0 and lack_slots <= 0:
             # By another rule it lacks something.
             return _NO_COST
         memory_mib = slots = 0
-        by_priority = sorted(on_card, key=lambda pair: pair[0].priority)
-        for number, (holder, held) in enumerate(by_priority, start=1):
+        for holder, held in on_card:
             memory_mib, slots = memory_mib + held.memory_mib, slots + held.slots
-            if memory_mib >= lack.memory_mib and slots >= lack.slots:
-                upto = by_priority[:number]
+            if memory_mib >= lack_mib and slots >= lack_slots:
                 level = holder.priority
                 break
         else:
             return None
-        upto += [pair for pair in by_priority[number:] if pair[0].priority == level]
+        upto = [pair for pair in on_card if pair[0].priority <= level]
         alone = [
             self._lost(one)
             for one, each in upto
-            if each.memory_mib >= lack.memory_mib and each.slots >= lack.slots
+            if each.memory_mib >= lack_mib and each.slots >= lack_slots
         ]
         # One at least has that priority: those below it are not enough.
         if alone:
