@@ -13,6 +13,7 @@ from hamicommon.preemption.holders import (
     MIRROR,
     Wish,
     budget_room,
+    for_holders,
     holders_of,
     is_selected,
     protected_namespaces,
@@ -86,8 +87,8 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
         slice_row("other", device_uuid="b"),
     ]
     pods = {
-        PodUid("web"): a_pod("web", ownerReferences=owned_by("Job", "train-3")),
-        PodUid("other"): a_pod("other", deletionTimestamp="2026-11-30T12:30:00Z"),
+        PodUid("web"): for_holders(a_pod("web", ownerReferences=owned_by("Job", "train-3"))),
+        PodUid("other"): for_holders(a_pod("other", deletionTimestamp="2026-11-30T12:30:00Z")),
     }
 
     web, other = holders_of(rows, pods, [], (), now=NOW)
@@ -123,7 +124,9 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
     ],
 )
 def test_pods_that_may_not_end_have_the_reason(pod: Json, row: dict[str, Any], shield: str) -> None:
-    [found] = holders_of([slice_row("web", **row)], {PodUid("web"): pod}, [], (), now=NOW)
+    [found] = holders_of(
+        [slice_row("web", **row)], {PodUid("web"): for_holders(pod)}, [], (), now=NOW
+    )
 
     assert (found.shield, found.is_ending) == (shield, False)
 
@@ -162,7 +165,9 @@ def test_pods_of_protected_namespaces_may_not_end() -> None:
     protected = protected_namespaces(namespaces, ["kube-system"])
 
     assert protected == {"kube-system", "team"}
-    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, [], protected, now=NOW)
+    [found] = holders_of(
+        [slice_row("web")], {PodUid("web"): for_holders(a_pod("web"))}, [], protected, now=NOW
+    )
     assert found.shield == "in namespace team, which is protected"
 
 
@@ -179,7 +184,9 @@ def test_a_holder_counts_for_the_budgets_that_select_it() -> None:
         budget("elsewhere", "free", {}, 1),
     ]
 
-    [found] = holders_of([slice_row("web")], {PodUid("web"): a_pod("web")}, budgets, (), now=NOW)
+    [found] = holders_of(
+        [slice_row("web")], {PodUid("web"): for_holders(a_pod("web"))}, budgets, (), now=NOW
+    )
 
     assert found.budgets == ("team/web", "team/all")
     assert budget_room(budgets) == {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 import pytest
+from hami_scheduler.ports.ledger import Row
 from hami_scheduler.preemption.planning import PreemptionQuestion
 from hami_scheduler.preemption.verb import PreemptVerb, parse_preempt_args
 from hamicommon import device_config
@@ -58,16 +60,33 @@ def holder(name: str, **facts: Any) -> Holder:
     )
 
 
+class Question(PreemptionQuestion):
+    """A question whose holders are known, whatever the ledger has."""
+
+    def holders(self, rows: Sequence[Row]) -> list[Holder]:
+        return [holder("big"), holder("small"), holder("room", is_room=True)]
+
+
 class Facts:
     async def question(self, pod: Json, offered: frozenset[NodeName]) -> PreemptionQuestion:
-        return PreemptionQuestion(
+        return Question(
             pod=pod,
             wish=Wish(priority=1000),
-            holders=[holder("big"), holder("small"), holder("room", is_room=True)],
-            budgets={},
+            packed=(),
+            budgets=(),
+            protected=frozenset(),
+            min_runtime_s=0,
             closed={"are cordoned": frozenset({NodeName("shut")})},
             offered=offered,
         )
+
+
+class Rows:
+    """The ledger, which is asked about open nodes alone."""
+
+    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
+        assert "shut" not in nodes
+        return []
 
 
 def asked(nodes: dict[str, list[str]], memory_mib: int) -> bytes:
@@ -88,6 +107,7 @@ async def answer(body: bytes, *, may_add: bool) -> dict[str, list[str]]:
     before = state.cluster.cards(NodeName("n"))
     verb = PreemptVerb(
         plans=cast(Any, Facts()),
+        queries=cast(Any, Rows()),
         state=state,
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         may_add=may_add,

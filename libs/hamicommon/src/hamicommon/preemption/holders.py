@@ -19,7 +19,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.held_rows import holdings_of
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.pod_object import owner_of
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.preemption.planner import Holder
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -34,6 +34,9 @@ OVERDUE = "that are deleted and have not ended within their grace period"
 MAX_OVERDUE_S = 30.0
 """A pod that is there so long after its grace period has a finalizer, or its node is silent; of one
 that is gone for so long, programs may still run."""
+
+_METADATA = ("creationTimestamp", "deletionTimestamp", "labels", "ownerReferences")
+_SPEC = ("priority", "terminationGracePeriodSeconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,15 @@ def protected_namespaces(
         if (each["metadata"].get("labels") or {}).get(PREEMPTIBLE_LABEL) == "false"
     }
     return frozenset(named) | labelled
+
+
+def for_holders(pod: JsonMapping) -> Json:
+    """Return of a pod what `holders_of` reads."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    if MIRROR in annotations_of(pod):
+        kept["annotations"] = {MIRROR: ""}
+    return {"metadata": kept, "spec": {key: spec[key] for key in _SPEC if key in spec}}
 
 
 def holders_of(

@@ -53,9 +53,7 @@ class ComputeProcess:
         self._waiting += 1
         try:
             async with asyncio.timeout(self._deadline_s), self._turn:
-                # A large question is pickled beside the event loop.
-                question = await asyncio.to_thread(pickle.dumps, (work, args, kwargs))
-                return cast(T, await self._send_question(question))
+                return cast(T, await self._send_question(pickle.dumps((work, args, kwargs))))
         except TimeoutError:
             raise Unavailable(
                 f"no answer within {self._deadline_s:g} s, so the request was cancelled; ask for "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,9 +13,11 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.preemption.answer import as_json
+from hamicommon.preemption.holders import budget_room
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import Row
 from hami_scheduler.preemption.planning import PreemptionPlans, PreemptionQuestion, find_plans
 
 
@@ -60,16 +62,20 @@ class PreemptionPreviews:
 
 
 def written_plans(
-    question: PreemptionQuestion, view: ClusterView, vendors: Vendors, defaults: Policy
+    question: PreemptionQuestion,
+    view: ClusterView,
+    rows: Sequence[Row],
+    vendors: Vendors,
+    defaults: Policy,
 ) -> bytes:
     """Plan and write the answer. Raises: InvalidRequest when the pod asks for no card."""
     metadata = question.pod.get("metadata") or {}
     about = {"name": metadata.get("name"), "namespace": metadata.get("namespace") or "default"}
     answer = as_json(
-        find_plans(question, view, vendors, defaults),
+        find_plans(question, view, rows, vendors, defaults),
         view=view,
         priority=question.wish.priority,
-        budgets=question.budgets,
+        budgets=budget_room(question.budgets),
         now=datetime.now(UTC),
         may_preempt=question.wish.may_preempt,
         closed={why: len(nodes) for why, nodes in question.closed.items()},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from hamicommon.process.computing import ComputeProcess
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.extender.filter_simulation import simulate_filter
 from hami_scheduler.placement.closed_nodes import ClosedNodes
-from hami_scheduler.ports.ledger import CardReader
+from hami_scheduler.ports.ledger import CardReader, Row
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
 from hami_scheduler.settings import Settings
 
@@ -93,17 +95,32 @@ def simulate(
 
 def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> bytes:
     """Answer /v1/preempt, in the other process. Raises: InvalidRequest, Unavailable."""
-    return written_plans(question, live_view(settings), vendors_of(settings), defaults)
+    view, rows = read_for(question, settings)
+    return written_plans(question, view, rows, vendors_of(settings), defaults)
 
 
 def plan(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> Preview:
     """Search plans, in the other process. Raises: InvalidRequest, Unavailable."""
-    return find_plans(question, live_view(settings), vendors_of(settings), defaults)
+    view, rows = read_for(question, settings)
+    return find_plans(question, view, rows, vendors_of(settings), defaults)
 
 
 def prepare(settings: Settings) -> None:
     """Read the settings' file, in the other process. Raises: InvalidRequest."""
     vendors_of(settings)
+
+
+def read_for(question: PreemptionQuestion, settings: Settings) -> tuple[ClusterView, list[Row]]:
+    """Read the ledger's cards, and who holds those of the candidates. Raises: Unavailable."""
+
+    async def read() -> tuple[ClusterView, list[Row]]:
+        async with open_database(settings.postgres, application=NAME) as database:
+            reader = PostgresInventory(database, on_commit=lambda: None)
+            view = await read_view(reader, vendors_of(settings))
+            nodes = question.candidates(view.nodes)
+            return view, await PostgresQueries(database).held_at(datetime.now(UTC), nodes, "")
+
+    return asyncio.run(read())
 
 
 def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:

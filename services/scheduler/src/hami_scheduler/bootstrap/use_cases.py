@@ -97,7 +97,6 @@ def build(
     )
     simulations = Simulations(settings, core.requests.defaults, closed)
     plans = PreemptionPlans(
-        queries=connections.queries,
         api=connections.api,
         pods=watches.pods.by_uid,
         closed=closed,
@@ -125,6 +124,7 @@ def build(
             binding=binding,
             preempting=PreemptVerb(
                 plans=plans,
+                queries=connections.queries,
                 state=core.state,
                 requests=core.requests,
                 may_add=settings.preemption_mode == "on",

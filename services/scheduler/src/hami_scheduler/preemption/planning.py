@@ -1,16 +1,17 @@
-"""Plans of preemption for a pod: what the ledger, the watches and the API server know is gathered.
+"""Plans of preemption for a pod: what the watches and the API server know is gathered.
 
-The search itself (`hamicommon/preemption`) runs in another process, on the ledger's cards
+The search itself (`hamicommon/preemption`) runs in another process, which reads the ledger
 (`bootstrap/simulating.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import pickle
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from itertools import islice
 
 from hamicommon.admission.filling import fill_in
 from hamicommon.domain.ids import NodeName, PodUid
@@ -22,6 +23,7 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.preemption.holders import (
     Wish,
     budget_room,
+    for_holders,
     holders_of,
     protected_namespaces,
     wish_of,
@@ -31,34 +33,52 @@ from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.placement.closed_nodes import ClosedNodes
-
-if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.queries import PostgresQueries
+from hami_scheduler.ports.ledger import Row
 
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NAMESPACES = "/api/v1/namespaces"
+PODS_IN_PART = 500
+"""Packing so many takes some milliseconds of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionQuestion:
-    """Everything that a plan depends on, but for the cards."""
+    """Everything that a plan depends on, but for what the ledger has."""
 
     pod: Json
     wish: Wish
-    holders: Sequence[Holder]
-    budgets: Mapping[str, int]
+    packed: Sequence[bytes]
+    """Pods of the watch by uid, with what decides whether they may end, some hundreds a part."""
+    budgets: Sequence[Json]
+    protected: frozenset[str]
+    min_runtime_s: float
     closed: Mapping[str, frozenset[NodeName]]
     """Nodes that take no pod now, by the reason: `have a silent agent`, `are cordoned`."""
     offered: frozenset[NodeName] | None = None
     """Nodes that kube-scheduler would let the pod go to; None: unknown, so all."""
+
+    def candidates(self, nodes: Iterable[NodeName]) -> list[NodeName]:
+        """Return those of the nodes that the pod may go to."""
+        found = frozenset(nodes).difference(*self.closed.values())
+        return sorted(found if self.offered is None else found & self.offered)
+
+    def holders(self, rows: Sequence[Row]) -> list[Holder]:
+        """Return who holds these slices (`PostgresQueries.held_at`)."""
+        return holders_of(
+            rows,
+            {uid: pod for part in self.packed for uid, pod in pickle.loads(part)},  # our own
+            self.budgets,
+            self.protected,
+            now=datetime.now(UTC),
+            min_runtime_s=self.min_runtime_s,
+        )
 
 
 @dataclass(eq=False, kw_only=True)
 class PreemptionPlans:
     """Gather what a plan depends on."""
 
-    queries: PostgresQueries
     api: KubeApi
     pods: Mapping[PodUid, JsonMapping]
     """Pods of the pod watch."""
@@ -77,27 +97,32 @@ class PreemptionPlans:
         wish = wish_of(pod, await self._list(PRIORITY_CLASSES))
         budgets = await self._list(BUDGETS)
         protected = protected_namespaces(await self._list(NAMESPACES), self.protected)
-        now = datetime.now(UTC)
-        nodes = self.closed.registered() if offered is None else offered
-        rows = await self.queries.held_at(now, sorted(nodes), "")
-        # Those of a large cluster take a second: beside the event loop.
-        holders = await asyncio.to_thread(
-            holders_of,
-            rows,
-            self.pods,
-            budgets,
-            protected,
-            now=now,
-            min_runtime_s=self.min_runtime_s,
-        )
         return PreemptionQuestion(
             pod=pod,
             wish=wish,
-            holders=holders,
-            budgets=budget_room(budgets),
+            packed=await self._packed(offered),
+            budgets=budgets,
+            protected=protected,
+            min_runtime_s=self.min_runtime_s,
             closed=self.closed.by_reason(),
             offered=offered,
         )
+
+    async def _packed(self, offered: frozenset[NodeName] | None) -> list[bytes]:
+        """Pack pods that may hold cards of these nodes; others have their turn in between."""
+        parts = []
+        pods = iter(list(self.pods.items()))
+        while some := list(islice(pods, PODS_IN_PART)):
+            nodes = ((uid, pod, (pod.get("spec") or {}).get("nodeName")) for uid, pod in some)
+            kept = [
+                (uid, for_holders(pod))
+                for uid, pod, node in nodes
+                # A pod with a room has no node yet.
+                if not node or offered is None or node in offered
+            ]
+            parts.append(pickle.dumps(kept))
+            await asyncio.sleep(0)
+        return parts
 
     async def _list(self, path: str) -> list[Json]:
         try:
@@ -109,22 +134,25 @@ class PreemptionPlans:
 
 
 def find_plans(
-    question: PreemptionQuestion, view: ClusterView, vendors: Vendors, defaults: Policy
+    question: PreemptionQuestion,
+    view: ClusterView,
+    rows: Sequence[Row],
+    vendors: Vendors,
+    defaults: Policy,
 ) -> Preview:
-    """Search the best plans. Raises: InvalidRequest when the pod asks for no card."""
-    pod = question.pod
-    wants, _ = fill_in(pod, vendors)
+    """Search the best plans; `rows`: who holds what on the candidates.
+
+    Raises: InvalidRequest when the pod asks for no card.
+    """
+    wants, _ = fill_in(question.pod, vendors)
     if not wants:
         raise InvalidRequest("the pod asks for no card: kube-scheduler's own preemption is for it")
-    candidates = frozenset(view.nodes).difference(*question.closed.values())
-    if question.offered is not None:
-        candidates &= question.offered
     return preview(
-        pod_request(pod, vendors, defaults),
+        pod_request(question.pod, vendors, defaults),
         question.wish.priority,
         view,
-        question.holders,
+        question.holders(rows),
         now=datetime.now(UTC),
-        budgets=question.budgets,
-        candidates=tuple(sorted(candidates)),
+        budgets=budget_room(question.budgets),
+        candidates=question.candidates(view.nodes),
     )

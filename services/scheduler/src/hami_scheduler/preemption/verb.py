@@ -11,20 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import orjson
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
+from hamicommon.preemption.holders import budget_room
 from hamicommon.preemption.planner import Holder, preview
 from hamicommon.vendors.pod_request import PodRequests
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.preemption.planning import PreemptionPlans, PreemptionQuestion
+from hami_scheduler.preemption.planning import PreemptionPlans
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,7 @@ class PreemptVerb:
     """The use case of /preempt."""
 
     plans: PreemptionPlans
+    queries: PostgresQueries
     state: ClusterState
     requests: PodRequests
     may_add: bool
@@ -61,13 +67,17 @@ class PreemptVerb:
         if not request.wants_devices:
             return _written({node: uids for node, (uids, _) in args.nodes.items()}, args)
         question = await self.plans.question(args.pod, frozenset(args.nodes))
-        closed = frozenset[NodeName]().union(*question.closed.values())
+        nodes = question.candidates(args.nodes)
+        rows = await self.queries.held_at(datetime.now(UTC), nodes, "")
+        holders = await asyncio.to_thread(question.holders, rows)
+        priority, budgets = question.wish.priority, budget_room(question.budgets)
         found = {}
         until_s = time.monotonic() + CALL_BUDGET_S
         for node, (given, _) in args.nodes.items():
             await asyncio.sleep(0)  # reports and operators have their turn
-            if node not in closed and time.monotonic() < until_s:
-                victims = self._victims(request, node, given, question)
+            if node in nodes and time.monotonic() < until_s:
+                mine = list(_of_node(holders, node, given))
+                victims = self._victims(request, priority, node, given, mine, budgets)
                 if victims:
                     found[node] = victims
         left_out = sorted(set(args.nodes) - set(found))
@@ -78,18 +88,20 @@ class PreemptVerb:
     def _victims(
         self,
         request: PodRequest,
+        priority: int,
         node: NodeName,
         given: tuple[PodUid, ...],
-        question: PreemptionQuestion,
+        holders: Sequence[Holder],
+        budgets: Mapping[str, int],
     ) -> tuple[PodUid, ...]:
         """Return the victims with which the pod fits on the node; empty if there are none."""
         found = preview(
             request,
-            question.wish.priority,
+            priority,
             self.state.cluster,
-            list(_of_node(question.holders, node, given)),
+            holders,
             now=datetime.now(UTC),
-            budgets=question.budgets,
+            budgets=budgets,
             candidates=(node,),
             budget_s=NODE_BUDGET_S,
         )
