@@ -95,7 +95,7 @@ def findings(
             NodeVerdict(node=node, fits=False, reason=reason, text=reason)
             for node, reason in sorted(record.reasons.items())
         ]
-        no_matter = record.outcome == "error" or _all_reasons(record, POD_REFUSED)
+        no_matter = record.view_version == 0 or _all_reasons(record, POD_REFUSED)
         note = "the cards that this was decided on were not recorded"
         return Findings(
             nodes=verdicts[:MAX_NODES],

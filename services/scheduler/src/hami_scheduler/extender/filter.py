@@ -204,7 +204,9 @@ class Filter:
         /bind makes the room its grant.
         """
         if room.is_ready and room.node in names and room.node not in self.silent():
-            return self._kept(room.node, names, trace)
+            answer = self._kept(room.node, names, trace)
+            trace.message = f"took its room on {room.node}"
+            return answer
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
         trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
         why = f"held until these pods end: {', '.join(left)}" if left else "ready"
