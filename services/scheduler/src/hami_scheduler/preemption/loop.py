@@ -251,21 +251,18 @@ class Preemptor:
             await self._make_room(pod)
 
     def _next(self) -> WaitingPod | None:
-        """Return the first waiting pod for which others may end, if a plan is due."""
-        candidates = [pod for pod in self.waiting.in_order() if self._is_due(pod)]
-        if not candidates:
+        """Return the first waiting pod for which a plan is due, if any other may end for it."""
+        first = next((pod for pod in self.waiting.in_order() if self._is_due(pod)), None)
+        if first is None:
             return None
-        lowest = min(
-            (
-                int((pod.get("spec") or {}).get("priority") or 0)
-                for pod in self.pods.values()
-                if (pod.get("spec") or {}).get("nodeName")
-            ),
-            default=None,
+        specs = (pod.get("spec") or {} for pod in self.pods.values())
+        # The others that wait have no higher priority.
+        may_end = any(
+            int(spec.get("priority") or 0) < first.priority
+            for spec in specs
+            if spec.get("nodeName")
         )
-        if lowest is None:
-            return None
-        return next((pod for pod in candidates if pod.priority > lowest), None)
+        return first if may_end else None
 
     def _is_due(self, waiting: WaitingPod) -> bool:
         pod = self.pods.get(waiting.uid)

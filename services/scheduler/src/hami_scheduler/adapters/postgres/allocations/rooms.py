@@ -51,7 +51,7 @@ _NOTE = """
 UPDATE preempted SET problem = $3, evicted_at = CASE WHEN $3 = '' THEN now() END
  WHERE room_id = $1 AND victim_id = $2 AND evicted_at IS NULL
 """
-_IS_HELD = "SELECT state = 'reserved' AS is_held FROM allocations WHERE id = $1"
+_IS_HELD = "SELECT FROM allocations WHERE id = $1 AND state = 'reserved'"
 # A pod that was being deleted already has the moment of the plan.
 _LATELY = """
 SELECT (SELECT count(DISTINCT victim_id) FROM preempted
@@ -111,8 +111,7 @@ class PostgresRooms:
 
     async def is_held(self, room_id: AllocationId) -> bool:
         """Return whether the room still waits for others to be gone. Raises: Unavailable."""
-        row = await self._database.fetchrow(_IS_HELD, room_id)
-        return bool(row["is_held"])
+        return bool(await self._database.fetch(_IS_HELD, room_id))
 
     async def note_eviction(
         self, room_id: AllocationId, victim_id: AllocationId, *, problem: str
