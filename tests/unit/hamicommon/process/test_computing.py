@@ -12,6 +12,7 @@ import pytest
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.computing import ComputeProcess
 
+from tests.unit.hamicommon.process.slow_imports import niceness
 from tests.waiting import PATIENCE_S, eventually
 
 
@@ -44,6 +45,15 @@ def is_alive(pid: int) -> bool:
 
 def refuse(sentence: str) -> None:
     raise InvalidRequest(sentence)
+
+
+async def test_what_computes_is_imported_at_the_priority_of_the_caller(
+    process: ComputeProcess,
+) -> None:
+    at_import, computing = await process.call(niceness)
+
+    assert at_import == os.nice(0)
+    assert computing == min(at_import + 10, 19)
 
 
 async def test_questions_are_answered_by_one_other_process(process: ComputeProcess) -> None:

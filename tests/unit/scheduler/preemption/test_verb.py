@@ -9,6 +9,7 @@ from typing import Any, cast
 import orjson
 import pytest
 from hami_scheduler.ports.ledger import Row
+from hami_scheduler.preemption import verb
 from hami_scheduler.preemption.planning import PreemptionQuestion
 from hami_scheduler.preemption.verb import PreemptVerb, parse_preempt_args
 from hamicommon import device_config
@@ -30,6 +31,13 @@ from tests.unit.scheduler.states import state_of
 VENDORS = Vendors.from_config(device_config.load(None))
 CARD = a_device(type="A100", memory_mib=10_000)
 HELD = {"big": 6000, "small": 3000, "room": 500}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine changes no answer."""
+    monkeypatch.setattr(verb, "NODE_BUDGET_S", 30.0)
+    monkeypatch.setattr(verb, "CALL_BUDGET_S", 60.0)
 
 
 def pod_of(memory_mib: int) -> Json:
@@ -105,14 +113,14 @@ async def answer(body: bytes, *, may_add: bool) -> dict[str, list[str]]:
     usage = DeviceUsage(device=CARD, used_slots=3, used_memory_mib=sum(HELD.values()))
     state.cluster.set_node(NodeName("n"), [CardState(usage, 1)])
     before = state.cluster.cards(NodeName("n"))
-    verb = PreemptVerb(
+    asked_verb = PreemptVerb(
         plans=cast(Any, Facts()),
         queries=cast(Any, Rows()),
         state=state,
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         may_add=may_add,
     )
-    found = orjson.loads(await verb.answer(body))["NodeNameToMetaVictims"]
+    found = orjson.loads(await asked_verb.answer(body))["NodeNameToMetaVictims"]
     assert state.cluster.cards(NodeName("n")) == before
     assert all(each["NumPDBViolations"] == 1 for each in found.values())
     return {node: [pod["UID"] for pod in each["Pods"]] for node, each in found.items()}
