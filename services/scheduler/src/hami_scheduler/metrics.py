@@ -101,6 +101,9 @@ class SchedulerInstruments:
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
         self.requeues = self._counter("requeues", "Waiting pods that were requeued")
+        self.assumes_forgotten = self._counter(
+            "assumes_forgotten", "Placements of /filter that ended without a grant", ["reason"]
+        )
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that continued without the bus"
         )

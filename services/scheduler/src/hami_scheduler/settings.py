@@ -105,8 +105,9 @@ class Settings(BaseSettings):
     allocate_at: Literal["filter", "bind"] = "filter"
     """Call that chooses: filter: node and cards in /filter; bind: /filter answers all nodes that
     fit, and /bind chooses the cards."""
-    reservation_s: PositiveFloat = 60.0
-    """How long a placement that /filter assumed may wait for /bind."""
+    reservation_s: PositiveFloat = 10.0
+    """How long a placement that /filter assumed may wait for /bind; longer, but at most 5 minutes,
+    if kube-scheduler has written the node into nominatedNodeName."""
     commit_window_s: NonNegativeFloat = 0.02
     """Minimum time between the begins of two commits of grants, so that those of a burst are
     written together; 0: without a pause."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
 from hami_scheduler.placement.placer import assumed_allocation
 from hami_scheduler.ports.ledger import LedgerCard, PairScores
 from hamicommon.domain.allocations import (
@@ -177,7 +177,7 @@ async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothi
     assert (view.cluster.version, used(view)) == (before, [400])
     assert view.assumed(PodUid("a")) is None
     assert not await view.refresh(), "the ledger's version was not taken over"
-    assert view.forget(PodUid("b"), "test")
+    assert view.forget(PodUid("b"), Forgotten.GIVEN_UP)
     assert used(view) == [100]
 
 
@@ -264,7 +264,7 @@ async def test_places_on_a_card_are_assumed_too() -> None:
     view.assume(assuming("a", "GPU-0", 100, detail=place))
     assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [(place,)]
 
-    view.forget(PodUid("a"), "test")
+    view.forget(PodUid("a"), Forgotten.GIVEN_UP)
 
     assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [()]
 
@@ -437,7 +437,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                 live.assume(assumed[-1])
             elif step == "forget":
                 for one in assumed[what : what + 1]:
-                    live.forget(one.pod_uid, "test")
+                    live.forget(one.pod_uid, Forgotten.GIVEN_UP)
                     assumed.remove(one)
             elif step == "commit":
                 done, assumed[:what] = assumed[:what], []
@@ -476,7 +476,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
         for node in ("n", "m"):
             assert known(live, node, assumed) == known(fresh, node)
         for one in assumed:
-            live.forget(one.pod_uid, "test")
+            live.forget(one.pod_uid, Forgotten.GIVEN_UP)
         for node in ("n", "m"):
             assert known(live, node) == known(fresh, node)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.placer import OverQuota, Placer
@@ -42,6 +42,11 @@ class Nowhere:
 
 async def _at_once() -> None:
     pass
+
+
+def recording() -> DecisionQueue:
+    """A queue that writes nothing down."""
+    return DecisionQueue(Nowhere(), Announcer(Nowhere()), until_idle=_at_once)
 
 
 def pod(name: str, *, namespace: str = "default", **limits: str) -> dict[str, Any]:
@@ -79,8 +84,7 @@ async def placing(
         ledger.set_quota("default", MEMORY, quota)
     state = ClusterState(ledger, quotas=ledger, grants=ledger, rules=VENDORS.rules, ttl_s=60)
     await state.load()
-    recorder = DecisionQueue(Nowhere(), Announcer(Nowhere()), until_idle=_at_once)
-    return Placer(state=state, requests=REQUESTS, recorder=recorder, binding_s=60), state
+    return Placer(state=state, requests=REQUESTS, recorder=recording(), binding_s=60), state
 
 
 def place(placer: Placer, body: dict[str, Any], *nodes: NodeName) -> Any:
@@ -107,7 +111,7 @@ async def test_a_forgotten_placement_is_free_again() -> None:
     place(placer, pod("a"))
     assert place(placer, pod("b")).refusal is not None
 
-    assert state.forget(PodUid("a"), "test")
+    assert state.forget(PodUid("a"), Forgotten.GIVEN_UP)
 
     assert cards_of(place(placer, pod("b"))) == ["GPU-0"]
 
@@ -151,7 +155,7 @@ async def test_a_quota_counts_what_is_assumed() -> None:
 
     assert (caught.value.quota.limit, caught.value.quota.used) == (250, 200)
     assert state.assumed(PodUid("c")) is None
-    state.forget(PodUid("a"), "test")
+    state.forget(PodUid("a"), Forgotten.GIVEN_UP)
     assert cards_of(place(placer, pod("c"))) == ["GPU-0"]
     assert cards_of(place(placer, pod("d", namespace="free"))) == ["GPU-0"]
 

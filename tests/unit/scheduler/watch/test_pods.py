@@ -56,6 +56,7 @@ def assumed_on(node: str) -> ClusterState:
         pytest.param(pod(version=2, status={"phase": "Failed"}), False, id="ended"),
         pytest.param(pod(version=2, status=REFUSED), False, id="given-up"),
         pytest.param(pod(version=2, status=EARLIER), True, id="given-up-before"),
+        pytest.param(pod(version=2, schedulingGates=[{"name": "g"}]), False, id="gated-again"),
         pytest.param(pod(version=0, status=REFUSED), True, id="an-older-version"),
     ],
 )
@@ -68,6 +69,48 @@ def test_an_assumption_ends_when_its_pod_will_not_come_to_bind(
     watching(state, waiting).on_upsert(seen, pod(status=EARLIER))
 
     assert (state.assumed(UID) is not None) is stays
+
+
+@pytest.mark.parametrize(
+    ("nominated", "stays"),
+    [
+        pytest.param("n1", True, id="the-assumed-node"),
+        pytest.param("n2", False, id="another-node"),
+        pytest.param("", False, id="none"),
+    ],
+)
+def test_an_assumption_outlives_its_deadline_while_kube_scheduler_waits_with_it(
+    nominated: str, stays: bool
+) -> None:
+    now = 0.0
+    state, waiting = state_of(ttl_s=10.0, clock=lambda: now), WaitingPods()
+    state.assume(draft(UID, container(), node=NodeName("n1")))
+    waiting.note_visit(pod(), request())
+
+    watching(state, waiting).on_upsert(
+        pod(version=2, status={"nominatedNodeName": nominated}), pod()
+    )
+
+    now = 299.0
+    state.expire()
+    assert (state.assumed(UID) is not None) is stays
+    now = 301.0
+    state.expire()
+    assert state.assumed(UID) is None
+
+
+def test_a_nomination_from_before_the_assumption_keeps_nothing() -> None:
+    now = 0.0
+    state, waiting = state_of(ttl_s=10.0, clock=lambda: now), WaitingPods()
+    state.assume(draft(UID, container(), node=NodeName("n1")))
+    nominated = {"nominatedNodeName": "n1"}
+    waiting.note_visit(pod(status=nominated), request())
+
+    watching(state, waiting).on_upsert(pod(version=2, status=nominated), pod(status=nominated))
+
+    now = 11.0
+    state.expire()
+    assert state.assumed(UID) is None
 
 
 def test_an_assumption_ends_with_its_pod() -> None:

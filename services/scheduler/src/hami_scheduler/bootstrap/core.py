@@ -68,6 +68,7 @@ class Core:
             rules=vendors.rules,
             ttl_s=settings.reservation_s,
             on_freed=self.on_freed,
+            on_forgotten=lambda why: instruments.assumes_forgotten.labels(why.value).inc(),
         )
         if settings.usual_pods_file is not None:
             self.state.cluster.usual.give(read_usual_pods(settings.usual_pods_file))

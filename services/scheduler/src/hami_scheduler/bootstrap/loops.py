@@ -91,7 +91,6 @@ async def compare_state(core: Core) -> None:
         await core.state.load()
     elif await core.state.refresh():
         core.on_freed()
-    core.state.expire()
 
 
 def writing_loops(core: Core) -> Loops:
@@ -134,6 +133,10 @@ def writing_loops(core: Core) -> Loops:
         },
     )
     arrivals = core.demand.arrivals
+
+    async def expire() -> None:
+        core.state.expire()
+
     tidy = partial(connections.decisions.tidy, keep_days=settings.decision_days)
     return (
         ("outbox", connections.relay.run),
@@ -150,6 +153,7 @@ def writing_loops(core: Core) -> Loops:
         ("background", connections.background.run),
         ("requeue", core.requeuer.run),
         rounds("reap", settings.reap_s, reaper.once),
+        rounds("assumptions", settings.reap_s, expire),
         rounds("late", settings.reconcile_s, late.once),
         rounds("card-conditions", settings.reconcile_s, conditions.once),
     )

@@ -161,6 +161,7 @@ class Bind:
         assumed = self.state.assumed(uid)
         if assumed is not None and assumed.draft.placement.node == node:
             draft = assumed.draft
+            self.state.wait_for_bind(uid, self.timeout_s)
         else:
             # Of a scheduler before this one, or placed past /filter.
             live = await self.store.live_of(uid)

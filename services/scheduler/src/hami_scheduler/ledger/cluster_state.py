@@ -2,7 +2,8 @@
 
 As kube-scheduler's cache: /filter *assumes* a placement, which counts from then on; the commit of
 its grant *confirms* it; and it is *forgotten* when kube-scheduler gives the pod up, the pod goes,
-or no /bind comes in time. Only the active scheduler writes grants, so what it commits keeps the
+or no /bind comes in time. A later /filter of the pod replaces it, so the same question may come any
+number of times. Only the active scheduler writes grants, so what it commits keeps the
 state equal to the ledger; `refresh` compares it now and then, and repairs a difference.
 """
 
@@ -13,7 +14,8 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -42,7 +44,26 @@ class Assumed:
     draft: Draft
     cards: tuple[CardDemand, ...]
     since: float
-    """By `ClusterState`'s clock."""
+    """By `ClusterState`'s clock, as `until`."""
+    until: float
+    """Moment at which it is forgotten without a /bind."""
+
+
+class Forgotten(StrEnum):
+    """Why an assumption ended without a grant; a label of metrics."""
+
+    POD_GONE = "pod gone"
+    POD_ENDED = "pod ended"
+    BOUND_ELSEWHERE = "bound elsewhere"
+    GIVEN_UP = "given up"
+    """kube-scheduler wrote PodScheduled=False."""
+    GATED = "gated"
+    GROUP_GIVEN_UP = "group given up"
+    DEADLINE = "deadline"
+
+
+MAX_ASSUMED_S = 300.0
+"""Longest time that an assumption waits for its /bind, whatever kube-scheduler waits for."""
 
 
 class ClusterState:
@@ -57,12 +78,13 @@ class ClusterState:
         rules: Mapping[str, VendorRules],
         ttl_s: float,
         on_freed: Callable[[], None] = lambda: None,
+        on_forgotten: Callable[[Forgotten], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the instance.
 
-        An assumption waits `ttl_s` for its /bind; `on_freed` is called when one ends without a
-        grant.
+        An assumption waits `ttl_s` for its /bind, unless it was given another time; `on_freed` and
+        `on_forgotten` are called when one ends without a grant.
         """
         self._reader = cards
         self._quota_reader = quotas
@@ -70,6 +92,7 @@ class ClusterState:
         self._rules = rules
         self._ttl_s = ttl_s
         self._on_freed = on_freed
+        self._on_forgotten = on_forgotten
         self._clock = clock
         self.cluster = ClusterView(rules)
         self.quotas = QuotaBook()
@@ -90,15 +113,39 @@ class ClusterState:
 
     # Assumptions
 
-    def assume(self, draft: Draft) -> None:
+    def assume(self, draft: Draft, *, ttl_s: float | None = None) -> None:
         """Count the placement from now on, in place of what the pod had assumed before."""
         self._drop(draft.pod_uid)
         cards = wanted_by(draft, self._rules)
-        self._assumed[draft.pod_uid] = Assumed(draft=draft, cards=cards, since=self._clock())
+        since = self._clock()
+        until = since + (self._ttl_s if ttl_s is None else ttl_s)
+        self._assumed[draft.pod_uid] = Assumed(draft=draft, cards=cards, since=since, until=until)
         self.quotas.assume(draft.namespace, draft.quota)
         for card in cards:
             self._on_card[card.uuid].append(card)
             self._shift(card, 1)
+
+    def wait_for_bind(self, pod_uid: PodUid, more_s: float = MAX_ASSUMED_S) -> None:
+        """Give the pod's assumption so many seconds from now, `MAX_ASSUMED_S` in all.
+
+        kube-scheduler is known to wait before it binds the pod there, or has begun to.
+        """
+        found = self._assumed.get(pod_uid)
+        if found is not None:
+            until = min(self._clock() + more_s, found.since + MAX_ASSUMED_S)
+            self._assumed[pod_uid] = replace(found, until=max(found.until, until))
+
+    def lift(self, pod_uids: Iterable[PodUid]) -> bool:
+        """Stop counting assumptions of pods that are decided again; True if there were some.
+
+        The caller assumes new ones, or calls `freed`.
+        """
+        lifted = [self._drop(uid) for uid in pod_uids]
+        return any(each is not None for each in lifted)
+
+    def freed(self) -> None:
+        """Capacity that `lift` freed is not taken again."""
+        self._on_freed()
 
     def assumed(self, pod_uid: PodUid) -> Assumed | None:
         """The pod's assumption, if it has one."""
@@ -112,22 +159,22 @@ class ClusterState:
         """Remember a binding that was found in the ledger."""
         self._binding[pod_uid] = node
 
-    def forget(self, pod_uid: PodUid, reason: str) -> bool:
+    def forget(self, pod_uid: PodUid, reason: Forgotten) -> bool:
         """Stop counting the pod's assumption; False if it has none."""
         found = self._drop(pod_uid)
         if found is None:
             return False
-        extra = {"pod_uid": pod_uid, "node": found.draft.placement.node, "reason": reason}
+        extra = {"pod_uid": pod_uid, "node": found.draft.placement.node, "reason": reason.value}
         logger.info("Forgot the assumed placement", extra=extra)
+        self._on_forgotten(reason)
         self._on_freed()
         return True
 
     def expire(self) -> None:
         """Forget the assumptions whose /bind has not come in time."""
-        until = self._clock() - self._ttl_s
-        overdue = [uid for uid, each in self._assumed.items() if each.since < until]
-        for uid in overdue:
-            self.forget(uid, f"not bound within {self._ttl_s:g} s")
+        now = self._clock()
+        for uid in [uid for uid, each in self._assumed.items() if each.until < now]:
+            self.forget(uid, Forgotten.DEADLINE)
 
     def on_committed(self, answered: Sequence[tuple[Command, Change | HamiError | None]]) -> None:
         """Take over what one transaction did: confirm the grants' assumptions, apply the counters.

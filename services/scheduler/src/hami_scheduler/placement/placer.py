@@ -171,10 +171,20 @@ class Placer:
 
         If no node has room, return the decision with the refusal.
 
-        The pod's earlier assumption is forgotten first. Raises: OverQuota.
+        The pod's earlier assumption is replaced. Raises: OverQuota.
         """
+        state = self.state
+        was_assumed = state.lift([request.uid])
+        try:
+            return self._assume_best(request, names, trace)
+        finally:
+            if was_assumed and state.assumed(request.uid) is None:
+                state.freed()
+
+    def _assume_best(
+        self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
+    ) -> Draft | Decision:
         state, cluster = self.state, self.state.cluster
-        state.forget(request.uid, "placed again")
         beyond: frozenset[GpuUuid] = frozenset()
         conflict: QuotaConflict | None = None
         while True:

@@ -76,6 +76,7 @@ class WaitingPod:
 class _Visit:
     version: int
     verdict: tuple[str, ...]
+    nominated: str
 
 
 class WaitingPods:
@@ -92,7 +93,7 @@ class WaitingPods:
 
     def note_visit(self, pod: JsonMapping, request: PodRequest) -> None:
         """Remember how the pod looked when it came to /filter."""
-        self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
+        self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod), _nominated(pod))
 
     def note_refusal(self, uid: PodUid, offered: Sequence[NodeName]) -> None:
         """Remember the nodes that a pod was offered and had no room on."""
@@ -120,6 +121,14 @@ class WaitingPods:
             and verdict != visit.verdict
             and _version(pod) > visit.version
         )
+
+    def is_nominated_since(self, pod: JsonMapping, node: NodeName) -> bool:
+        """Return whether kube-scheduler has nominated the node after the pod's last visit here.
+
+        It does before it waits for something between its decision and /bind.
+        """
+        visit = self._visits.get(PodUid(pod["metadata"]["uid"]))
+        return visit is not None and visit.nominated != _nominated(pod) == node
 
     def add(self, pod: WaitingPod) -> None:
         """Take in a pod that has no node."""
@@ -156,6 +165,10 @@ def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
                 str(condition.get("message", "")),
             )
     return ()
+
+
+def _nominated(pod: JsonMapping) -> str:
+    return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 
 def _version(pod: JsonMapping) -> int:

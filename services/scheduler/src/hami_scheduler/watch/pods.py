@@ -21,9 +21,8 @@ from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
 from hami_scheduler.ledger.state_machine import (
-    POD_DELETED,
     TERMINAL_PHASES,
     PodFacts,
     facts_of,
@@ -89,7 +88,7 @@ class PodWatch:
         """The informer saw the pod go."""
         uid = PodUid(pod["metadata"]["uid"])
         self.waiting.remove(uid)
-        self.state.forget(uid, POD_DELETED)
+        self.state.forget(uid, Forgotten.POD_GONE)
         if self.by_uid.pop(uid, None) is not None:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
@@ -98,12 +97,17 @@ class PodWatch:
         assumed = self.state.assumed(facts.uid)
         if assumed is None:
             return
+        node = assumed.draft.placement.node
         if facts.phase in TERMINAL_PHASES:
-            self.state.forget(facts.uid, f"the pod is {facts.phase}")
-        elif facts.node is not None and facts.node != assumed.draft.placement.node:
-            self.state.forget(facts.uid, f"the pod was bound to {facts.node}")
+            self.state.forget(facts.uid, Forgotten.POD_ENDED)
+        elif facts.node is not None and facts.node != node:
+            self.state.forget(facts.uid, Forgotten.BOUND_ELSEWHERE)
+        elif (pod.get("spec") or {}).get("schedulingGates"):
+            self.state.forget(facts.uid, Forgotten.GATED)
         elif self.waiting.is_given_up_since(pod):
-            self.state.forget(facts.uid, "kube-scheduler gave up this attempt")
+            self.state.forget(facts.uid, Forgotten.GIVEN_UP)
+        elif self.waiting.is_nominated_since(pod, node):
+            self.state.wait_for_bind(facts.uid)
 
     def _ours(self, pod: JsonMapping) -> bool:
         spec = pod.get("spec") or {}

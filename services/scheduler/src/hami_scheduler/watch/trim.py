@@ -25,6 +25,7 @@ _SPEC = (
     "priority",
     "preemptionPolicy",
     "schedulingGates",
+    "schedulingGroup",
     "resourceClaims",
     "terminationGracePeriodSeconds",
 )
