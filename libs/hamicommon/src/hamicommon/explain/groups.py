@@ -1,0 +1,23 @@
+"""A group's decision in plain English: how many of its pods fit, and what the next one lacks."""
+
+from __future__ import annotations
+
+from hamicommon.explain.sentences import CardStock, asked_by, count_noun, refusal_sentence
+from hamicommon.placement.groups import GroupDecision
+
+
+def group_sentence(decision: GroupDecision, stock: CardStock, *, candidates: int) -> str:
+    """Report whether a group fits, and why the first of its pods that does not has no place."""
+    fit = len(decision.placements)
+    needed = decision.needed
+    if decision.fits:
+        return f"{count_noun(fit, 'pod')} fit together, {needed} needed"
+    member, refusal = decision.first_refused, decision.refusal
+    assert member is not None
+    assert refusal is not None
+    why = refusal_sentence(member, refusal.shortfalls.tables, stock, candidates=candidates)
+    beside = f"beside the {fit} before it, " if fit else ""
+    return (
+        f"{fit} of the {count_noun(needed, 'pod')} that start together fit, in this order; "
+        f"{member.name} wants {' and '.join(asked_by(member))}: {beside}{why}"
+    )
