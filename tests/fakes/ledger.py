@@ -6,10 +6,12 @@ written and how it is read.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 from hamicommon.domain.allocations import (
     LIVE_STATES,
@@ -31,6 +33,7 @@ from hamicommon.ledger.model import (
     QuotaUse,
     Rules,
     StateStep,
+    refused_together,
 )
 
 from tests.fakes.capacity import LedgerCapacity
@@ -73,11 +76,26 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
         """See the port."""
-        steps = {i: self._done(c) for i, c in enumerate(commands) if isinstance(c, StateStep)}
-        return [
-            self._done(command) if isinstance(command, Entry) else steps[number]
-            for number, command in enumerate(commands)
+        answers: list[Change | HamiError | None] = [
+            self._done(each) if isinstance(each, StateStep) else None for each in commands
         ]
+        entries = [(i, each) for i, each in enumerate(commands) if isinstance(each, Entry)]
+        for name in dict.fromkeys(each.together for _, each in entries):
+            some = [(i, each) for i, each in entries if each.together == name]
+            before = copy.deepcopy(self._state()) if name else {}
+            for number, entry in some:
+                answers[number] = self._done(entry)
+            refused = [a for i, _ in some if isinstance(a := answers[i], HamiError)]
+            if name and refused:
+                vars(self).update(before)
+                for number, entry in some:
+                    if not isinstance(answers[number], HamiError):
+                        answers[number] = refused_together(entry, refused[-1])
+        return answers
+
+    def _state(self) -> dict[str, Any]:
+        names = ("_cards", "_quotas", "_allocations", "_events", "_bound_at", "_wanted", "_changes")
+        return {name: value for name, value in vars(self).items() if name in names}
 
     def _done(self, command: Command) -> Change | HamiError | None:
         try:

@@ -1,6 +1,7 @@
 """Commands that are committed together behave as if each were carried out separately."""
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -255,3 +256,42 @@ async def test_a_row_that_another_transaction_has_locked_is_waited_for_and_given
         with pytest.raises(Conflict):
             await harness.store.commit([step(a, S.BOUND)])
     assert outcomes(await harness.store.commit([step(a, S.BOUND)])) == ["bound"]
+
+
+def together(pod: str, memory_mib: int = 100, name: str = "default/g", **changes: Any) -> Entry:
+    one = slice_of(pod, memory_mib, **changes)
+    return Entry(draft=replace(one, quota=quota_of(one.placement.containers)), together=name)
+
+
+async def test_entries_of_one_name_are_granted_together(harness: Harness) -> None:
+    await harness.add(card("0"))
+
+    answers = await harness.store.commit([together(pod) for pod in PODS])
+
+    assert outcomes(answers) == ["binding"] * 3
+    assert await harness.used("0") == (3, 300, 30)
+
+
+async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.limit("team", 500)
+
+    answers = await harness.store.commit(
+        [
+            Entry(draft=slice_of("alone")),
+            together("a"),
+            together("b", 1_000_000),
+            together("c"),
+            together("d", name="default/other"),
+        ]
+    )
+
+    assert [type(answer).__name__ for answer in answers] == [
+        *("Change", "Conflict", "QuotaConflict", "Conflict", "Change")
+    ]
+    assert "one of default/g was refused" in str(answers[1])
+    assert await harness.used("0") == (2, 200, 20)
+    assert await harness.history("a") == []
+    # What was taken back is free.
+    assert outcomes(await harness.store.commit([together("a")])) == ["binding"]
+    assert await harness.used("0") == (3, 300, 30)

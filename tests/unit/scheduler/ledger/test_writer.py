@@ -163,3 +163,37 @@ async def test_those_that_wait_when_the_writer_stops_get_an_error() -> None:
 
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(answer, Unavailable)
+
+
+async def test_commands_that_belong_together_are_in_one_transaction() -> None:
+    ledger = Ledger()
+    ledger.gate.clear()
+    async with writing(ledger) as writer:
+        first = asyncio.ensure_future(writer.enter(entry("first")))
+        while not ledger.batches:
+            await asyncio.sleep(0)
+        others = [writer.submit(entry(f"p{n}")) for n in range(MAX_BATCH - 1)]
+        group = writer.submit_together([entry(f"g{n}") for n in range(8)])
+        ledger.gate.set()
+        await asyncio.gather(first, *others, *group)
+
+    assert ledger.batches == [1, MAX_BATCH - 1 + 8]
+
+
+async def test_commands_that_belong_together_stay_so_when_their_batch_fails() -> None:
+    ledger = Ledger()
+    ledger.poison["bad"] = ValueError("not storable")
+    ledger.gate.clear()
+    async with writing(ledger) as writer:
+        first = asyncio.ensure_future(writer.enter(entry("first")))
+        while not ledger.batches:
+            await asyncio.sleep(0)
+        bad = writer.submit(entry("bad"))
+        group = writer.submit_together([entry("g0"), entry("g1")])
+        ledger.gate.set()
+        await first
+        answers = await asyncio.gather(*group)
+
+    assert ledger.batches == [1, 3, 1, 2]
+    assert isinstance(await bad, Unavailable)
+    assert all(isinstance(each, Change) for each in answers)

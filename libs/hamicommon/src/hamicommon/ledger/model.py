@@ -21,6 +21,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import Policy
+from hamicommon.errors import Conflict, HamiError
 from hamicommon.placement.vendor_policy import VendorRules
 
 QuotaAmounts = Mapping[str, int]
@@ -97,11 +98,18 @@ class Entry:
     another pod holds it: it is counted already."""
     room: Room | None = None
     """Grants that end for this one, whose state is `reserved`."""
+    together: str = ""
+    """Name that entries of one commit share if all of them are granted, or none."""
 
     @property
     def guarded(self) -> bool:
         """False where the slices are held already, whether the ledger has room for them or not."""
         return self.origin is not Origin.ADOPTED
+
+
+def refused_together(entry: Entry, why: HamiError) -> Conflict:
+    """The answer to an entry that would be granted, were another one of its name not refused."""
+    return Conflict(f"not granted, as one of {entry.together} was refused: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,13 @@ OnCommitted = Callable[[Sequence[tuple[Command, Answer]]], None]
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    command: Command
-    answer: asyncio.Future[Answer] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    commands: Sequence[Command]
+    """Carried out in one transaction."""
+    answers: Sequence[asyncio.Future[Answer]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.answers = [loop.create_future() for _ in self.commands]
 
 
 class LedgerWriter:
@@ -70,12 +73,17 @@ class LedgerWriter:
 
     def submit(self, command: Command) -> asyncio.Future[Answer]:
         """Queue a command without waiting; commands are carried out in this order."""
-        queued = _Queued(command)
+        [answer] = self.submit_together([command])
+        return answer
+
+    def submit_together(self, commands: Sequence[Command]) -> Sequence[asyncio.Future[Answer]]:
+        """Queue commands that are carried out in one transaction, without waiting."""
+        queued = _Queued(commands)
         if self._stopped:
-            self._answer([queued], [_stopped()])
+            self._answer([queued], [_stopped()] * len(commands))
         else:
             self._queue.put_nowait(queued)
-        return queued.answer
+        return queued.answers
 
     async def run(self) -> None:
         """Commit until cancelled."""
@@ -91,16 +99,17 @@ class LedgerWriter:
         finally:
             self._stopped = True
             self._take_waiting(batch, len(batch) + self._queue.qsize())
-            self._answer(batch, [_stopped()] * len(batch))
+            self._answer(batch, [_stopped()] * sum(len(each.commands) for each in batch))
 
     def _take_waiting(self, batch: list[_Queued], limit: int) -> None:
         while len(batch) < limit and not self._queue.empty():
             batch.append(self._queue.get_nowait())
 
     async def _commit(self, batch: Sequence[_Queued]) -> None:
+        commands = [command for each in batch for command in each.commands]
         answers: Sequence[Answer]
         try:
-            answers = await self._store.commit([each.command for each in batch])
+            answers = await self._store.commit(commands)
         except Exception as exc:  # noqa: BLE001 - the callers get it
             if len(batch) > 1 and not isinstance(exc, Unavailable):
                 extra = {"count": len(batch), "error": str(exc)}
@@ -110,15 +119,15 @@ class LedgerWriter:
                 for each in batch:
                     await self._commit([each])
                 return
-            answers = [_in_tree(exc)] * len(batch)
-        commands = [each.command for each in batch]
+            answers = [_in_tree(exc)] * len(commands)
         self._on_committed(list(zip(commands, answers, strict=True)))
         self._answer(batch, answers)
 
     def _answer(self, batch: Sequence[_Queued], answers: Sequence[Answer]) -> None:
-        for each, answer in zip(batch, answers, strict=True):
-            if not each.answer.done():  # otherwise its caller is gone
-                each.answer.set_result(answer)
+        futures = [future for each in batch for future in each.answers]
+        for future, answer in zip(futures, answers, strict=True):
+            if not future.done():  # otherwise its caller is gone
+                future.set_result(answer)
 
 
 def _stopped() -> HamiError:

@@ -28,7 +28,8 @@ class AllocationStore(Protocol):
         """Commit commands together; steps that end a grant come before new grants.
 
         Returns for each command the change, the refusal (as `enter` raises it), or None for a step
-        that is not due. The steps of one allocation are made in their order.
+        that is not due. The steps of one allocation are made in their order. Entries of one name
+        (`Entry.together`) are granted all or none; Conflict is the answer to those that would be.
         Raises: Conflict, Unavailable when none of them was carried out.
         """
 

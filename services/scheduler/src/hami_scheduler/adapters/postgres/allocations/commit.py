@@ -7,7 +7,7 @@ grants take theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,15 @@ from hamicommon.errors import CapacityConflict, Conflict, HamiError
 from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
 from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import Change, Command, Entry, QuotaOf, Rules, StateStep
+from hamicommon.ledger.model import (
+    Change,
+    Command,
+    Entry,
+    QuotaOf,
+    Rules,
+    StateStep,
+    refused_together,
+)
 
 from hami_scheduler.adapters.postgres.allocations.claims import (
     counted_elsewhere,
@@ -124,11 +132,17 @@ async def commit(
             batch.answers[number], row.last = exc, None
             del batch.stepped[number]
     live = await _live_pods(connection, [each.draft.pod_uid for _, each in entries])
+    refused: dict[str, HamiError] = {}
     for number, entry in entries:
         try:
+            if entry.together in refused:
+                raise refused_together(entry, refused[entry.together])
             _grant(ledger, live, entry, wanted[number], leaving.get(number))
         except Conflict as exc:
             batch.answers[number] = exc
+            if entry.together and entry.together not in refused:
+                refused[entry.together] = exc
+                _take_back(ledger, batch, entry.together, exc, wanted)
         else:
             batch.granted[number] = entry
     await ledger.write(connection)
@@ -242,6 +256,23 @@ def _grant(
     ledger.count_quota(draft.namespace, draft.quota, 1)
     ledger.take(draft.allocation_id, wanted, held=not entry.guarded or entry.room is not None)
     live.add(draft.pod_uid)
+
+
+def _take_back(
+    ledger: LockedRows,
+    batch: _Batch,
+    name: str,
+    why: HamiError,
+    wanted: Mapping[int, Sequence[CardDemand]],
+) -> None:
+    """Count no entry of this name, one of which was refused."""
+    for number, entry in list(batch.granted.items()):
+        if entry.together == name:
+            draft = entry.draft
+            ledger.give_back(draft.allocation_id, wanted[number])
+            ledger.count_quota(draft.namespace, draft.quota, -1)
+            batch.answers[number] = refused_together(entry, why)
+            del batch.granted[number]
 
 
 async def _write_steps(
