@@ -200,6 +200,8 @@ RIGHTS = {
         "namespaces": {"list"},
         "poddisruptionbudgets": {"list"},
         "priorityclasses": {"list"},
+        # How many pods start together.
+        "podgroups": {"list", "watch"},
         # Read when another replica made the event that is to be counted up.
         "events": {"get", "create", "patch"},
         # Whose token a node-agent shows to the bus, and a person to the operators' port.
@@ -228,6 +230,7 @@ def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
                 ["authorization.k8s.io"],
                 ["policy"],
                 ["scheduling.k8s.io"],
+                ["scheduling.k8s.io", "scheduling.x-k8s.io"],
             ), role["metadata"]["name"]
             for resource in rule["resources"]:
                 granted.setdefault(resource, set()).update(rule["verbs"])

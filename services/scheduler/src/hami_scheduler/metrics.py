@@ -104,6 +104,20 @@ class SchedulerInstruments:
         self.assumes_forgotten = self._counter(
             "assumes_forgotten", "Placements of /filter that ended without a grant", ["reason"]
         )
+        self.groups = self._counter(
+            "groups",
+            "Groups of pods that start together: bound, refused (new reasons of groups that "
+            "wait), timed_out (not all came to be bound in time), gone",
+            ["result"],
+        )
+        self.group_wait_seconds = histogram(
+            "hami_scheduler_group_wait_seconds",
+            "Time from a group's first /filter until the grants of all that it needs were written",
+            buckets=_SLOW_S,
+        )
+        self.group_held_cards = self._gauge(
+            "group_held_cards", "Slices that pods hold while they wait for others of their group"
+        )
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that continued without the bus"
         )

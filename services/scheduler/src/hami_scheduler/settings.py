@@ -108,6 +108,13 @@ class Settings(BaseSettings):
     reservation_s: PositiveFloat = 10.0
     """How long a placement that /filter assumed may wait for /bind; longer, but at most 5 minutes,
     if kube-scheduler has written the node into nominatedNodeName."""
+    groups: Literal["barrier", "bundle", "off"] = "barrier"
+    """Pods of a group that start together: barrier: decided together, and held at /bind until all
+    have come, unless a plugin of kube-scheduler holds them; bundle: decided together; off: each is
+    placed alone."""
+    group_bind_s: PositiveFloat = 25.0
+    """How long pods of a group wait for each other at /bind, five sixths of bind_timeout_s at
+    most: kube-scheduler must not give the calls up first."""
     commit_window_s: NonNegativeFloat = 0.02
     """Minimum time between the begins of two commits of grants, so that those of a burst are
     written together; 0: without a pause."""
@@ -215,6 +222,11 @@ class Settings(BaseSettings):
     def kept_labels(self) -> tuple[str, ...]:
         """The keys of `owner_labels`."""
         return split_list(self.owner_labels)
+
+    @property
+    def group_wait_s(self) -> float:
+        """`group_bind_s`, within kube-scheduler's time-out."""
+        return min(self.group_bind_s, self.bind_timeout_s * 5 / 6)
 
     @model_validator(mode="after")
     def _few_labels(self) -> Settings:

@@ -108,6 +108,9 @@ def test_numa_bind_orders_the_cards_of_every_vendor() -> None:
         ("hami.io/device-scoring-weights", "slot=0"),
         ("hami.io/preemption-delay-seconds", "soon"),
         ("hami.io/preemption-delay-seconds", "-1"),
+        ("hami.io/group-min", "all"),
+        ("hami.io/group-min", "0"),
+        ("hami.io/group-min", "1001"),
     ],
 )
 def test_a_wrong_annotation_is_no_matter_for_a_pod_without_a_card(name: str, text: str) -> None:

@@ -6,10 +6,15 @@ from hamicommon.explain.sentences import CardStock, asked_by, count_noun, refusa
 from hamicommon.placement.groups import GroupDecision
 
 
-def group_sentence(decision: GroupDecision, stock: CardStock, *, candidates: int) -> str:
-    """Report whether a group fits, and why the first of its pods that does not has no place."""
-    fit = len(decision.placements)
-    needed = decision.needed
+def group_sentence(
+    decision: GroupDecision, stock: CardStock, *, candidates: int, settled: int = 0
+) -> str:
+    """Report whether a group fits, and why the first of its pods that does not has no place.
+
+    `settled`: members that have a place already and were no part of the decision.
+    """
+    fit = len(decision.placements) + settled
+    needed = decision.needed + settled
     if decision.fits:
         return f"{count_noun(fit, 'pod')} fit together, {needed} needed"
     member, refusal = decision.first_refused, decision.refusal

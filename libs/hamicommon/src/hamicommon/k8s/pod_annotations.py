@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _COUNT = re.compile(r"[0-9]{1,10}")
 MAX_DELAY_S = 86_400
+MAX_GROUP_MIN = 1000
+"""Members that one group may want: placing so many takes about a second."""
 FLAGS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
 
 
@@ -160,6 +162,12 @@ def _seconds(text: str) -> int:
     return int(text)
 
 
+def _members(text: str) -> int:
+    if not _COUNT.fullmatch(text) or not 1 <= int(text) <= MAX_GROUP_MIN:
+        raise ValueError(text)
+    return int(text)
+
+
 FRONT_END = UserAnnotation(
     name="hami.io/front-end",
     parse=str,
@@ -216,6 +224,15 @@ PREEMPTION_DELAY = UserAnnotation(
     example="120",
     in_claims=True,
 )
+GROUP_MIN = UserAnnotation(
+    name="hami.io/group-min",
+    parse=_members,
+    wanted=f"a whole number from 1 to {MAX_GROUP_MIN}",
+    holds="how many pods of the label `scheduling.x-k8s.io/pod-group` start together; of several "
+    "numbers in one group the largest counts",
+    example="8",
+    in_claims=True,
+)
 NVIDIA_NUMA_BIND = UserAnnotation(
     name="nvidia.com/numa-bind",
     parse=is_true,
@@ -239,6 +256,7 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
     SCORING_WEIGHTS,
     NVIDIA_NUMA_BIND,
     PREEMPTION_DELAY,
+    GROUP_MIN,
     PRELOAD,
     FRONT_END,
 )

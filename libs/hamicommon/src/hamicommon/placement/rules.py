@@ -221,6 +221,7 @@ NODE_UNREGISTERED = "node unregistered"
 POD_REFUSED = "PodRefused"
 AGENT_SILENT = "node-agent silent"
 ROOM_HELD = "RoomHeld"
+GROUP_WAITING = "GroupWaiting"
 NOT_ASKED = "not asked"
 OTHER = "other"
 
@@ -236,6 +237,10 @@ NODE_REASONS = {
     ROOM_HELD: NodeReason(
         "room held",
         "cards are held for the pod on one node until the pods that end for it are gone",
+    ),
+    GROUP_WAITING: NodeReason(
+        "group waits",
+        "the pod's group starts together, and not all that it needs of its pods can start now",
     ),
     NOT_ASKED: NodeReason(
         "not asked about",

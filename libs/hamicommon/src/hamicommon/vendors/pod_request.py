@@ -22,6 +22,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_annotations import (
     GPU_POLICY,
+    GROUP_MIN,
     NODE_POLICY,
     NVIDIA_NUMA_BIND,
     PREEMPTION_DELAY,
@@ -71,6 +72,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
     policy = pod_policy(written, defaults) if wanted else defaults
     if wanted:
         PREEMPTION_DELAY.read(written)
+        GROUP_MIN.read(written)
     return PodRequest(
         uid=PodUid(str(metadata.get("uid", ""))),
         namespace=str(metadata.get("namespace") or "default"),

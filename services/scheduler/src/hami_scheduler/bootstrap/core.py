@@ -10,6 +10,8 @@ from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.pod_groups import PodGroup
+from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
@@ -21,6 +23,7 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.usual_pods import read_usual_pods
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.drift import Drift, NodeProblems
+from hami_scheduler.extender.bind import BINDING_EXTRA_S
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
@@ -31,6 +34,8 @@ from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.fragmentation_tables import TableMaker
+from hami_scheduler.placement.group_members import GroupMembers
+from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.placement.placer import vendors_annotations
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import ArrivalCounts, Demand, WaitingPods
@@ -39,6 +44,7 @@ from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.settings import Settings
+from hami_scheduler.watch.pod_groups import PodGroupWatch
 
 REFUSED_CLASS = "card-refused"
 """Cards that nodes report and the ledger does not take."""
@@ -80,6 +86,22 @@ class Core:
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
         )
+        self.pod_groups = PodGroupWatch(connections.api, self._on_group_failed)
+        self.groups = GroupPlans(
+            members=self.new_members(),
+            state=self.state,
+            requests=self.requests,
+            silent=self.silent,
+            instruments=instruments,
+            wake=self.requeuer.wake,
+            binding_s=settings.bind_timeout_s + BINDING_EXTRA_S,
+            bind_s=settings.group_wait_s,
+            owner_of=partial(owner_of, label_keys=settings.kept_labels),
+            note_visit=self.demand.waiting.note_visit,
+        )
+        if settings.groups != "off":
+            self.requeuer.group_of = self.groups.members.grouped
+            self.requeuer.group_fits = self.groups.would_fit
         self.writer = LedgerWriter(
             store, window_s=settings.commit_window_s, on_committed=self.state.on_committed
         )
@@ -174,6 +196,13 @@ class Core:
             placement, devices, selections, self.vendors, now=datetime.now(UTC)
         )
         return misread(row, written, self.vendors)
+
+    def new_members(self) -> GroupMembers:
+        """Return an index of groups without pods."""
+        return GroupMembers(self.requests.of, self.pod_groups.quorum, self.settings.scheduler_name)
+
+    def _on_group_failed(self, group: PodGroup) -> None:
+        self.groups.forget(group)
 
     def on_freed(self) -> None:
         """Try waiting pods again: capacity has become free."""

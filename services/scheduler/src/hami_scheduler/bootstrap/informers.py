@@ -18,6 +18,7 @@ from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.drift import NodeProblems
 from hami_scheduler.ledger.quota import quota_limits
+from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.settings import Settings
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory
@@ -181,8 +182,9 @@ class Watches:
         for each in self._pod_followers():
             each.pod_gone(pod)
 
-    def _pod_followers(self) -> list[ClaimHolders | ClaimTemplates | HostCpu]:
-        followers = (self._core.claim_holders, self.templates, self._cpu)
+    def _pod_followers(self) -> list[ClaimHolders | ClaimTemplates | GroupPlans | HostCpu]:
+        groups = None if self._core.settings.groups == "off" else self._core.groups
+        followers = (self._core.claim_holders, self.templates, groups, self._cpu)
         return [each for each in followers if each is not None]
 
     def _on_node(self, new: dict[str, Any], old: dict[str, Any] | None) -> None:

@@ -70,7 +70,11 @@ def standby_loops(core: Core, watches: Watches) -> Loops:
     rounds = partial(periodic, bulkhead=core.bulkhead)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.bulkhead)
     bus, logins = connections.bus, connections.logins
+    groups: Loops = ()
+    if core.settings.groups != "off":
+        groups = (("pod-groups", core.pod_groups.run),)
     loops: Loops = (
+        *groups,
         *((name, informer.run) for name, informer in watches.informers.items()),
         rounds(
             "view",
@@ -152,6 +156,7 @@ def writing_loops(core: Core) -> Loops:
         rounds("old-history", retention.INTERVAL_S, cleanup.once),
         ("background", connections.background.run),
         ("requeue", core.requeuer.run),
+        ("wakes", core.requeuer.run_wakes),
         rounds("reap", settings.reap_s, reaper.once),
         rounds("assumptions", settings.reap_s, expire),
         rounds("late", settings.reconcile_s, late.once),

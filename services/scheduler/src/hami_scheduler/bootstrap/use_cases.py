@@ -42,6 +42,7 @@ from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
 from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.group_barrier import GroupBarrier
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.place_at_bind import PlaceAtBind
 from hami_scheduler.extender.pod_binding import PodBinding
@@ -89,6 +90,7 @@ def build(
         vendors=vendors,
         silent=core.silent,
         bulkhead=core.bulkhead,
+        is_grouped=core.groups.members.is_grouped,
     )
     closed = ClosedNodes(
         registered=lambda: core.state.cluster.nodes,
@@ -210,6 +212,7 @@ def _preemptor(core: Core, watches: Watches, plans: PreemptionPlans) -> Preempto
         requests=core.requests,
         announcer=core.announcer,
         instruments=core.instruments,
+        is_grouped=core.groups.members.is_grouped,
         limits=PreemptionLimits(
             is_on=settings.preemption_mode == "on",
             after_s=settings.preemption_after_s,
@@ -274,6 +277,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         state=core.state,
         rooms=core.rooms,
         placer=placer if settings.allocate_at == "filter" else None,
+        groups=core.groups if settings.groups != "off" else None,
         requests=core.requests,
         guard=Guard.of(core.vendors, TamperingPolicy.of(settings.admission)),
         demand=core.demand,
@@ -281,10 +285,15 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         outcomes=core.outcomes,
         silent=core.silent,
     )
+    barrier = GroupBarrier(
+        plans=core.groups, writer=core.writer, is_on=settings.groups == "barrier"
+    )
     binding = Bind(
         state=core.state,
         store=connections.store,
         writer=core.writer,
+        begin_grant=barrier.enter,
+        on_ended=core.groups.members.stop,
         place_on_node=PlaceAtBind(
             state=core.state,
             placer=placer,
@@ -312,6 +321,7 @@ async def _measure(core: Core, fitting: WaitingFigures, activity: Activity) -> N
     """Set the gauges and totals that are read on request; the unknown is NaN, never 0."""
     found, connections = core.instruments, core.connections
     found.active.set(activity.is_active)
+    found.group_held_cards.set(core.groups.held_cards())
     found.view_age.set(core.state.age_s)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)

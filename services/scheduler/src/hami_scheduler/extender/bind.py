@@ -24,7 +24,7 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import Draft, Entry, StateStep
+from hamicommon.ledger.model import Change, Draft, StateStep
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.background_queue import BackgroundQueue
@@ -79,6 +79,10 @@ class Bind:
     state: ClusterState
     store: AllocationStore
     writer: LedgerWriter
+    begin_grant: Callable[[Draft], Awaitable[Change]]
+    """Write the grant; one of a group's member with those of the others."""
+    on_ended: Callable[[PodUid], None]
+    """A binding failed after its grant was written."""
     place_on_node: PlaceOnNode
     locks: NodeLocks
     pod: PodBinding
@@ -172,7 +176,7 @@ class Bind:
                 return None if placed is None else _Begun(placed)
             draft = placed
         try:
-            change = await self.writer.enter(Entry(draft=draft))
+            change = await self.begin_grant(draft)
         except CapacityConflict:
             await self._reread(node)
             raise
@@ -297,6 +301,7 @@ class Bind:
             await self.transitions.free_lock(allocation)
 
     async def _end(self, allocation: Allocation, reason: str) -> None:
+        self.on_ended(allocation.pod_uid)
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
         token = allocation.token
         try:

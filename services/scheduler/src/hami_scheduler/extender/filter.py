@@ -22,9 +22,16 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.k8s.pod_groups import PodGroup, group_of
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.engine import feasible, prioritize
-from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, ROOM_HELD, reason_label
+from hamicommon.placement.rules import (
+    AGENT_SILENT,
+    GROUP_WAITING,
+    POD_REFUSED,
+    ROOM_HELD,
+    reason_label,
+)
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
@@ -35,6 +42,7 @@ from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.groups import GroupPlans, Verdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
 from hami_scheduler.placement.waiting_pods import Demand
 from hami_scheduler.pod_events import (
@@ -58,7 +66,8 @@ tracer = get_tracer(__name__)
 class Filter:
     """The use cases of /filter and /prioritize.
 
-    Without `placer`, /filter answers every node that fits, and /bind places the pod.
+    Without `placer`, /filter answers every node that fits, and /bind places the pod; without
+    `groups` each pod is placed alone.
 
     `guard` judges again what admission should have refused; `silent`: nodes whose agents
     have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods.
@@ -67,6 +76,7 @@ class Filter:
     state: ClusterState
     rooms: Rooms
     placer: Placer | None
+    groups: GroupPlans | None
     requests: PodRequests
     guard: Guard
     demand: Demand
@@ -163,6 +173,14 @@ class Filter:
         room = self.rooms.of(request.uid)
         if room is not None:
             return self._in_room(room, names, trace)
+        group = None if self.groups is None else group_of(args.pod)
+        if group is not None and self.groups is not None:
+            with trace.phase("place"):
+                decided = self.groups.place(group, request.uid, offered)
+            if isinstance(decided, Draft):
+                return self._placed(decided, trace)
+            if decided is not None:
+                return self._group_waits(group, decided, names, trace)
         try:
             found = self.placer.place(request, offered, trace)
         except OverQuota as exc:
@@ -215,6 +233,19 @@ class Filter:
             refused={name: ROOM_HELD for name in names if name != room.node},
             awaited={room.node: ROOM_HELD} if room.node in names else {},
         )
+
+    def _group_waits(
+        self, group: PodGroup, verdict: Verdict, names: Sequence[NodeName], trace: DecisionTrace
+    ) -> FilterResult:
+        """Refuse a member of a group that does not start now; each verdict is recorded once."""
+        reasons = dict.fromkeys(names, GROUP_WAITING)
+        trace.refuse(reasons, None)
+        trace.message = clip(f"group {group.key}: {verdict.sentence}", MAX_ERROR_LENGTH)
+        if not verdict.recorded:
+            self._announce(trace, GROUP_WAITING, trace.message, series="group")
+        trace.is_recorded = trace.uid not in verdict.recorded
+        verdict.recorded.add(trace.uid)
+        return FilterResult(refused=reasons)
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
         reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}

@@ -13,7 +13,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -110,6 +111,8 @@ class ClusterState:
         """Nodes that the next refresh reads, whatever their versions."""
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
+        self.changes = 0
+        """Grows with every change of cards or quotas, and not with what is tried on the cards."""
 
     # Assumptions
 
@@ -121,6 +124,7 @@ class ClusterState:
         until = since + (self._ttl_s if ttl_s is None else ttl_s)
         self._assumed[draft.pod_uid] = Assumed(draft=draft, cards=cards, since=since, until=until)
         self.quotas.assume(draft.namespace, draft.quota)
+        self.changes += 1
         for card in cards:
             self._on_card[card.uuid].append(card)
             self._shift(card, 1)
@@ -142,6 +146,23 @@ class ClusterState:
         """
         lifted = [self._drop(uid) for uid in pod_uids]
         return any(each is not None for each in lifted)
+
+    @contextmanager
+    def without(self, pod_uids: Iterable[PodUid]) -> Iterator[None]:
+        """Leave these assumptions out of the cards, for a while."""
+        left_out = [self._assumed[uid] for uid in pod_uids if uid in self._assumed]
+        cards = [card for each in left_out for card in each.cards]
+        for card in cards:
+            self._shift(card, -1)
+        for each in left_out:
+            self.quotas.assume(each.draft.namespace, each.draft.quota, -1)
+        try:
+            yield
+        finally:
+            for card in cards:
+                self._shift(card, 1)
+            for each in left_out:
+                self.quotas.assume(each.draft.namespace, each.draft.quota)
 
     def freed(self) -> None:
         """Capacity that `lift` freed is not taken again."""
@@ -221,6 +242,7 @@ class ClusterState:
         if found is None:
             return None
         self.quotas.assume(found.draft.namespace, found.draft.quota, -1)
+        self.changes += 1
         for card in found.cards:
             on_card = self._on_card[card.uuid]
             on_card.remove(card)
@@ -243,6 +265,7 @@ class ClusterState:
 
     def _apply(self, counters: Iterable[CardCounters]) -> set[GpuUuid]:
         """Return the cards whose counters were newer than the known ones."""
+        self.changes += 1
         newest: dict[GpuUuid, CardCounters] = {}
         for card in counters:
             known = self._versions.get(card.uuid)
@@ -299,6 +322,7 @@ class ClusterState:
         async with self._refreshing:
             started = time.monotonic()
             quotas_differ = self.quotas.load(await self._quota_reader.used())
+            self.changes += quotas_differ
             if self.loaded and not self._doubtful and await self._reader.tally() == self._tally():
                 self._refreshed_at = started
                 return quotas_differ
@@ -319,6 +343,7 @@ class ClusterState:
 
     async def refresh_quotas(self) -> None:
         """Read the quotas again. Raises: Unavailable."""
+        self.changes += 1
         self.quotas.load(await self._quota_reader.used())
 
     def doubt(self, node: NodeName) -> None:
@@ -362,6 +387,7 @@ class ClusterState:
         cards: list[LedgerCard],
         pair_scores: dict[NodeName, PairScores],
     ) -> None:
+        self.changes += 1
         grouped: dict[NodeName, list[LedgerCard]] = {node: [] for node in nodes}
         for card in cards:
             grouped.setdefault(card.node, []).append(card)

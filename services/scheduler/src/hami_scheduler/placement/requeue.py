@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import RETRY_AT
+from hamicommon.k8s.pod_groups import PodGroup
 from hamicommon.placement.engine import decide
 
 from hami_scheduler.ledger.cluster_state import ClusterState
@@ -41,14 +45,34 @@ class Requeuer:
     waiting: WaitingPods
     pods: PodApi
     instruments: SchedulerInstruments
+    group_of: Callable[[PodUid], PodGroup | None] = lambda _: None
+    group_fits: Callable[[PodGroup], bool] = lambda _: True
     _freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _freed_at: float = field(init=False, default=0.0)
+    _woken: dict[PodUid, PodRequest] = field(init=False, default_factory=dict)
+    _has_woken: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def capacity_freed(self) -> None:
         """Something became free."""
         if not self._freed.is_set():
             self._freed_at = time.perf_counter()
         self._freed.set()
+
+    def wake(self, pods: Iterable[PodRequest]) -> None:
+        """Have kube-scheduler try these pods, soon."""
+        self._woken |= {pod.uid: pod for pod in pods}
+        if self._woken:
+            self._has_woken.set()
+
+    async def run_wakes(self) -> None:
+        """Wake the pods that were named, until cancelled."""
+        while True:
+            await self._has_woken.wait()
+            self._has_woken.clear()
+            woken, self._woken = list(self._woken.values()), {}
+            for first in range(0, len(woken), MAX_REQUEUED):
+                some, at = woken[first : first + MAX_REQUEUED], time.perf_counter()
+                await asyncio.gather(*(self._requeue(pod, at) for pod in some))
 
     async def run(self) -> None:
         """Wake pods until cancelled."""
@@ -64,10 +88,25 @@ class Requeuer:
         """The first waiting pods that fit into the view, in the order of the queue."""
         found: list[WaitingPod] = []
         refused: set[RequestShape] = set()
+        groups: dict[PodGroup, bool] = {}
         looks = 0
         for number, pod in enumerate(self.waiting.in_order(), start=1):
             if number % MAX_PASSED_OVER == 0:
                 await asyncio.sleep(0)
+            group = self.group_of(pod.uid)
+            if group is not None:
+                # All of its members, which may be more than are woken at once, or none.
+                if group not in groups:
+                    groups[group] = False
+                    with self.instruments.bulkhead.item("requeue", group.key):
+                        groups[group] = self.group_fits(group)
+                    looks += 1
+                    await asyncio.sleep(0)
+                if groups[group]:
+                    found.append(pod)
+                if looks == MAX_LOOKS:
+                    break
+                continue
             shape = pod.shape
             if shape in refused:
                 continue
@@ -77,12 +116,12 @@ class Requeuer:
                     refused.discard(shape)
                     found.append(pod)
             looks += 1
-            if len(found) == MAX_REQUEUED or looks == MAX_LOOKS:
+            if len(found) >= MAX_REQUEUED or looks == MAX_LOOKS:
                 break
             await asyncio.sleep(0)  # requests have their turn
         return found
 
-    async def _requeue(self, pod: WaitingPod, freed_at: float) -> None:
+    async def _requeue(self, pod: WaitingPod | PodRequest, freed_at: float) -> None:
         try:
             await self.pods.annotate(
                 pod.namespace,

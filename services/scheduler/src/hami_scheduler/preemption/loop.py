@@ -93,6 +93,8 @@ class Preemptor:
     announcer: Announcer
     instruments: SchedulerInstruments
     limits: PreemptionLimits
+    is_grouped: Callable[[PodUid], bool] = lambda _: False
+    """Whether the pod starts together with others."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _looked_at: TTLCache[PodUid, frozenset[NodeName] | None] = field(
         default_factory=lambda: TTLCache(MAX_PLANNED, PLAN_AGAIN_S), init=False
@@ -265,6 +267,8 @@ class Preemptor:
         return first if may_end else None
 
     def _is_due(self, waiting: WaitingPod) -> bool:
+        if self.is_grouped(waiting.uid):
+            return False  # one room would not let the group start
         pod = self.pods.get(waiting.uid)
         if pod is None or (pod.get("spec") or {}).get("preemptionPolicy") == "Never":
             return False

@@ -49,7 +49,8 @@ class Fits(StrEnum):
 class WaitingFigures:
     """Looks at all that wait, each time somebody asks for the metrics.
 
-    `silent`: nodes whose agents are silent; `clock`: Unix time.
+    `silent`: nodes whose agents are silent; `is_grouped`: whether a pod waits for others, too;
+    `clock`: Unix time.
     """
 
     view: ClusterState
@@ -58,6 +59,7 @@ class WaitingFigures:
     vendors: Vendors
     silent: Callable[[], frozenset[NodeName]]
     bulkhead: Bulkhead
+    is_grouped: Callable[[PodUid], bool] = lambda _: False
     clock: Callable[[], float] = time.time
     _fits_since: dict[PodUid, float] = field(default_factory=dict, init=False)
 
@@ -105,7 +107,7 @@ class WaitingFigures:
         room: Mapping[tuple[str, str], int],
     ) -> Fits:
         shape = pod.shape
-        if last is None or shape not in placements:
+        if last is None or shape not in placements or self.is_grouped(pod.uid):
             return Fits.UNKNOWN
         placement = placements[shape]
         if placement is None or reason_label(last.reason) == POD_REFUSED:

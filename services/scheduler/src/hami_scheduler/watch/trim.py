@@ -26,6 +26,7 @@ _SPEC = (
     "preemptionPolicy",
     "schedulingGates",
     "schedulingGroup",
+    "serviceAccountName",
     "resourceClaims",
     "terminationGracePeriodSeconds",
 )

@@ -63,6 +63,8 @@ class DecisionTrace:
     view_version: int = 0
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
+    is_recorded: bool = True
+    """False for an answer that was recorded when it was given first."""
     _lap_began: float = field(init=False)
 
     def __post_init__(self) -> None:

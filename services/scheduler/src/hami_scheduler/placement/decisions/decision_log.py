@@ -103,7 +103,7 @@ class DecisionQueue:
 
         `span`: the decision's; the current one when None.
         """
-        if not trace.outcome or not trace.uid:
+        if not trace.outcome or not trace.uid or not trace.is_recorded:
             return
         if "total" not in trace.phase_ms:
             # Of no call of its own: placed at /bind, or what became of an answer.

@@ -1,0 +1,230 @@
+"""Groups of pods that start together: their members as the watch shows them, and the quorum.
+
+Fed by the pod watch and by /bind. `groups.py` decides on what is here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.pod_annotations import GROUP_MIN
+from hamicommon.k8s.pod_groups import PodGroup, group_of, own_quorum
+from hamicommon.k8s.types import JsonMapping
+
+ENDED = frozenset({"Succeeded", "Failed"})
+
+Place = tuple[int, str, str]
+"""Place among groups: negative priority, moment of creation, key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A pod of a group that waits for a node."""
+
+    pod: JsonMapping
+    request: PodRequest
+    priority: int
+    created_at: str
+
+    @property
+    def place(self) -> tuple[int, str, PodUid]:
+        """Return its place in kube-scheduler's queue."""
+        return -self.priority, self.created_at, self.request.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """State of a group at one moment."""
+
+    group: PodGroup
+    quorum: int
+    present: int
+    """Members that have a node or need none of ours: they wait for nobody."""
+    waiting: tuple[Member, ...]
+    """Members that ask for cards and have no node, in kube-scheduler's order."""
+
+    @property
+    def needed(self) -> int:
+        """Members that must still start together."""
+        return max(0, self.quorum - self.present)
+
+    @property
+    def place(self) -> Place:
+        """Return the group's place among others: that of its first member."""
+        first = min(self.waiting, key=lambda each: each.place)
+        return -first.priority, first.created_at, self.group.key
+
+
+@dataclass(slots=True)
+class _Known:
+    pods: dict[PodUid, JsonMapping] = field(default_factory=dict)
+    waiting: dict[PodUid, Member | None] = field(default_factory=dict)
+    """Pods that were read; None: one without cards."""
+    generation: int = 0
+    """Grows with every change that matters."""
+
+
+class GroupMembers:
+    """Members by group."""
+
+    def __init__(
+        self,
+        request_of: Callable[[JsonMapping], PodRequest],
+        quorum_of: Callable[[PodGroup], int | None],
+        scheduler_name: str,
+    ) -> None:
+        """Create the index; `quorum_of` has the quorum of groups with a PodGroup object."""
+        self._scheduler_name = scheduler_name
+        self._request_of = request_of
+        self._quorum_of = quorum_of
+        self._groups: defaultdict[PodGroup, _Known] = defaultdict(_Known)
+        self._group_of: dict[PodUid, PodGroup] = {}
+        self._started: set[PodUid] = set()
+        """Members whose grant is written; the watch may not show their node yet."""
+
+    def pod_seen(self, pod: JsonMapping) -> None:
+        """Take in a pod of ours as the watch shows it."""
+        uid = PodUid(pod["metadata"]["uid"])
+        group = group_of(pod)
+        if group is None:
+            return
+        known = self._groups[group]
+        before = known.pods.get(uid)
+        known.pods[uid] = pod
+        self._group_of[uid] = group
+        if before is None or _matters(before) != _matters(pod):
+            known.waiting.pop(uid, None)
+            known.generation += 1
+
+    def pod_gone(self, pod: JsonMapping) -> None:
+        """Forget a pod."""
+        uid = PodUid(pod["metadata"]["uid"])
+        self._started.discard(uid)
+        group = self._group_of.pop(uid, None)
+        if group is None:
+            return
+        known = self._groups[group]
+        known.pods.pop(uid, None)
+        known.waiting.pop(uid, None)
+        known.generation += 1
+        if not known.pods:
+            del self._groups[group]
+
+    def start(self, uids: Collection[PodUid]) -> None:
+        """Count members from now on as ones that wait for nobody: their grants are written."""
+        for uid in uids:
+            if uid in self._group_of:
+                self._started.add(uid)
+                self._groups[self._group_of[uid]].generation += 1
+
+    def stop(self, uid: PodUid) -> None:
+        """Count a member no more: its binding failed after its grant was written."""
+        if uid in self._started:
+            self._started.discard(uid)
+            self._groups[self._group_of[uid]].generation += 1
+
+    def has_started(self, uid: PodUid) -> bool:
+        """Return whether the member's grant was written."""
+        return uid in self._started
+
+    def of(self, uid: PodUid) -> PodGroup | None:
+        """Return the group of a pod that the watch has shown."""
+        return self._group_of.get(uid)
+
+    def may_be_complete(self, group: PodGroup) -> bool:
+        """Return whether the group has as many pods as start together, of whatever state."""
+        known, quorum = self._groups.get(group), self.quorum(group)
+        return known is not None and quorum is not None and len(known.pods) >= quorum
+
+    def grouped(self, uid: PodUid) -> PodGroup | None:
+        """Return the group of a pod that starts together with others."""
+        group = self._group_of.get(uid)
+        return None if group is None or self.quorum(group) is None else group
+
+    def is_grouped(self, uid: PodUid) -> bool:
+        """Return whether the pod starts together with others."""
+        return self.grouped(uid) is not None
+
+    def __contains__(self, group: PodGroup) -> bool:
+        return group in self._groups
+
+    def generation(self, group: PodGroup) -> int:
+        """Return a number that changes with the group's members."""
+        known = self._groups.get(group)
+        return -1 if known is None else known.generation
+
+    def is_held_elsewhere(self, group: PodGroup) -> bool:
+        """Return whether kube-scheduler or its plugin holds the members back until all fit."""
+        return group.is_native or self._quorum_of(group) is not None
+
+    def quorum(self, group: PodGroup) -> int | None:
+        """Return how many start together: by the PodGroup, or the members' largest number."""
+        found = self._quorum_of(group)
+        if found is not None or group.is_native:
+            return found
+        known = self._groups.get(group)
+        pods = () if known is None else known.pods.values()
+        return max((each for pod in pods if (each := own_quorum(pod)) is not None), default=None)
+
+    def assembly(self, group: PodGroup) -> Assembly | None:
+        """Return the group's state; None: nothing is known to start together."""
+        quorum, known = self.quorum(group), self._groups.get(group)
+        if quorum is None or known is None:
+            return None
+        present, waiting = 0, list[Member]()
+        for uid, pod in known.pods.items():
+            status, spec = pod.get("status") or {}, pod.get("spec") or {}
+            if status.get("phase") == "Failed" or pod["metadata"].get("deletionTimestamp"):
+                continue
+            if uid in self._started or spec.get("nodeName"):
+                present += 1
+                continue
+            if status.get("phase") in ENDED or spec.get("schedulingGates"):
+                continue
+            if uid not in known.waiting:
+                known.waiting[uid] = self._member(pod)
+            member = known.waiting[uid]
+            if member is None:
+                present += 1
+            else:
+                waiting.append(member)
+        return Assembly(
+            group=group,
+            quorum=quorum,
+            present=present,
+            waiting=tuple(sorted(waiting, key=lambda each: each.place)),
+        )
+
+    def _member(self, pod: JsonMapping) -> Member | None:
+        if (pod.get("spec") or {}).get("schedulerName") != self._scheduler_name:
+            return None
+        try:
+            request = self._request_of(pod)
+        except InvalidRequest:  # it is refused at its own /filter
+            return None
+        if not request.wants_devices:
+            return None
+        return Member(
+            pod=pod,
+            request=request,
+            priority=int((pod.get("spec") or {}).get("priority") or 0),
+            created_at=str(pod["metadata"].get("creationTimestamp", "")),
+        )
+
+
+def _matters(pod: JsonMapping) -> tuple[object, ...]:
+    """Return the part of a pod that changes its group's state."""
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    return (
+        status.get("phase") in ENDED,
+        spec.get("nodeName"),
+        spec.get("schedulingGates"),
+        pod["metadata"].get("deletionTimestamp"),
+        annotations_of(pod).get(GROUP_MIN.name),
+    )

@@ -1,0 +1,430 @@
+"""One decision for all pods of a group, at the /filter of the member that comes first.
+
+All that are needed fit, and each is assumed on its node; or none is, and the verdict answers every
+member until a card, a quota or a member changes. A group that came together in vain backs off.
+`hamicommon/placement/groups.py` decides; `extender/group_barrier.py` holds the members at /bind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodOwner
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.groups import group_sentence
+from hamicommon.explain.sentences import quota_sentence, stock_of
+from hamicommon.k8s.pod_groups import PodGroup
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.ledger.model import Draft
+from hamicommon.placement.groups import GroupDecision, decide_group
+from hamicommon.process.backoff import Backoff
+from hamicommon.vendors.pod_request import PodRequests
+
+from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
+from hami_scheduler.ledger.quota import quota_short
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.group_members import Assembly, GroupMembers, Member, Place
+from hami_scheduler.placement.placer import draft_of
+
+MIN_BACKOFF_S, MAX_BACKOFF_S = 5.0, 60.0
+TURN_AFTER_S = 1.0
+"""A group that assembles for so long keeps its nodes for itself: those behind it go elsewhere."""
+BIND_MARGIN_S = 5.0
+"""An assumption outlives the wait at the barrier by this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why no member of a group starts now."""
+
+    sentence: str
+    key: tuple[object, ...]
+    """State of group, cards and quotas that it was found in."""
+    quorum: int
+    answered: set[PodUid] = field(default_factory=set)
+    """Members that were answered with it or one before; they are tried again when all fit."""
+    until: float = float("inf")
+    offered: tuple[NodeName, ...] | None = None
+    """Nodes of the member that asked; None: whatever is offered."""
+    recorded: set[PodUid] = field(default_factory=set)
+    """Members whose refusal was recorded with it."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """Memory of a group between calls; losing it costs time, never correctness."""
+
+    verdict: Verdict | None = None
+    backoff: Backoff = field(default_factory=lambda: Backoff(MIN_BACKOFF_S, MAX_BACKOFF_S))
+    not_before: float = float("-inf")
+    why_backs_off: str = ""
+    first_asked: float | None = None
+    planned_at: float = 0.0
+    place: Place = (0, "", "")
+    nodes: frozenset[NodeName] = frozenset()
+    """Nodes of the plan."""
+    asked: int = 0
+    """Decisions about it."""
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupPlans:
+    """Decides on groups, and remembers what it decided.
+
+    `bind_s`: how long members wait for each other at /bind; `wake`: have kube-scheduler try pods.
+    """
+
+    members: GroupMembers
+    state: ClusterState
+    requests: PodRequests
+    silent: Callable[[], frozenset[NodeName]]
+    instruments: SchedulerInstruments
+    wake: Callable[[Iterable[PodRequest]], None]
+    binding_s: float
+    bind_s: float
+    owner_of: Callable[[JsonMapping], PodOwner]
+    note_visit: Callable[[JsonMapping, PodRequest], None]
+    clock: Callable[[], float] = time.monotonic
+    at_barrier: Callable[[PodGroup], bool] = lambda _: False
+    """Whether members wait at /bind, so that their nodes are settled."""
+    on_vain: Callable[[PodGroup, str], None] = lambda _group, _why: None
+    """Called when members wait at /bind in vain."""
+    on_member_gone: Callable[[PodGroup, PodUid], None] = lambda _group, _uid: None
+    _groups: dict[PodGroup, _Group] = field(default_factory=dict, init=False)
+
+    def place(
+        self, group: PodGroup, uid: PodUid, names: Sequence[NodeName]
+    ) -> Draft | Verdict | None:
+        """Return the member's assumed placement, or why its group waits.
+
+        None: nobody waits for it, so it is placed alone.
+        """
+        known = self._groups.setdefault(group, _Group())
+        verdict, now = known.verdict, self.clock()
+        offered = tuple(names)
+        if (
+            verdict is not None
+            and now < verdict.until
+            and verdict.offered in (None, offered)
+            and verdict.key == self._key(group)
+        ):
+            verdict.answered.add(uid)
+            return verdict
+        found = self.members.assembly(group)
+        if found is None or not found.needed or self.members.has_started(uid):
+            return None
+        if known.first_asked is None:
+            known.first_asked = now
+        others = [each.request.uid for each in found.waiting if each.request.uid != uid]
+        if now < known.not_before:
+            return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
+        if len(found.waiting) < found.needed or len(others) == len(found.waiting):
+            sentence = f"{len(found.waiting)} of the {found.needed} pods that start together exist"
+            return self._refuse(known, found, uid, sentence)
+        assumed = self.state.assumed(uid)
+        if assumed is not None and assumed.draft.placement.node in names:
+            return assumed.draft
+        fixed = [other for other in others if self.state.assumed(other) is not None]
+        known.asked += 1
+        drafts, why = self._drafts(known, found, uid, names, fixed)
+        if drafts is None and fixed and not self.at_barrier(group):
+            # Nobody counts on the others' nodes: all of them are decided again.
+            fixed = []
+            drafts, why = self._drafts(known, found, uid, names, fixed)
+        if drafts is not None:
+            self._assume(known, found, drafts, is_first=not fixed)
+            return next((each for each in drafts if each.pod_uid == uid), None)
+        if self.at_barrier(group):
+            self.on_vain(group, why)
+            return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
+        if self.state.lift([uid, *others]):
+            self.state.freed()
+        return self._refuse(known, found, uid, why, offered=offered)
+
+    def _assume(
+        self, known: _Group, found: Assembly, drafts: Sequence[Draft], *, is_first: bool
+    ) -> None:
+        for draft in drafts:
+            self.state.assume(draft, ttl_s=self.bind_s + BIND_MARGIN_S)
+        by_uid = {each.request.uid: each for each in found.waiting}
+        for draft in drafts:
+            # From now on its condition shows whether kube-scheduler has given it up.
+            member = by_uid[draft.pod_uid]
+            self.note_visit(member.pod, member.request)
+        if is_first:
+            known.planned_at = self.clock()
+        known.place = found.place
+        nodes = {draft.placement.node for draft in drafts}
+        known.nodes = frozenset(nodes) if is_first else known.nodes | nodes
+        answered = known.verdict.answered if known.verdict is not None else frozenset[PodUid]()
+        known.verdict = None
+        self.wake([each.request for each in found.waiting if each.request.uid in answered])
+
+    def _drafts(
+        self,
+        known: _Group,
+        found: Assembly,
+        uid: PodUid,
+        names: Sequence[NodeName],
+        fixed: Collection[PodUid],
+    ) -> tuple[list[Draft] | None, str]:
+        """Decide on the members that are not fixed: their grants, or why they don't fit."""
+        free = [each for each in found.waiting if each.request.uid not in fixed]
+        # Of equal ones the one that asks is first: it is the one that is certain to come.
+        free.sort(key=lambda each: (-each.priority, each.request.uid != uid))
+        needed = max(1, found.needed - len(fixed))
+        with self.state.without([each.request.uid for each in free]):
+            decision, candidates = self._decide(known, found, free, uid, names, needed)
+            if not decision.fits:
+                stock = stock_of(
+                    usage.device
+                    for usages in self.state.cluster.frozen().usages
+                    for usage in usages
+                )
+                why = group_sentence(decision, stock, candidates=candidates, settled=len(fixed))
+                return None, self._behind(known, found) + why
+            drafts = self._as_drafts(free, decision)
+            why = self._over_quota(found.group, drafts, needed)
+            return (None, why) if why else (drafts, "")
+
+    def _decide(
+        self,
+        known: _Group,
+        found: Assembly,
+        free: Sequence[Member],
+        uid: PodUid,
+        names: Sequence[NodeName],
+        needed: int,
+    ) -> tuple[GroupDecision, int]:
+        closed = self.silent() | self._taken_by_those_before(known, found)
+        offered = tuple(name for name in names if name not in closed) if closed else tuple(names)
+        nodes = tuple(name for name in self.state.cluster.nodes if name not in closed)
+        decision = decide_group(
+            [each.request for each in free],
+            self.state.cluster,
+            needed=needed,
+            offered=offered,
+            elsewhere=nodes,
+            asking=uid,
+        )
+        return decision, len(nodes)
+
+    def _as_drafts(self, free: Sequence[Member], decision: GroupDecision) -> list[Draft]:
+        """The grants; cards that several members take are seen as the first of them leaves them."""
+        taken: set[GpuUuid] = set()
+        drafts = []
+        for member in free:
+            placement = decision.placements.get(member.request.uid)
+            if placement is None:
+                continue
+            cards = self.state.cluster.cards(placement.node)
+            draft = draft_of(
+                member.request,
+                placement,
+                {card.usage.device.uuid: card for card in cards},
+                self.requests.vendors,
+                now=datetime.now(UTC),
+                lease_s=self.binding_s,
+                owner=self.owner_of(member.pod),
+            )
+            seen = {uuid: version + (uuid in taken) for uuid, version in draft.seen.items()}
+            taken |= {card.uuid for card in placement.footprints()}
+            drafts.append(replace(draft, seen=seen))
+        return drafts
+
+    def _over_quota(self, group: PodGroup, drafts: list[Draft], needed: int) -> str:
+        """Leave members out that the quota has no room for; return why too few are left."""
+        while True:
+            amounts: Counter[str] = Counter()
+            for draft in drafts:
+                amounts.update(draft.quota)
+            conflict = self.state.quotas.conflict(group.namespace, amounts)
+            if conflict is None:
+                return ""
+            if len(drafts) <= needed:
+                return quota_sentence(quota_short(conflict, self.requests.vendors))
+            drafts.pop()
+
+    def _taken_by_those_before(self, known: _Group, found: Assembly) -> frozenset[NodeName]:
+        """Nodes of groups before this one that have assembled for a while."""
+        nodes: frozenset[NodeName] = frozenset()
+        for group, other in self._before(known, found.place):
+            if self.is_assembling(group):
+                nodes |= other.nodes
+        return nodes
+
+    def _behind(self, known: _Group, found: Assembly) -> str:
+        names = [
+            group.key for group, _ in self._before(known, found.place) if self.is_assembling(group)
+        ]
+        return f"behind {', '.join(sorted(names))} on their nodes: " if names else ""
+
+    def _before(self, known: _Group, place: Place) -> list[tuple[PodGroup, _Group]]:
+        until = self.clock() - TURN_AFTER_S
+        return [
+            (group, other)
+            for group, other in self._groups.items()
+            if other is not known and other.nodes and other.planned_at < until
+            if other.place < place
+        ]
+
+    def is_assembling(self, group: PodGroup) -> bool:
+        """Whether members hold cards and wait for others."""
+        found = self.members.assembly(group)
+        return (
+            found is not None
+            and found.needed > 0
+            and any(self.state.assumed(each.request.uid) for each in found.waiting)
+        )
+
+    # Verdicts
+
+    def _key(self, group: PodGroup) -> tuple[object, ...]:
+        return (
+            self.members.generation(group),
+            self.members.is_held_elsewhere(group) and self.members.quorum(group),
+            self.state.changes,
+            self.silent(),
+        )
+
+    def _refuse(
+        self,
+        known: _Group,
+        found: Assembly,
+        uid: PodUid,
+        sentence: str,
+        *,
+        until: float = float("inf"),
+        offered: tuple[NodeName, ...] | None = None,
+    ) -> Verdict:
+        before = known.verdict
+        known.verdict = Verdict(
+            sentence=sentence,
+            key=self._key(found.group),
+            quorum=found.quorum,
+            answered={uid} if before is None else before.answered | {uid},
+            until=until,
+            offered=offered,
+        )
+        if before is None or before.sentence != sentence:
+            self.instruments.groups.labels("refused").inc()
+        return known.verdict
+
+    def would_fit(self, group: PodGroup) -> bool:
+        """Whether a group that waits would be placed if it were tried now."""
+        known, found = self._groups.get(group), self.members.assembly(group)
+        if found is None:
+            return True
+        if known is not None and self.clock() < known.not_before:
+            return False
+        if len(found.waiting) < found.needed:
+            return False
+        decision = self.decision(found)
+        return decision.fits and bool(decision.placements)
+
+    def decision(self, found: Assembly) -> GroupDecision:
+        """Decide on all members that wait, as if none was assumed; nothing is assumed."""
+        members = [each.request for each in found.waiting]
+        nodes = tuple(name for name in self.state.cluster.nodes if name not in self.silent())
+        with self.state.without([each.uid for each in members]):
+            return decide_group(members, self.state.cluster, needed=found.needed, offered=nodes)
+
+    # What becomes of a group
+
+    def give_up(self, group: PodGroup, reason: str, *, result: str) -> None:
+        """Free what the group's members hold, and let it back off."""
+        known = self._groups.setdefault(group, _Group())
+        pause_s = known.backoff.next_s()
+        known.not_before = self.clock() + pause_s
+        known.why_backs_off = f"{reason}; tried again in {pause_s:.0f} s"
+        known.nodes = frozenset()
+        self.instruments.groups.labels(result).inc()
+        found = self.members.assembly(group)
+        for each in found.waiting if found is not None else ():
+            self.state.forget(each.request.uid, Forgotten.GROUP_GIVEN_UP)
+        asyncio.get_running_loop().call_later(pause_s, self._try_again, group)
+
+    def _try_again(self, group: PodGroup) -> None:
+        known, found = self._groups.get(group), self.members.assembly(group)
+        if known is not None and found is not None:
+            self.wake([each.request for each in found.waiting])
+
+    def on_started(self, group: PodGroup, uids: Collection[PodUid]) -> None:
+        """The grants of these members are written."""
+        self.members.start(uids)
+        known = self._groups.get(group)
+        if known is None:
+            return
+        found = self.members.assembly(group)
+        if found is not None and not found.needed:
+            self.instruments.groups.labels("bound").inc()
+            if known.first_asked is not None:
+                waited_s = self.clock() - known.first_asked
+                self.instruments.group_wait_seconds.observe(waited_s)
+            self.wake([each.request for each in found.waiting])
+            del self._groups[group]
+
+    def pod_seen(self, pod: JsonMapping) -> None:
+        """Take in a pod of the watch; one that completes its group has those tried that wait."""
+        self.members.pod_seen(pod)
+        group = self.members.of(PodUid(pod["metadata"]["uid"]))
+        known = None if group is None else self._groups.get(group)
+        if group is None or known is None or known.verdict is None or not known.verdict.answered:
+            return
+        if known.verdict.key[0] == self.members.generation(group):
+            return
+        if not self.members.may_be_complete(group):
+            return
+        found = self.members.assembly(group)
+        if found is not None and len(found.waiting) >= found.needed:
+            self.wake([e.request for e in found.waiting if e.request.uid in known.verdict.answered])
+            known.verdict.answered.clear()
+
+    def pod_gone(self, pod: JsonMapping) -> None:
+        """Forget a pod, and a group with its last one."""
+        uid = PodUid(pod["metadata"]["uid"])
+        group = self.members.of(uid)
+        if group is None:
+            return
+        self.on_member_gone(group, uid)
+        self.members.pod_gone(pod)
+        if group not in self.members and group in self._groups:
+            self.instruments.groups.labels("gone").inc()
+            del self._groups[group]
+
+    def forget(self, group: PodGroup) -> None:
+        """Forget the assumptions of a group that kube-scheduler has given up itself."""
+        found = self.members.assembly(group)
+        for each in found.waiting if found is not None else ():
+            self.state.forget(each.request.uid, Forgotten.GROUP_GIVEN_UP)
+
+    def held_cards(self) -> int:
+        """Slices that members hold while they wait for others."""
+        return sum(
+            len(assumed.cards)
+            for group in self._groups
+            if (found := self.members.assembly(group)) is not None
+            for each in found.waiting
+            if (assumed := self.state.assumed(each.request.uid)) is not None
+        )
+
+    def about(self, group: PodGroup) -> Mapping[str, object]:
+        """Return what this replica remembers of the group, for explain."""
+        known = self._groups.get(group)
+        if known is None:
+            return {"asked": 0}
+        pause_s = known.not_before - self.clock()
+        return {
+            "asked": known.asked,
+            "waits_since_s": None
+            if known.first_asked is None
+            else round(self.clock() - known.first_asked, 1),
+            "backs_off_s": round(pause_s, 1) if pause_s > 0 else None,
+            "why": known.verdict.sentence if known.verdict is not None else "",
+        }
