@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.k8s.types import Json
@@ -65,8 +68,6 @@ def held(system: System) -> int:
 
 
 def metric(system: System, name: str) -> float:
-    import httpx
-
     text = httpx.get(f"{system.scheduler_url}/metrics").text
     found = [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith(name)]
     return sum(map(float, found))
@@ -101,3 +102,106 @@ def test_a_group_with_room_for_seven_of_eight_holds_nothing(groups: System) -> N
     wait(lambda: bound(groups, "big") == 8 or None, "all to be bound")
     spent_s = time.monotonic() - freed
     measured.note(f"all 8 bound {spent_s:.2f} s after the eighth slice was free")
+
+
+def cpu_of_a_node(system: System) -> int:
+    """Whole cores that a node has for pods."""
+    [*nodes] = system.get("/api/v1/nodes")["items"]
+    return int(nodes[0]["status"]["allocatable"]["cpu"])
+
+
+def without_cards(name: str, cpu: int) -> Json:
+    pod = a_pod(name, {})
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    pod["spec"]["schedulerName"] = "hami-scheduler"
+    return pod
+
+
+def test_a_group_that_lacks_a_hosts_cpu_frees_what_it_holds(groups: System) -> None:
+    cpu = cpu_of_a_node(groups)
+    each = max(1, cpu // 4)
+    # Of four times that on each node, one has room for three.
+    groups.run(without_cards("blocker", cpu - 4 * each + 1))
+    create(groups, *(member("short", number, 8, cpu=str(each)) for number in range(8)))
+
+    wait(
+        lambda: metric(groups, 'hami_scheduler_groups_total{result="timed_out"}') >= 1 or None,
+        "the group to be given up",
+        timeout_s=60,
+    )
+    assert bound(groups, "short") == 0
+    assert metric(groups, "hami_scheduler_group_held_cards") == 0
+    assert held(groups) == 0
+    # The hosts' CPU is free again, and so are the cards.
+    groups.run(*(member("alone", number, 1, cpu=str(each)) for number in range(7)))
+    groups.delete(*(f"alone-{number}" for number in range(7)))
+    assert "GroupWaiting" in {reason for n in range(8) for reason, _ in groups.events(f"short-{n}")}
+
+    groups.delete("blocker")
+    wait(lambda: bound(groups, "short") == 8 or None, "all to be bound", timeout_s=120)
+
+
+@pytest.mark.parametrize("lacking", ["slices", "cpu"])
+def test_two_groups_that_fit_one_at_a_time_run_one_after_the_other(
+    groups: System, lacking: str, request: pytest.FixtureRequest
+) -> None:
+    rounds = 50 if request.config.getoption("--slow") else 2
+    size, spent = 6, []
+    for number in range(rounds):
+        began = time.monotonic()
+        names = [f"g{number}a", f"g{number}b"]
+        cpu = str(cpu_of_a_node(groups) // 3) if lacking == "cpu" else ""
+        memory_mib = CARD_MIB if lacking == "slices" else 20_000
+        # One after the other, so that each has a part of the queue.
+        for index in range(size):
+            create(groups, *(member(name, index, size, memory_mib, cpu) for name in names))
+        first = wait(
+            lambda: next((n for n in names if bound(groups, n) == size), None),  # noqa: B023
+            "one group to be bound",
+            timeout_s=90,
+        )
+        second = next(name for name in names if name != first)
+        assert bound(groups, second) == 0
+        groups.delete(*(f"{first}-{index}" for index in range(size)))
+        wait(lambda: bound(groups, second) == size or None, "the other to be bound", timeout_s=90)  # noqa: B023
+        groups.delete(*(f"{second}-{index}" for index in range(size)))
+        spent.append(time.monotonic() - began)
+    measured.note(
+        f"{rounds} times two groups that lack {lacking}: one after the other, "
+        f"{max(spent):.1f} s at most for both"
+    )
+
+
+@pytest.mark.parametrize("after", ["at-the-barrier", "some-bound"])
+def test_a_group_survives_the_kill_of_its_scheduler(groups: System, after: str) -> None:
+    pid = groups.pid_of("scheduler")
+    assert pid is not None
+    size = 8
+    count = 5 if after == "at-the-barrier" else size
+    create(groups, *(member("kept", number, size) for number in range(count)))
+    if after == "some-bound":
+        wait(lambda: bound(groups, "kept") >= 1 or None, "some to be bound", timeout_s=60)
+    os.kill(pid, signal.SIGKILL)
+    create(groups, *(member("kept", number, size) for number in range(count, size)))
+
+    wait(lambda: groups.pid_of("scheduler") not in (None, pid) or None, "another scheduler")
+    wait(lambda: bound(groups, "kept") == size or None, "all to be bound", timeout_s=90)
+    groups.check_invariants()
+
+
+def test_a_member_that_is_deleted_while_others_wait_is_replaced(groups: System) -> None:
+    create(groups, *(member("swap", number, 8) for number in range(7)))
+    groups.wait_for_reason("swap-6")
+    groups.delete("swap-0")
+
+    create(groups, member("swap", 7, 8), member("swap", 8, 8))
+
+    wait(lambda: bound(groups, "swap") == 8 or None, "all to be bound", timeout_s=60)
+
+
+def test_a_wrong_number_is_refused_at_admission(groups: System) -> None:
+    answer = groups.create(member("wrong", 0, 0))
+
+    assert answer.status_code == 422
+    assert "hami.io/group-min is '0': expected a whole number from 1 to 1000" in answer.text
