@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import checked, running_system
-from tests.e2e.system import System, a_pod, slice_of, wait
+from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 pytestmark = pytest.mark.e2e
 
@@ -205,3 +206,18 @@ def test_a_wrong_number_is_refused_at_admission(groups: System) -> None:
 
     assert answer.status_code == 422
     assert "hami.io/group-min is '0': expected a whole number from 1 to 1000" in answer.text
+
+
+def test_explain_names_what_a_group_lacks(groups: System) -> None:
+    groups.run(a_pod("blocker", slice_of(CARD_MIB)))
+    create(groups, *(member("why", number, 8) for number in range(8)))
+    groups.wait_for_reason("why-0")
+
+    text = hamictl(groups.folder, "explain", "group/why")
+
+    assert "default/why: 8 pods, 8 start together" in text
+    assert "7 of the 8 pods that start together fit, in this order; why-" in text
+    assert text.count("would go to") == 7
+    answer = json.loads(hamictl(groups.folder, "explain", "group/why", "-o", "json"))
+    assert answer["fits"] is False
+    assert "GroupWaiting" in hamictl(groups.folder, "pending", "-o", "json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -44,6 +44,9 @@ KINDS = {
     for name in names
 }
 """Each name of a kind, as kubectl has them -> the kind, and where its objects are."""
+
+
+GROUP = "group/"
 
 
 def owner_of(given: str) -> tuple[str, str] | None:
@@ -211,7 +214,8 @@ def explain(
     pod: Annotated[
         str,
         typer.Argument(
-            help="name of a pod; deploy/NAME, job/NAME and so on list the workload's pods",
+            help="name of a pod; deploy/NAME, job/NAME and so on list the workload's pods; "
+            "group/NAME explains pods that start together",
             autocompletion=pod_names,
         ),
     ],
@@ -228,6 +232,11 @@ def explain(
     ] = False,
 ) -> None:
     """Explain why a pod waits, or why it is where it is."""
+    if pod.startswith(GROUP):
+        group = run(_explain_group(pod.removeprefix(GROUP), namespace, output))
+        if exit_code and not group.get("fits", True):
+            raise typer.Exit(ExitCode.ANSWER_IS_NO)
+        return
     owner = owner_of(pod)
     if owner is not None:
         pods = run(pods_of_owner(find_target(), *owner, namespace))
@@ -265,6 +274,35 @@ async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
     if not answer.get("wait_end") and await _is_gone(target, space, name, uid):
         console.print(gone_sentence(answer["attempts"]), highlight=False, markup=False)
     return answer
+
+
+async def _explain_group(name: str, namespace: str, output: OutputFormat) -> Any:
+    path = f"/v1/groups/{quote(namespace, safe='')}/{quote(name, safe='')}"
+    answer = await find_target().scheduler_client().get(path)
+    if not output.for_people:
+        render.write_document(answer, output)
+        return answer
+    for line in group_lines(answer):
+        console.print(line, highlight=False, markup=False)
+    return answer
+
+
+def group_lines(answer: JsonMapping) -> Iterator[str]:
+    """Return the lines of `explain group/NAME`."""
+    pods = answer["pods"]
+    quorum = answer["quorum"]
+    together = f", {quorum} start together" if quorum is not None else ""
+    yield f"{answer['namespace']}/{answer['group']}: {len(pods)} pods{together}"
+    yield f"  {answer['summary']}"
+    started = [f"{each['pod_name']} on {each['node']}" for each in pods if each["node"]]
+    if started:
+        yield f"  started: {', '.join(started)}"
+    for each in answer.get("would_take", ()):
+        yield f"  {each['pod_name']} would go to {each['node']}, {', '.join(each['devices'])}"
+    if answer.get("asked"):
+        pause_s = answer.get("backs_off_s")
+        after = f"; tried again in {pause_s:.0f} s" if pause_s else ""
+        yield f"  decided {answer['asked']} times in {answer['waits_since_s']:.0f} s{after}"
 
 
 async def _is_gone(target: Installation, namespace: str, name: str, uid: str) -> bool:

@@ -12,6 +12,7 @@ from hamicommon.bus.dead_letters import DeadLetters
 from hami_scheduler.activity import Activity
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.groups import GroupExplainer
 from hami_scheduler.api.preempt import PreemptionPreviews
 from hami_scheduler.api.undecided_pods import UndecidedPods
 from hami_scheduler.api.v1 import VainSettings
@@ -35,6 +36,7 @@ class Service:
     queries: PostgresQueries
     letters: DeadLetters
     explainer: Explainer
+    groups: GroupExplainer
     undecided: UndecidedPods
     vain_settings: VainSettings
     simulated: Callable[[bytes], Awaitable[bytes]]

@@ -87,6 +87,10 @@ def operator_routes(service: Service) -> APIRouter:
     async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
         return _json(await service.explainer.explain(PodUid(uid), namespace, name))
 
+    @api.get("/groups/{namespace}/{name}")
+    async def group(namespace: str, name: str) -> Response:
+        return _json(service.groups.explain(namespace, name))
+
     @api.post("/simulate")
     async def simulate(request: Request) -> Response:
         answer = await service.simulated(await read_body(request, _MAX_SIMULATE_BYTES))

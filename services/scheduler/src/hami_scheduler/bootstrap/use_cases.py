@@ -20,6 +20,7 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.groups import GroupExplainer
 from hami_scheduler.api.preempt import PreemptionPreviews
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.undecided_pods import UndecidedPods
@@ -148,6 +149,11 @@ def build(
             silent=closed.silent,
             cordoned=closed.cordoned,
             hints_preemption=settings.preemption_mode != "off",
+        ),
+        groups=GroupExplainer(
+            pods=watches.pod_informer.store.values,
+            new_members=core.new_members,
+            plans=core.groups,
         ),
         undecided=UndecidedPods(
             pods=watches.pod_informer.store.values,
