@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -169,6 +168,34 @@ class World:
         live = await self.ledger.live_of(PodUid("high"))
         return "" if live is None else live.state
 
+    async def hold(self) -> HeldRoom:
+        """The room of `high`, which the store has from now on."""
+        live = await self.ledger.live_of(PodUid("high"))
+        assert live is not None
+        victims = [
+            Victim(
+                allocation_id=each.allocation_id,
+                pod_uid=each.uid,
+                namespace="default",
+                pod_name=each.uid,
+                is_evicted=False,
+                is_gone=False,
+            )
+            for each in self.plans.found.plans[0].victims
+            if each.allocation_id is not None
+        ]
+        room = HeldRoom(
+            id=live.id,
+            pod_uid=live.pod_uid,
+            namespace="default",
+            pod_name="high",
+            node=live.node,
+            priority=1000,
+            victims=victims,
+        )
+        self.store.rooms = [room]
+        return room
+
     def blocked(self) -> list[str]:
         return [each.message for each in self.events.shown if each.reason == "PreemptionBlocked"]
 
@@ -250,10 +277,7 @@ async def test_a_plan_is_tried_first_and_written_before_anybody_ends() -> None:
 
     assert (made.pods.tried, made.pods.evicted) == (["low-0"], [])
     assert await made.room() == "reserved"
-    room = made.preemptor.rooms.of(PodUid("high"))
-    assert room is not None
-    assert not room.is_ready
-    made.store.rooms = [room]
+    assert not (await made.hold()).is_ready
     await made.preemptor.keep_rooms()
     assert made.pods.evicted == ["low-0"]
     assert (await made.pods.get("default", "high"))["status"]["nominatedNodeName"] == NODE
@@ -312,7 +336,7 @@ async def test_a_pod_waits_for_the_setting_or_for_longer_if_it_asks_to(
 async def test_a_pod_that_is_nominated_is_not_nominated_at_every_look() -> None:
     made = await world()
     await made.preemptor.plan_next()
-    made.store.rooms = list(made.preemptor.rooms)
+    await made.hold()
     await made.preemptor.keep_rooms()
     made.preemptor.pods = watched(await made.pods.get("default", "high"))
 
@@ -334,9 +358,7 @@ async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:
 async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
     made = await world(victims=2)
     await made.preemptor.plan_next()
-    room = made.preemptor.rooms.of(PodUid("high"))
-    assert room is not None
-    made.store.rooms = [room]
+    await made.hold()
     made.pods.bars["low-1"] = Conflict("it would violate the pod's disruption budget")
 
     await made.preemptor.keep_rooms()
@@ -349,7 +371,7 @@ async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
 async def test_nobody_ends_for_a_room_that_was_taken_over() -> None:
     made = await world(victims=2)
     await made.preemptor.plan_next()
-    made.store.rooms = [room] = list(made.preemptor.rooms)
+    room = await made.hold()
     made.pods.on_evicted = lambda: made.store.over.add(room.id)
 
     await made.preemptor.keep_rooms()
@@ -360,7 +382,7 @@ async def test_nobody_ends_for_a_room_that_was_taken_over() -> None:
 async def test_no_plan_takes_a_room_over_while_a_pod_is_evicted_for_it() -> None:
     made = await world(victims=2)
     await made.preemptor.plan_next()
-    made.store.rooms = list(made.preemptor.rooms)
+    await made.hold()
     made.pods.on_evicted = lambda: seen.append(made.preemptor._lock.locked())
     seen: list[bool] = []
 
@@ -379,7 +401,7 @@ async def test_a_room_is_kept_when_preemption_is_switched_off_only_if_its_pods_a
 ) -> None:
     made = await world(victims=2)
     await made.preemptor.plan_next()
-    made.store.rooms = [room] = list(made.preemptor.rooms)
+    room = await made.hold()
     room.victims[:evicted] = [replace(each, is_evicted=True) for each in room.victims[:evicted]]
     made.preemptor.limits = replace(made.preemptor.limits, is_on=False)
 
@@ -392,9 +414,7 @@ async def test_a_room_is_kept_when_preemption_is_switched_off_only_if_its_pods_a
 async def test_an_api_server_that_is_away_is_asked_again() -> None:
     made = await world()
     await made.preemptor.plan_next()
-    room = made.preemptor.rooms.of(PodUid("high"))
-    assert room is not None
-    made.store.rooms = [room]
+    await made.hold()
     made.pods.bars["low-0"] = Unavailable("no answer within 10 s")
     await made.preemptor.keep_rooms()
     await made.preemptor.keep_rooms()
@@ -410,7 +430,7 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
 async def test_a_victim_that_is_gone_by_itself_was_not_evicted() -> None:
     made = await world()
     await made.preemptor.plan_next()
-    made.store.rooms = list(made.preemptor.rooms)
+    await made.hold()
     made.pods.remove("default", "low-0")
 
     await made.preemptor.keep_rooms()
@@ -422,7 +442,7 @@ async def test_a_victim_that_is_gone_by_itself_was_not_evicted() -> None:
 async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planned() -> None:
     made = await world()
     await made.preemptor.plan_next()
-    made.store.rooms = list(made.preemptor.rooms)
+    await made.hold()
     made.plans.shut = {"are cordoned": frozenset({NODE})}
 
     await made.preemptor.keep_rooms()
@@ -432,6 +452,19 @@ async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planne
     assert made.blocked() == ["the room on n was given up: nodes that are cordoned take no pod"]
     await made.preemptor.plan_next()
     assert len(made.plans.asked) == 2
+
+
+async def test_a_pod_has_one_plan_until_its_room_is_read() -> None:
+    made = await world()
+    await made.preemptor.plan_next()
+
+    await made.preemptor.plan_next()
+    await made.hold()
+    await made.preemptor.keep_rooms()
+    made.preemptor._looked_at.clear()
+    await made.preemptor.plan_next()
+
+    assert len(made.plans.asked) == 1
 
 
 async def test_a_pod_whose_room_is_ready_is_woken() -> None:
@@ -495,25 +528,3 @@ async def test_a_nomination_binds_the_pod_to_its_node_if_it_is_kube_schedulers(
     await made.preemptor.plan_next()
 
     assert made.plans.asked == [asked]
-
-
-async def test_a_room_that_is_written_while_rooms_are_read_is_kept() -> None:
-    made = await world()
-    is_reading, may_answer = asyncio.Event(), asyncio.Event()
-
-    async def held() -> list[HeldRoom]:
-        is_reading.set()
-        await may_answer.wait()
-        return []
-
-    made.store.held = held  # type: ignore[method-assign]  # a slow answer of before the plan
-    async with asyncio.TaskGroup() as group:
-        group.create_task(made.preemptor.keep_rooms())
-        await is_reading.wait()
-        planning = group.create_task(made.preemptor.plan_next())
-        while not made.pods.tried:
-            await asyncio.sleep(0)
-        may_answer.set()
-        await planning
-
-    assert made.preemptor.rooms.of(PodUid("high")) is not None

@@ -22,10 +22,6 @@ class Rooms:
         """Return the pod's room."""
         return self._by_pod.get(pod_uid)
 
-    def put(self, room: HeldRoom) -> None:
-        """Take in a room that has just been written."""
-        self._by_pod[room.pod_uid] = room
-
     def replace(self, rooms: Iterable[HeldRoom]) -> None:
         """Take over what the ledger has."""
         self._by_pod = {room.pod_uid: room for room in rooms}

@@ -104,15 +104,14 @@ class Preemptor:
     _noted: set[AllocationId] = field(default_factory=set, init=False)
     """Victims whose history has the reason already."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    """Held while rooms are read, while one is written, and while a pod is evicted for one: a read
-    that is older drops none, and nobody ends for a room that another one took over."""
+    """Held while a room is written, and while a pod is evicted for one: nobody ends for a room that
+    another plan takes over."""
 
     # Rooms that are held
 
     async def keep_rooms(self) -> None:
         """Go on with the rooms that are held. Raises: Unavailable."""
-        async with self._lock:
-            self.rooms.replace(await self.store.held())
+        self.rooms.replace(await self.store.held())
         self.instruments.rooms_held.set(len(self.rooms))
         self._noted &= {each.allocation_id for room in self.rooms for each in room.victims}
         for room in self.rooms:
@@ -342,7 +341,6 @@ class Preemptor:
         if len(victims) > self.limits.max_victims:
             return f"{len(victims)} pods would have to end, {self.limits.max_victims} may"
         if evicted + len(victims) > self.limits.per_minute:
-            self._looked_at.pop(waiting.uid, None)
             return f"{evicted} pods ended within a minute, {self.limits.per_minute} may"
         longest_s = 0
         for holder in victims:
@@ -412,18 +410,6 @@ class Preemptor:
         victims: Sequence[Holder],
         ending: Sequence[Holder],
     ) -> None:
-        self.rooms.put(
-            HeldRoom(
-                id=row.id,
-                pod_uid=waiting.uid,
-                namespace=waiting.namespace,
-                pod_name=waiting.name,
-                node=row.node,
-                priority=waiting.priority,
-                victims=[_held(each, is_evicted=False) for each in victims]
-                + [_held(each, is_evicted=True) for each in ending],
-            )
-        )
         self.instruments.preemption_plans.labels("made").inc()
         names = ", ".join(each.pod for each in (*victims, *ending))
         text = f"room on node {row.node} is held until these pods end: {names}; plan {row.id}"
@@ -456,19 +442,6 @@ def _victim(holder: Holder, *, is_ending: bool = False) -> RoomVictim:
     assert holder.allocation_id is not None
     return RoomVictim(
         allocation_id=holder.allocation_id, priority=holder.priority, is_ending=is_ending
-    )
-
-
-def _held(holder: Holder, *, is_evicted: bool) -> Victim:
-    assert holder.allocation_id is not None
-    namespace, _, name = holder.pod.partition("/")
-    return Victim(
-        allocation_id=holder.allocation_id,
-        pod_uid=holder.uid,
-        namespace=namespace,
-        pod_name=name,
-        is_evicted=is_evicted,
-        is_gone=False,
     )
 
 
