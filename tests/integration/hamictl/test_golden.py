@@ -56,6 +56,7 @@ ELSEWHERE = {
     **dict.fromkeys(("up", "down", "apply", "delete", "doctor"), "tests/e2e"),
     "explain": "tests/unit/hamictl/view/test_explanation.py",
     "preempt": "tests/e2e/test_preemption_preview.py",
+    "kueue": "tests/unit/hamictl/commands/test_kueue.py",
     "capacity": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
     "simulate": "tests/unit/hamictl/commands/test_simulate.py",

@@ -42,6 +42,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
             "Show which pods would have to end for a pod to fit; nothing ends.",
         ),
         "scale": ("scale:app", "Show how many nodes the waiting pods need."),
+        "kueue": ("kueue:app", "Print what Kueue needs to queue for slices."),
         "lint": ("lint:lint", "Check pods and quotas against admission before creating them."),
         "simulate": (
             "simulate:simulate",

@@ -75,6 +75,8 @@ class Manifest:
     pods: tuple[Json, ...]
     others: tuple[Json, ...]
     """Objects that mean no pod."""
+    workloads: tuple[Json, ...]
+    """Objects whose templates became pods."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -93,15 +95,17 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
         raise InvalidRequest(f"{source} is not YAML: {_yaml_problem(exc)}") from exc
     pods: list[Json] = []
     others: list[Json] = []
+    workloads: list[Json] = []
     for item in _items(documents, source):
         kind, name = _identity(item, source)
         if kind == "Pod":
             pods.append(placed(item, namespace))
         elif kind in _TEMPLATES:
             pods += _from_template(item, kind, name, source, namespace)
+            workloads.append(item)
         else:
             others.append(item)
-    return Manifest(pods=tuple(pods), others=tuple(others))
+    return Manifest(pods=tuple(pods), others=tuple(others), workloads=tuple(workloads))
 
 
 def _yaml_problem(exc: yaml.YAMLError) -> str:

@@ -193,3 +193,31 @@ def test_mistakes_are_one_sentence_with_the_path_once(
     assert expected in result.stderr
     assert "Errno" not in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+QUEUED = """
+kind: KIND
+metadata: {name: train, labels: {kueue.x-k8s.io/queue-name: gpu}}
+spec:
+  replicatedJobs: [{name: w, template: {spec: {template: {spec: {containers: CONTAINERS}}}}}]
+  template: {spec: {containers: CONTAINERS}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+@pytest.mark.parametrize(
+    ("limits", "line"),
+    [
+        ("nvidia.com/gpu: 1, nvidia.com/gpumem: 9", "{} is counted rightly by its queue"),
+        ("nvidia.com/gpumem: 9", "{} is counted wrongly by its queue"),
+    ],
+)
+def test_a_job_of_a_queue_is_judged_beside_its_pods(kind: str, limits: str, line: str) -> None:
+    containers = f"[{{name: c, resources: {{limits: {{{limits}}}}}}}]"
+    result = lint("-f", "-", stdin=QUEUED.replace("CONTAINERS", containers).replace("KIND", kind))
+
+    assert result.exit_code == 0, result.output
+    assert line.format(f"{kind} default/train") in result.output
+    assert ("the queue counts 0 of it" in result.output) == ("wrongly" in line)
+    assert "skipped" not in result.output
+    assert ("default/train-0 would be admitted" in result.output) == (kind == "Job")

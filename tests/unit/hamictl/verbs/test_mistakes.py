@@ -22,6 +22,7 @@ ANY_TEXT = frozenset(
         *("columns", "sort_by", "namespace", "selector", "text", "reason", "kind", "source"),
         *("model", "scheduler_name", "trusted_namespaces", "priority_namespaces", "node"),
         *("external_node", "kubelet_flag", "nodes", "pods", "group_label"),
+        *("queue", "cluster_queue", "node_label"),
     }
 )
 """Parameters that take any text: what is not there is not found, or nothing."""
@@ -41,6 +42,7 @@ ARGUMENTS = {
     "apply": ["-f", "/nowhere"],
     "replay": ["--nodes", "/nowhere", "--pods", "/nowhere"],
     "scale plan": ["--cluster", "/nowhere"],
+    "kueue setup": ["--cluster", "/nowhere"],
 }
 """Arguments that a verb needs beside the option under test."""
 

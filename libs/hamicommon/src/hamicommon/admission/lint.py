@@ -1,5 +1,7 @@
 """Admission's answer for a pod or a ResourceQuota, without a cluster: `hamictl lint`.
 
+Of a queue's Job it names what Kueue counts wrongly.
+
 In: pods as people write them, or lines `{"name": ..., "pod": {...}}`; out: `{"name", "allowed",
 "message", "warnings", "patch"}`. The verdict is `mutation.mutate`'s own.
 """
@@ -12,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from hamicommon.admission.mistakes.queued_jobs import is_queued, miscounted
 from hamicommon.admission.mistakes.quotas import judge_quota
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import (
@@ -36,6 +39,9 @@ class Linter:
 
     def verdict(self, item: Json) -> AdmissionResult:
         """Return what the webhook would answer about a pod or a ResourceQuota."""
+        if is_queued(item):
+            warnings = miscounted(item, self.rules.vendors)
+            return AdmissionResult(allowed=True, reason="queued-job", warnings=warnings)
         if is_quota(item):
             return judge_quota(item, None, self.rules.vendors)
         return mutate(item, self.rules, self.about)

@@ -36,6 +36,7 @@ Reason = Literal[
     "mirror-pod",
     "not-judged",
     "quota",
+    "queued-job",
     "no-pod",
     "no-containers",
     "malformed-amount",
@@ -48,7 +49,7 @@ Reason = Literal[
     "never-fits",
     "quota-mistake",
 ]
-"""Why a verdict is as it is, for metrics and audit; the first six admit."""
+"""Why a verdict is as it is, for metrics and audit; the first seven admit."""
 
 NeverFits = Literal["deny", "warn", "off"]
 

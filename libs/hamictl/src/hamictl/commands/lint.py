@@ -16,7 +16,8 @@ from typing import Annotated
 import orjson
 import typer
 from hamicommon.admission.idle_cards import IdleCards
-from hamicommon.admission.lint import QUOTA, Linter, as_json, is_quota
+from hamicommon.admission.lint import Linter, as_json, is_quota
+from hamicommon.admission.mistakes.queued_jobs import is_queued
 from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import (
@@ -106,7 +107,8 @@ def lint(
 ) -> None:
     """Check pods and quotas against admission before creating them.
 
-    Exits with 6 if a pod would be refused.
+    Of a queue's Jobs, requests that Kueue counts wrongly are warned of. Exits with 6 if a pod
+    would be refused.
     """
     with spoken_errors():
         vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)
@@ -148,15 +150,14 @@ def lint(
 
 
 def _judged_of(source: str, namespace: str) -> list[Json]:
-    """Pods and ResourceQuotas of a file; other objects are named."""
+    """Pods, ResourceQuotas and Jobs of queues in a file; other objects are named."""
     manifest = simulate.manifest_of(source, namespace)
-    for name in manifest.left_out:
-        if not name.startswith(f"{QUOTA}/"):
+    others = [item for item in manifest.others if is_quota(item) or is_queued(item)]
+    for item, name in zip(manifest.others, manifest.left_out, strict=True):
+        if item not in others:
             console.print(f"{name} skipped: not a pod or a workload", style="yellow")
-    return [
-        *manifest.pods,
-        *(placed(item, namespace) for item in manifest.others if is_quota(item)),
-    ]
+    jobs = filter(is_queued, manifest.workloads)
+    return [*manifest.pods, *(placed(item, namespace) for item in (*others, *jobs))]
 
 
 def _chooses_cards(item: Json) -> bool:
@@ -208,7 +209,12 @@ async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
                     f"the API server can't call the webhook: {problem}; `hamictl doctor` names the "
                     "next step"
                 )
-        return [await _ask_server(api, pod, linter.verdict(pod)) for pod in pods]
+        return [
+            linter.verdict(item)
+            if is_queued(item)
+            else await _ask_server(api, item, linter.verdict(item))
+            for item in pods
+        ]
 
 
 async def _ask_server(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionResult:
@@ -243,7 +249,7 @@ def _name(pod: Json) -> str:
     metadata = pod.get("metadata") or {}
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     shown = f"{metadata.get('namespace', 'default')}/{name}"
-    return f"{QUOTA} {shown}" if is_quota(pod) else shown
+    return f"{pod['kind']} {shown}" if is_quota(pod) or is_queued(pod) else shown
 
 
 def _show(names: list[str], verdicts: list[AdmissionResult], output: Output) -> None:
@@ -259,6 +265,8 @@ def _show(names: list[str], verdicts: list[AdmissionResult], output: Output) -> 
 def _as_text(name: str, verdict: AdmissionResult) -> list[str]:
     if not verdict.allowed:
         head = f"{name} would be refused: {verdict.message}"
+    elif verdict.reason == "queued-job":
+        head = f"{name} is counted {'wrongly' if verdict.warnings else 'rightly'} by its queue"
     elif verdict.reason == "no-cards":
         head = f"{name} would be admitted: it asks for no card"
     else:

@@ -100,6 +100,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl scale plan --cluster dump.json -f deployment.yaml",
         "hamictl scale plan --cluster dump.json --types types.yaml -o json",
     ),
+    "kueue": (
+        "kubectl get nodes -o json | hamictl kueue setup --cluster - | kubectl apply -f -",
+        "hamictl kueue setup --cluster dump.json --queue gpu -n team-a",
+        "hamictl kueue setup --cluster dump.json --policy",
+    ),
     "replay": (
         "hamictl replay --from ledger --since 30d --policy binpack,fragmentation",
         "hamictl replay --nodes nodes.csv --pods pods.csv --seeds 42-51 --picture curve.svg",

@@ -1,0 +1,1 @@
+"""Kueue in front of slices: objects for its queues, and Jobs that it would count wrongly."""
