@@ -118,6 +118,20 @@ class SchedulerInstruments:
         self.group_held_cards = self._gauge(
             "group_held_cards", "Slices that pods hold while they wait for others of their group"
         )
+        self.kueue_checks = self._counter(
+            "kueue_checks", "Answers to Kueue's admission checks", ["state"]
+        )
+        self.kueue_check_seconds = histogram(
+            "hami_scheduler_kueue_check_duration_seconds",
+            "Time of one judgement of a workload's pods",
+            buckets=_FAST_S,
+        )
+        self.kueue_bookings = self._counter(
+            "kueue_bookings", "Cards kept for pods to come, by how it ended", ["result"]
+        )
+        self.kueue_booked = gauge(
+            "hami_scheduler_kueue_booked_pods", "Pods to come for which cards are kept"
+        )
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that continued without the bus"
         )

@@ -157,6 +157,12 @@ class Settings(BaseSettings):
     preemption_protected_namespaces: str = "kube-system,hami-system"
     """Comma list of namespaces whose pods are in no plan; others by the label
     hami.io/preemptible=false of the Namespace."""
+    kueue: Literal["off", "on"] = "off"
+    """on: Kueue's admission checks of hami.io/fits-as-slices are answered (docs/kueue.md)."""
+    kueue_give_way_s: PositiveFloat = 300.0
+    """How long a workload may hold its quota without fitting; then it is sent back for a minute."""
+    kueue_booking_s: NonNegativeFloat = 30.0
+    """How long the cards of an admitted workload are kept for its pods; 0: they are not."""
     reap_s: PositiveFloat = 1.0
     """Interval of the looks for passed deadlines."""
     background_idle_s: NonNegativeFloat = 0.05

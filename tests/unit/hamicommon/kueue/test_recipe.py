@@ -1,5 +1,7 @@
 """Kueue's objects for the cards of a cluster."""
 
+from typing import Any
+
 import pytest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
@@ -19,7 +21,7 @@ def host(made: Json, pool: str = "") -> Json:
     return made
 
 
-def recipe(*nodes: Json, **options: list[str]) -> Recipe:
+def recipe(*nodes: Json, **options: Any) -> Recipe:
     return render_recipe(nodes, VENDORS, NAMES, **options)
 
 
@@ -105,6 +107,15 @@ def test_a_cluster_without_cards_or_amounts_is_refused() -> None:
         recipe(host(node("n1")))
     with pytest.raises(InvalidRequest, match="node n1 states no allocatable cpu and memory"):
         recipe(node("n1", {}))
+
+
+def test_the_check_is_an_object_that_the_queue_names() -> None:
+    found = recipe(host(node("n1", {})), check=True)
+    [check] = [each for each in found.objects if each["kind"] == "AdmissionCheck"]
+    [queue] = [each for each in found.objects if each["kind"] == "ClusterQueue"]
+    assert check["spec"] == {"controllerName": "hami.io/fits-as-slices"}
+    [named] = queue["spec"]["admissionChecksStrategy"]["admissionChecks"]
+    assert named == {"name": check["metadata"]["name"]}
 
 
 def test_names_of_flavors_are_names_of_objects() -> None:

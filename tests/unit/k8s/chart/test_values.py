@@ -344,6 +344,22 @@ def test_with_claims_the_chart_does_what_the_component_does(render: Render) -> N
         assert comparable(rendered[key]) == comparable(each), key
 
 
+def test_with_kueue_the_chart_does_what_the_component_does(render: Render) -> None:
+    component = K8S / "components" / "kueue"
+    [role, _] = yaml.safe_load_all((component / "access.yaml").read_text())
+    [patch] = yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]
+    [added] = yaml.safe_load(patch["patch"])
+    plain, rendered = render(), render({"scheduler": {"kueue": "on"}})
+
+    before = plain["ClusterRole", "hami-scheduler"]["rules"]
+    rules = rendered["ClusterRole", "hami-scheduler"]["rules"]
+    assert [each for each in rules if each not in before] == role["rules"]
+    scheduler, _ = containers(rendered["Deployment", "hami-scheduler"])
+    assert environment(scheduler)[added["value"]["name"]] == added["value"]["value"] == "on"
+    scheduler, _ = containers(plain["Deployment", "hami-scheduler"])
+    assert added["value"]["name"] not in environment(scheduler)
+
+
 def test_claims_ask_the_runtime_where_it_is(render: Render) -> None:
     values = {"dra": {"enabled": True, "runtimeSocket": "/run/k3s/containerd/containerd.sock"}}
 

@@ -65,6 +65,8 @@ CREATED_BY = "hami.io/created-by"
 RETRY_AT = "hami.io/retry-at"
 CLAIM_SHAPE = "hami.io/claim-shape"
 """Contents of a converted pod's ResourceClaimTemplate (`hamicommon.dra`); from the webhook."""
+KUEUE_WORKLOAD = "hami.io/kueue-workload"
+"""Uid of the Workload for which cards were kept; Kueue writes it for our admission check."""
 
 # Node.
 NVIDIA_REGISTER = "hami.io/node-nvidia-register"

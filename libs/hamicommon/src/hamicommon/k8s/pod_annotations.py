@@ -298,5 +298,12 @@ WRITTEN_ANNOTATIONS = (
         "amounts and selections of a converted pod's ResourceClaim; dropped from others",
         is_dropped=False,
     ),
+    PodAnnotation(
+        keys.KUEUE_WORKLOAD,
+        "scheduler",
+        "scheduler",
+        "uid of the Kueue Workload for whose pods cards are kept for a moment",
+        is_dropped=False,
+    ),
 )
 """Annotations of every vendor's pods; the services write them."""

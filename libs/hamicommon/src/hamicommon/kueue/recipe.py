@@ -20,6 +20,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json
+from hamicommon.kueue import CONTROLLER
 from hamicommon.scaling.node_types import GROUP_LABELS, labels_of
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.vendors.interface.vendor import ResourceNames
@@ -33,6 +34,7 @@ FLAVOR_LABELS = (
 )
 """Labels that may name a node's cards; the first that does is taken."""
 POLICY_NAME = "hami-queued-jobs"
+CHECK_NAME = "fits-as-slices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +62,11 @@ def render_recipe(
     names: QueueNames,
     *,
     labels: Sequence[str] = FLAVOR_LABELS,
+    check: bool = False,
 ) -> Recipe:
     """Return what makes Kueue count these nodes' cards.
+
+    `check`: the queue asks the scheduler whether a workload's slices are there, too.
 
     Raises: InvalidRequest when no node has cards, or no label distinguishes two models.
     """
@@ -107,7 +112,7 @@ def render_recipe(
                 ],
             }
         )
-    queue = {
+    queue: Json = {
         "apiVersion": API,
         "kind": "ClusterQueue",
         "metadata": {"name": names.cluster_queue},
@@ -116,6 +121,17 @@ def render_recipe(
             "resourceGroups": [{"coveredResources": order, "flavors": quotas}],
         },
     }
+    checks = []
+    if check:
+        checks.append(
+            {
+                "apiVersion": API,
+                "kind": "AdmissionCheck",
+                "metadata": {"name": CHECK_NAME},
+                "spec": {"controllerName": CONTROLLER},
+            }
+        )
+        queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": CHECK_NAME}]}
     local = {
         "apiVersion": API,
         "kind": "LocalQueue",
@@ -124,7 +140,7 @@ def render_recipe(
     }
     transformations = {each["input"]: each for one in resources.values() for each in _sums(one)}
     configuration: Json = {"resources": {"transformations": list(transformations.values())}}
-    return Recipe(configuration, [*flavors, queue, local], cluster.problems)
+    return Recipe(configuration, [*flavors, *checks, queue, local], cluster.problems)
 
 
 def flavor_name(models: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
 from hamictl.commands.pod_names import pod_name, pod_names
 from hamictl.commands.runner import console, run
+from hamictl.commands.workloads import explain_workload, workload_name
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, Records, Row
@@ -215,7 +216,7 @@ def explain(
         str,
         typer.Argument(
             help="name of a pod; deploy/NAME, job/NAME and so on list the workload's pods; "
-            "group/NAME explains pods that start together",
+            "group/NAME explains pods that start together, workload/NAME one of Kueue's",
             autocompletion=pod_names,
         ),
     ],
@@ -235,6 +236,11 @@ def explain(
     if pod.startswith(GROUP):
         group = run(_explain_group(pod.removeprefix(GROUP), namespace, output))
         if exit_code and not group.get("fits", True):
+            raise typer.Exit(ExitCode.ANSWER_IS_NO)
+        return
+    if workload := workload_name(pod):
+        waits = run(explain_workload(find_target(), workload, namespace, output))
+        if exit_code and waits:
             raise typer.Exit(ExitCode.ANSWER_IS_NO)
         return
     owner = owner_of(pod)

@@ -43,6 +43,10 @@ def setup(
         list[str],
         typer.Option("--node-label", help="label whose value names a node's cards (repeatable)"),
     ] = list(FLAVOR_LABELS),  # noqa: B006 (typer reads it, nobody writes it)
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="also the admission check of HAMI_SCHEDULER_KUEUE=on"),
+    ] = False,
     policy: Annotated[
         bool,
         typer.Option("--policy", help="also a policy that refuses Jobs that Kueue miscounts"),
@@ -67,7 +71,7 @@ def setup(
                 f"{cluster} has no Node: use the output of kubectl get nodes -o json"
             )
         names = QueueNames(cluster_queue=cluster_queue, local_queue=queue, namespace=namespace)
-        found = render_recipe(nodes, vendors, names, labels=node_label)
+        found = render_recipe(nodes, vendors, names, labels=node_label, check=check)
     objects = [*found.objects, *(render_policy(vendors) if policy else ())]
     for problem in found.problems:
         complain(f"skipped: {problem}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
@@ -25,6 +25,7 @@ from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.extender.bind import BINDING_EXTRA_S
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.bookings import Bookings
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.rooms import Rooms
@@ -83,6 +84,11 @@ class Core:
             waiting=WaitingPods(), arrivals=ArrivalCounts(self.state.cluster, connections.decisions)
         )
         self.rooms = Rooms()
+        self.bookings = Bookings(
+            self.state, lambda result: instruments.kueue_bookings.labels(result).inc()
+        )
+        self.on_freed_too: Callable[[], None] = lambda: None
+        """Called besides when capacity has become free."""
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
         )
@@ -207,6 +213,7 @@ class Core:
     def on_freed(self) -> None:
         """Try waiting pods again: capacity has become free."""
         self.requeuer.capacity_freed()
+        self.on_freed_too()
 
     def silent(self) -> frozenset[NodeName]:
         """The nodes where no pod should go, because their agents have stopped talking."""

@@ -17,6 +17,7 @@ from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.drift import NodeProblems
+from hami_scheduler.kueue.watch import KueueWatch
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.reconcile.ended_waits import EndedWaits
@@ -154,6 +155,11 @@ class Watches:
                 on_delete=self.templates.template_gone,
                 labelSelector=",".join(f"{key}={value}" for key, value in TEMPLATE_LABELS.items()),
             )
+
+        self.kueue: KueueWatch | None = None
+        if settings.kueue == "on":
+            self.kueue = KueueWatch(informer)
+            self.informers |= self.kueue.informers
 
     def missing(self) -> dict[str, str]:
         """Informers that have not listed yet."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from hamicommon.admission.tampering.findings import TamperingPolicy
+from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.events import INVENTORY_STREAM, LIMITS_STREAM, REPORTS_STREAM
@@ -28,9 +30,11 @@ from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.periods import EvictionPolicy
+from hami_scheduler.kueue.check import SliceCheck
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables
+from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.placement.waiting_pods import ARRIVALS_INTERVAL_S
 from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.preemption import loop as preemption
@@ -292,6 +296,35 @@ def preemption_loops(
         rounds("preemption", look_s, preemptor.plan_next),
         rounds("planner", WARM_INTERVAL_S, simulations.warm_up),
     )
+
+
+def kueue_loops(core: Core, watches: Watches, closed: ClosedNodes) -> Loops:
+    """Return the loop that answers Kueue's admission checks."""
+    if watches.kueue is None:
+        return ()
+    settings, kueue = core.settings, watches.kueue
+    check = SliceCheck(
+        api=core.connections.api,
+        state=core.state,
+        is_ready=lambda: core.state.loaded and not watches.missing(),
+        bookings=core.bookings,
+        rules=AdmissionRules(
+            vendors=core.vendors,
+            scheduler_name=settings.scheduler_name,
+            tampering=TamperingPolicy.of(settings.admission),
+        ),
+        defaults=core.requests.defaults,
+        nodes=watches.informers["nodes"].store.values,
+        closed=closed,
+        workloads=kueue.workloads.store.values,
+        checks=kueue.checks.store.values,
+        flavors=kueue.flavors.store.values,
+        instruments=core.instruments,
+        give_way_s=settings.kueue_give_way_s,
+        booking_s=settings.kueue_booking_s,
+    )
+    kueue.on_change = core.on_freed_too = check.wake
+    return (("kueue", check.run),)
 
 
 def limit_loops(core: Core, watches: Watches) -> Loops:

@@ -31,6 +31,7 @@ from hami_scheduler.bootstrap.informers import Watches, lease_informer
 from hami_scheduler.bootstrap.loops import (
     Loops,
     bus_loops,
+    kueue_loops,
     limit_loops,
     preemption_loops,
     standby_loops,
@@ -116,6 +117,7 @@ def build(
             *bus_loops(core, watches),
             *limit_loops(core, watches),
             *preemption_loops(core, _preemptor(core, watches, plans), simulations),
+            *kueue_loops(core, watches, closed),
         ),
     )
     return Service(
@@ -282,6 +284,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
     filtering = Filter(
         state=core.state,
         rooms=core.rooms,
+        bookings=core.bookings,
         placer=placer if settings.allocate_at == "filter" else None,
         groups=core.groups if settings.groups != "off" else None,
         requests=core.requests,

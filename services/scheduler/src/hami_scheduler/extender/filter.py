@@ -37,6 +37,7 @@ from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
+from hami_scheduler.ledger.bookings import Bookings
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.rooms import Rooms
@@ -70,11 +71,13 @@ class Filter:
     `groups` each pod is placed alone.
 
     `guard` judges again what admission should have refused; `silent`: nodes whose agents
-    have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods.
+    have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods;
+    `bookings`: cards that are kept for pods of admitted workloads.
     """
 
     state: ClusterState
     rooms: Rooms
+    bookings: Bookings
     placer: Placer | None
     groups: GroupPlans | None
     requests: PodRequests
@@ -175,12 +178,14 @@ class Filter:
             return self._in_room(room, names, trace)
         group = None if self.groups is None else group_of(args.pod)
         if group is not None and self.groups is not None:
-            with trace.phase("place"):
+            with trace.phase("place"), self.bookings.left_out(args.pod):
                 decided = self.groups.place(group, request.uid, offered)
             if isinstance(decided, Draft):
+                self.bookings.take_all(args.pod)
                 return self._placed(decided, trace)
             if decided is not None:
                 return self._group_waits(group, decided, names, trace)
+        self.bookings.take(args.pod, request, offered)
         try:
             found = self.placer.place(request, offered, trace)
         except OverQuota as exc:

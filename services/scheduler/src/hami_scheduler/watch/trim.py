@@ -56,10 +56,10 @@ def trimmed_pod(pod: Json) -> Json:
 
 
 def trimmed_node(node: Json) -> Json:
-    """Identity, labels and annotations, whether it is cordoned, capacity, conditions."""
+    """Identity, labels and annotations, whether it is cordoned, taints, capacity, conditions."""
     return {
         "metadata": _metadata(node),
-        "spec": _only(node.get("spec") or {}, ("unschedulable",)),
+        "spec": _only(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": _only(node.get("status") or {}, _NODE_STATUS),
     }
 

@@ -1,0 +1,184 @@
+"""Kueue's Workload as the cards that its pods ask for, and what its admission check may answer.
+
+Pure. The amounts are those that admission makes of each pod set's template, so they are right where
+Kueue's own count is not. Nodes are narrowed by labels and taints alone; a host's CPU is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal
+
+from hamicommon.admission.pod_review import look_at, relevant
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.verdicts import AdmissionRules
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.scaling.node_types import labels_of
+from hamicommon.vendors.pod_request import pod_policy
+
+MAX_PODS = 1000
+"""Pods of a Workload that are judged; more would keep other decisions waiting for seconds."""
+
+State = Literal["Pending", "Ready", "Retry", "Rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSet:
+    """Pods of one template that start together."""
+
+    name: str
+    members: tuple[PodRequest, ...]
+    spec: JsonMapping
+    """The template's pod spec."""
+    flavors: frozenset[str]
+    """Names of the ResourceFlavors that Kueue assigned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to one Workload."""
+
+    state: State
+    message: str
+    booked: bool = False
+    """Whether its pods find their cards kept for a while."""
+
+
+def check_state(workload: JsonMapping, checks: Iterable[str]) -> Json | None:
+    """Return the entry of the first of these checks that the Workload has to pass."""
+    wanted = set(checks)
+    states = (workload.get("status") or {}).get("admissionChecks") or ()
+    return next((state for state in states if state["name"] in wanted), None)
+
+
+def quota_held_since(workload: JsonMapping) -> datetime | None:
+    """Return since when the Workload holds its quota; None: it holds none, or is over."""
+    conditions = {
+        each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()
+    }
+    if conditions.get("Finished", {}).get("status") == "True":
+        return None
+    reserved = conditions.get("QuotaReserved") or {}
+    if reserved.get("status") != "True" or (workload.get("spec") or {}).get("active") is False:
+        return None
+    return datetime.fromisoformat(reserved["lastTransitionTime"])
+
+
+def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> list[PodSet]:
+    """Return the pod sets with cards, as admission will make their pods.
+
+    Raises: InvalidRequest with admission's own sentence where it would refuse the pods.
+    """
+    metadata, status = workload["metadata"], workload.get("status") or {}
+    assigned = {
+        each["name"]: each
+        for each in (status.get("admission") or {}).get("podSetAssignments") or ()
+    }
+    counts = {
+        each["name"]: assigned.get(each["name"], {}).get("count", each.get("count", 1))
+        for each in workload["spec"]["podSets"]
+    }
+    if sum(counts.values()) > MAX_PODS:
+        raise InvalidRequest(
+            f"the workload has {sum(counts.values())} pods: this check judges at most {MAX_PODS}; "
+            "use a queue without it"
+        )
+    guard = Guard.of(rules.vendors, rules.tampering)
+    standing = rules.tampering.standing(metadata["namespace"])
+    found = []
+    for one in workload["spec"]["podSets"]:
+        name, template = one["name"], one["template"]
+        pod: Json = {
+            "metadata": {**(template.get("metadata") or {}), "namespace": metadata["namespace"]},
+            "spec": template["spec"],
+        }
+        look = look_at(relevant(pod, guard), rules, standing)
+        if look.verdict is not None and not look.verdict.allowed:
+            raise InvalidRequest(f"pod set {name}: {look.verdict.message}")
+        if look.request is None:
+            continue
+        request = replace(look.request, policy=pod_policy(annotations_of(pod), defaults))
+        found.append(
+            PodSet(
+                name=name,
+                members=tuple(
+                    replace(
+                        request,
+                        uid=PodUid(f"{metadata['uid']}.{name}.{number}"),
+                        name=f"{metadata['name']}/{name}/{number}",
+                    )
+                    for number in range(counts[name])
+                ),
+                spec=template["spec"],
+                flavors=frozenset((assigned.get(name, {}).get("flavors") or {}).values()),
+            )
+        )
+    return found
+
+
+def nodes_for(
+    pods: PodSet, nodes: Iterable[JsonMapping], flavor_labels: Mapping[str, str]
+) -> frozenset[NodeName]:
+    """Return the nodes that the pods' node selector, their flavors and taints leave."""
+    wanted = {**(pods.spec.get("nodeSelector") or {}), **flavor_labels}
+    tolerations = pods.spec.get("tolerations") or ()
+    return frozenset(
+        NodeName(node["metadata"]["name"])
+        for node in nodes
+        if wanted.items() <= labels_of(dict(node)).items()
+        and all(
+            taint.get("effect") == "PreferNoSchedule"
+            or any(_tolerates(each, taint) for each in tolerations)
+            for taint in (node.get("spec") or {}).get("taints") or ()
+        )
+    )
+
+
+def _tolerates(toleration: JsonMapping, taint: JsonMapping) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    key = toleration.get("key") or ""
+    if toleration.get("operator") == "Exists":
+        return key in ("", taint["key"])
+    return key == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def with_verdict(
+    workload: JsonMapping,
+    check: str,
+    verdict: Verdict,
+    *,
+    now: datetime,
+    requeue_s: float,
+    annotation: str,
+) -> Json:
+    """Return the patch of the Workload's status, which the server refuses if it has changed."""
+    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    states = []
+    for state in workload["status"]["admissionChecks"]:
+        if state["name"] == check:
+            moved = state["state"] != verdict.state
+            state = {
+                **state,
+                "state": verdict.state,
+                "message": verdict.message,
+                "lastTransitionTime": moment if moved else state["lastTransitionTime"],
+            }
+            if verdict.state == "Retry":
+                state["requeueAfterSeconds"] = int(requeue_s)
+            if verdict.booked:
+                state["podSetUpdates"] = [
+                    {"name": each["name"], "annotations": {annotation: workload["metadata"]["uid"]}}
+                    for each in workload["spec"]["podSets"]
+                ]
+        states.append(state)
+    return {
+        "metadata": {"resourceVersion": workload["metadata"]["resourceVersion"]},
+        "status": {"admissionChecks": states},
+    }

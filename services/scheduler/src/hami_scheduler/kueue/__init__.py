@@ -1,0 +1,1 @@
+"""Kueue's admission check `hami.io/fits-as-slices`."""
