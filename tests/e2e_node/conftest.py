@@ -18,7 +18,7 @@ from hamilocal.system.options import LocalNode, UpOptions, fakegpu_config
 from tests import measured
 from tests.control_plane import Assets, control_plane, node_user
 from tests.e2e.conftest import kubernetes_client
-from tests.e2e.system import hamictl, wait
+from tests.e2e.system import System, hamictl, wait
 from tests.e2e_node.dra import claims
 from tests.e2e_node.node_system import CARDS, Agent, KubeScheduler, NodeSystem
 from tests.real_node.containerd import Cdi
@@ -208,8 +208,16 @@ def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> It
         yield
 
 
+CONTROLLERS = (
+    "deployment-controller,replicaset-controller,resourceclaim-controller,"
+    "garbage-collector-controller,namespace-controller"
+)
+
+
 @contextmanager
-def controller_manager(system: NodeSystem, assets: Assets, folder: Path) -> Iterator[None]:
+def controller_manager(
+    system: System, assets: Assets, folder: Path, controllers: str = CONTROLLERS
+) -> Iterator[None]:
     """Run kube-controller-manager inside the block."""
     binary = assets.folder / "kube-controller-manager"
     if not binary.exists():
@@ -217,8 +225,7 @@ def controller_manager(system: NodeSystem, assets: Assets, folder: Path) -> Iter
     argv = [
         str(binary),
         f"--kubeconfig={system.described['kubeconfig']}",
-        "--controllers=deployment-controller,replicaset-controller,resourceclaim-controller,"
-        "garbage-collector-controller,namespace-controller",
+        f"--controllers={controllers}",
         "--leader-elect=false",
         f"--secure-port={free_port()}",
         f"--cert-dir={folder}",
