@@ -83,7 +83,8 @@ def search(
 ) -> Preview:
     view = cluster(holders, nodes or {"n": ["a"]})
     before = {node: view.cards(node) for node in view.nodes}
-    found = preview(request, priority, view, holders, now=NOW, budgets=budgets)
+    # Its patience is by the wall clock, which a busy machine spends on others.
+    found = preview(request, priority, view, holders, now=NOW, budgets=budgets, clock=lambda: 0.0)
     assert {node: view.cards(node) for node in view.nodes} == before
     return found
 
