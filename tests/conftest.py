@@ -17,6 +17,7 @@ from tests.scheduling import SideBySide, starts_late
 from tests.servers import Databases, Servers, embedded_servers, migrate
 
 SLOW_TIMEOUT_S = 3600
+TESTS = Path(__file__).parent
 
 # How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its check
 # that examples are made fast enough, fail at random where others compute.
@@ -99,6 +100,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark each case by its folder, such as `faults`."""
+    folder = item.path.relative_to(TESTS).parts[0].partition("_")[0]
+    if folder in ("integration", "native", "e2e", "faults"):
+        item.add_marker(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,8 +16,6 @@ from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 from tests.faults.processes import away
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.e2e
-
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 
 

@@ -20,9 +20,6 @@ from typer.testing import CliRunner
 
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
-
 Ask = Callable[..., str]
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from tests.e2e.system import System, a_pod, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 CONVERGED_S = 30.0
 
 

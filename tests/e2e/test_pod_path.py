@@ -10,8 +10,6 @@ import pytest
 from tests import measured
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 
 def test_a_pod_sees_its_slice_and_cannot_take_one_byte_more(system: System) -> None:
     [pod] = system.run(a_pod("one", slice_of(4096, 30)))

@@ -30,8 +30,6 @@ from tests.e2e.preempting import (
 )
 from tests.e2e.system import System, hamictl, wait
 
-pytestmark = pytest.mark.e2e
-
 JUDGED = "Judged kube-scheduler's preemption"
 
 

@@ -12,7 +12,6 @@ from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
-pytestmark = pytest.mark.e2e
 CARDS = 12
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
-
 from tests.e2e.secrets import leaks, secrets_of, written_by
 from tests.e2e.system import System, a_pod, slice_of, wait
-
-pytestmark = pytest.mark.e2e
 
 STEPS = ("Changed an allocation", "Allocated")
 OURS = ("scheduler", "webhook", "metrics", "node-agent")

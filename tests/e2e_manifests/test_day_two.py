@@ -101,7 +101,7 @@ USED_ELSEWHERE = {
 }
 """(account, verb, resource) that this case may not use -> the case that does."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")

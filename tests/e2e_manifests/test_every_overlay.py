@@ -24,7 +24,7 @@ from tests.e2e.conftest import kubernetes_client
 from tests.e2e_manifests.conftest import spawn_controllers
 from tests.waiting import PATIENCE_S, wait
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 NAMESPACE = "hami-system"

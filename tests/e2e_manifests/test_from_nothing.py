@@ -15,7 +15,7 @@ from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
 from tests.e2e_manifests.node.pod_objects import NAMESPACE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 APPLICATIONS = (
     "hami-bootstrap",

@@ -25,7 +25,6 @@ SERVICES = ("hami-scheduler", "hami-webhook")
 """Deployments that read the device configuration, so that a change of it replaces their pods."""
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(HELM is None, reason="helm is not installed"),
 ]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -17,7 +16,6 @@ from tests.hami.plugin import HamiPlugin, hami_annotations
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 
-pytestmark = pytest.mark.e2e
 
 CARD_MIB = 81920
 

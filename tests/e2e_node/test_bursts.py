@@ -11,8 +11,6 @@ from tests import measured
 from tests.e2e.system import slice_of, wait
 from tests.e2e_node.node_system import CARDS, NodeSystem
 
-pytestmark = pytest.mark.e2e
-
 BURST = 20
 BURST_TIMEOUT_S = 180.0
 WAVES = 3

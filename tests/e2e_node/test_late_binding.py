@@ -24,7 +24,7 @@ from tests.processes import running
 from tests.real_node import containerd
 from tests.real_node.containerd import Cdi
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 BURST = CARDS * SLOTS_PER_CARD
 BURST_TIMEOUT_S = 240.0

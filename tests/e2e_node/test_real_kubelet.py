@@ -5,7 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
 from hami_node_agent.adapters.kubelet.state import KubeletStateReader, read_checkpoint
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ports import KeptAnswer
@@ -16,8 +15,6 @@ from tests.control_plane import Assets
 from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
 from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
-
-pytestmark = pytest.mark.e2e
 
 CARD_MIB = 81920
 # Older kubelets hold resources that only our scheduler counts against a pod's init containers

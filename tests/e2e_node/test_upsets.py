@@ -13,8 +13,6 @@ from tests import measured
 from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
 
-pytestmark = pytest.mark.e2e
-
 PRINT = (
     "while read -r key _ _ bytes _; do "
     '[ "$key" = device ] && printf \'{"event": "limits", "bytes": %s}\\n\' "$bytes"; '

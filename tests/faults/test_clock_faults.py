@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.stage import Faulty, Stage, since
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
+pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 
 JUMP_S = 600.0
 

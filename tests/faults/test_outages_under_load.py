@@ -29,7 +29,7 @@ from tests.faults.churn import POLL_S, Churn
 from tests.faults.processes import away, stopped
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 BEFORE_S = 10.0
 SHORT_S = 20.0

@@ -11,13 +11,6 @@ from tests.native.compiled import compiled
 from tests.native.machine import ROOT, Container, Machine
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.native)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def native_build() -> None:
     """The libraries as of now: an incremental build."""

@@ -16,8 +16,6 @@ from tests import measured
 from tests.control_plane import Assets
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.e2e
-
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 MAX_MIB = 60_000

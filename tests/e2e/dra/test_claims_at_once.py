@@ -7,7 +7,7 @@ from bench.pods.system import CLAIMS, Wanted, system
 from tests import measured
 from tests.control_plane import Assets
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NODES, PODS = 100, 1000
 

@@ -18,8 +18,6 @@ from tests.reference.random import generate
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
-pytestmark = pytest.mark.e2e
-
 VENDORS = every_vendor()
 RANDOM = 150
 SHARED_MODES = "hami-core,mps"

@@ -6,8 +6,6 @@ import pytest
 from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize(
     ("body", "error"),

@@ -18,7 +18,7 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TIME_S = 120.0
 MAX_PENDING = 25

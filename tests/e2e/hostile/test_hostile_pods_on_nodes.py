@@ -26,8 +26,6 @@ from tests.e2e.hostile.test_limits_outside import allocated, shown
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 from tests.native.machine import FAKEGPU
 
-pytestmark = pytest.mark.e2e
-
 HONEST_MIB = 2048
 BATCH = 20
 """Pods at a time."""

@@ -16,8 +16,6 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 SEEN_WITHIN_S = 30.0
 TAKEN = str(20 * 1024**3)
 PAST = f"mount --bind /dev/null /etc/ld.so.preload && exec vgpu-probe --bytes {TAKEN}"

@@ -20,8 +20,6 @@ from hamilocal.supervisor.state_file import marked_processes
 from tests.e2e.system import READY_TIMEOUT_S, environment_of, hamictl
 from tests.servers import memory_folder
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

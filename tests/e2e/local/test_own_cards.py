@@ -15,7 +15,6 @@ from hamilocal.system.layout import project
 from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, System, a_pod, slice_of
 
-pytestmark = pytest.mark.e2e
 CARDS = tuple(f"GPU-7c3ad3a4-0000-0000-0000-00000000000{number}" for number in (1, 2))
 CARD_MIB = 24_576
 

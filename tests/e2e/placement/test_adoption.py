@@ -19,8 +19,6 @@ from tests.e2e_node.node_system import Agent
 from tests.hami.plugin import HamiPlugin, hami_annotations
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.e2e
-
 NODE = "old-node"
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 CARD_MIB = 16384

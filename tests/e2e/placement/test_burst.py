@@ -12,12 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests import measured
 from tests.e2e.system import System, a_pod, slice_of, wait
-
-pytestmark = pytest.mark.e2e
 
 PODS = 100
 TIMEOUT_S = 120.0

@@ -2,12 +2,9 @@
 
 import re
 
-import pytest
 from hamicommon.k8s.pod_annotations import NODE_POLICY
 
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
-
-pytestmark = pytest.mark.e2e
 
 HALF_MIB = 40_960
 BY_FRAGMENTATION = {NODE_POLICY.name: "fragmentation"}

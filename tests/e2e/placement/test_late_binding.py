@@ -12,8 +12,6 @@ from tests import measured
 from tests.e2e.conftest import SHUFFLED, running_system
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 CARDS = 10
 BURST = 80
 TIMEOUT_S = 180.0

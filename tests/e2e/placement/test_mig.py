@@ -9,13 +9,10 @@ import re
 from functools import partial
 
 import httpx
-import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
-
-pytestmark = pytest.mark.e2e
 
 TIMEOUT_S = 120.0
 PRINT_DEVICE = (

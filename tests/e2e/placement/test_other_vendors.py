@@ -13,8 +13,6 @@ from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, wait
 
-pytestmark = pytest.mark.e2e
-
 NODE = "other-vendor"
 DCU_REGISTER = "DCU-0,4,16384,100,DCU-Z100L,0,true:"
 AMD_CARD = {"id": "GPU-amd-0", "count": 4, "devmem": 65536, "devcore": 100, "type": "MI300X"}

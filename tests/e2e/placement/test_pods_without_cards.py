@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, wait
-
-pytestmark = pytest.mark.e2e
 
 CORES = 8
 FLAGS = ("--gpus", "1", "--score-pods-without-cards", "--kubelet-flag", f"--cpu={CORES}")

@@ -7,8 +7,6 @@ from hamicommon.k8s.types import Json
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 NODES = 3
 CARDS = 2
 PROBE = ("vgpu-probe", "--no-launch")

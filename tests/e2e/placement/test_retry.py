@@ -3,13 +3,9 @@
 import statistics
 import time
 
-import pytest
-
 from tests import measured
 from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.waiting import Unhurried
-
-pytestmark = pytest.mark.e2e
 
 CARDS = 10
 SLICE_MIB = 40_960

@@ -24,8 +24,6 @@ from tests.e2e_node.node_system import NodeSystem
 from tests.faults.processes import serving_pid, wait_until_back
 from tests.real_node import containerd
 
-pytestmark = pytest.mark.e2e
-
 SIZE_MIB, CORES = 3072, 20
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 NO_BINDING = "no-binding"

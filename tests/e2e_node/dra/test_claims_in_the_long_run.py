@@ -31,7 +31,7 @@ from tests.e2e_node.dra.claims import (
 from tests.e2e_node.node_system import NodeSystem
 from tests.faults.processes import serving_pid, wait_until_back
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SEED = 24
 ROUNDS = 500

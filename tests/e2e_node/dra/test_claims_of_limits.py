@@ -24,8 +24,6 @@ from tests.e2e_node.dra.claims import (
 )
 from tests.e2e_node.node_system import NodeSystem
 
-pytestmark = pytest.mark.e2e
-
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 PODS = "/api/v1/namespaces/default/pods"
 GONE_S = 240.0

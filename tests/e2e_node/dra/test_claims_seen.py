@@ -24,8 +24,6 @@ from tests.processes import running
 from tests.real_node import containerd
 from tests.real_node.containerd import Cdi
 
-pytestmark = pytest.mark.e2e
-
 SLICES_GO_S = 120.0
 """The kubelet takes the slices of a driver away that it has not reached for 30 s."""
 

@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -19,8 +18,6 @@ from tests.e2e_node.dra.claims import (
 )
 from tests.e2e_node.node_system import NodeSystem
 from tests.faults.processes import away
-
-pytestmark = pytest.mark.e2e
 
 BUDGET_MIB, PART_MIB = 4096, 3000
 HOLDERS = (

@@ -6,7 +6,6 @@ its doing.
 
 import json
 
-import pytest
 from hamilocal.system.services import SCHEDULER_NAME
 
 from tests import measured
@@ -27,8 +26,6 @@ from tests.e2e_node.dra.claims import (
     start,
 )
 from tests.e2e_node.node_system import CARDS, NodeSystem
-
-pytestmark = pytest.mark.e2e
 
 
 def test_a_claim_is_a_slice_of_the_same_ledger(claiming: NodeSystem) -> None:

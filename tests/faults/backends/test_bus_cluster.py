@@ -26,7 +26,7 @@ from tests.faults.stage import MEASURED
 from tests.processes import ServerProcess, start
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SERVERS = 3
 FACTS = 300

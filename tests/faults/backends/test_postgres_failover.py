@@ -18,8 +18,6 @@ from tests.faults.replicas.replicas import Cluster, cluster
 from tests.faults.stage import MEASURED
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.faults
-
 CALLERS = 4
 INTERVAL_S = 0.2
 """Each caller asks so often: 20 decisions a second."""

@@ -17,7 +17,7 @@ from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.processes import serving_pid, wait_until_back
 from tests.faults.stage import Faulty, Stage
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 # The agents compare with the ledger every 15 s, and report again that a pod left.

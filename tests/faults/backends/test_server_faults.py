@@ -33,7 +33,7 @@ from tests.faults.processes import (
 from tests.faults.replicas.extender import CALL_TIMEOUT_S
 from tests.faults.stage import Faulty, Stage, is_running, since
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
+pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 
 
 async def bind_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:

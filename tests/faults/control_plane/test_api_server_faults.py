@@ -12,8 +12,6 @@ from tests.faults.control_plane.api_proxy import ApiProxy, proxied
 from tests.faults.processes import serving_pid
 from tests.faults.stage import Faulty, Stage
 
-pytestmark = pytest.mark.faults
-
 SERVICES = ("scheduler", "node-agent-node-0", "node-agent-node-1")
 FAULT_S = 4.0
 """A fault lasts so long: it is the time that is tried, there is no event to wait for."""

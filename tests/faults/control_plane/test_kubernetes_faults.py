@@ -9,8 +9,6 @@ from tests.e2e.system import System, a_pod, wait
 from tests.faults.processes import crash, stopped
 from tests.faults.stage import Faulty, Stage
 
-pytestmark = pytest.mark.faults
-
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 NODE = "node-0"
 

@@ -15,7 +15,7 @@ from tests.faults.corruptions.corruption import (
 from tests.faults.corruptions.page import CASES
 from tests.faults.stage import Faulty, Stage
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -23,8 +23,6 @@ from tests.faults.processes import away, killed, stopped
 from tests.faults.stage import Faulty, Stage, is_refused, since
 from tests.waiting import Unhurried
 
-pytestmark = pytest.mark.faults
-
 SILENT_S = 3.0
 """How long a stopped process does not answer."""
 REFUSED_S = 10.0

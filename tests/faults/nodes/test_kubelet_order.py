@@ -30,9 +30,6 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
 
-pytestmark = pytest.mark.faults
-
-
 LIMITS = "/etc/hami"
 PRINTED = 1500
 

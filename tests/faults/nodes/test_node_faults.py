@@ -18,8 +18,6 @@ from tests.faults.nodes.node import (
 from tests.faults.processes import crash, killed, programs_of, stopped
 from tests.faults.stage import Faulty, Stage, is_running, since
 
-pytestmark = pytest.mark.faults
-
 
 @pytest.mark.slow
 @pytest.mark.row(

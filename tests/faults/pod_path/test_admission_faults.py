@@ -13,8 +13,6 @@ from tests.faults.processes import killed, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import Unhurried
 
-pytestmark = pytest.mark.faults
-
 
 @pytest.mark.slow
 @pytest.mark.row(

@@ -16,7 +16,7 @@ from tests.e2e.system import wait
 from tests.faults.pod_path.pod_path_points import CASES, PLANNED
 from tests.faults.stage import Faulty, Stage, quietly
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2")]
+pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2")
 
 FAULT_S = 4.0
 """How long a fault lasts that is not counted."""

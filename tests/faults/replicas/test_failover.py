@@ -45,7 +45,7 @@ from tests.e2e.system import INVARIANTS
 from tests.servers import psql
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timed]
+pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 BASE = Path(__file__).parents[3] / "k8s" / "base" / "kube-scheduler.yaml"
 NODES, CARDS, SLOTS = 30, 8, 10

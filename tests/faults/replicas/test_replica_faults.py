@@ -17,7 +17,7 @@ from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
 
-pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]
+pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 
 LOCK_S = 2.0
 """Life of the lock of the replica that shall lose it."""

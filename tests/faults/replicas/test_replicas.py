@@ -24,9 +24,6 @@ from tests.faults.replicas.extender import Caller, Service, calling
 from tests.faults.replicas.replicas import Cluster, cluster
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.faults
-
-
 SLICE_MIB = 16_384
 SLOTS = 5
 """A card of 80 GiB holds five such slices: memory and slots run out together."""

@@ -34,7 +34,7 @@ from tests.faults.processes import replica, serving_pid, wait_until_back
 from tests.faults.replicas.versions import PROJECT, Versions, last_release, versions
 from tests.faults.stage import check_node_files
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 INTERVAL_S = 1.0
 PODS = 4

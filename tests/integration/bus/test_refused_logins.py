@@ -18,7 +18,6 @@ from tests.servers import Servers
 from tests.waiting import eventually
 
 pytestmark = [
-    pytest.mark.integration,
     # nats-py leaves the connection of an attempt that timed out to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <StreamWriter:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

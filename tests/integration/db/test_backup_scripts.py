@@ -15,8 +15,6 @@ from hamilocal.servers.binaries import postgres_home
 
 from tests.integration.db.one_card import connect_with_a_card
 
-pytestmark = pytest.mark.integration
-
 PROJECT = Path(__file__).resolve().parents[3]
 COMPONENT = PROJECT / "k8s" / "components" / "backup" / "backup.yaml"
 RUN_TIMEOUT_S = 240.0

@@ -25,8 +25,6 @@ from typer.testing import CliRunner
 
 from tests.tls_front import Front, tls_front
 
-pytestmark = pytest.mark.integration
-
 PROJECT = Path(__file__).parents[3]
 MIGRATIONS = PROJECT / "migrations"
 TIMEOUT_S = 120

@@ -13,9 +13,6 @@ from hamilocal.servers.binaries import postgres_home
 
 from tests.integration.db.one_card import ID, connect_with_a_card
 
-pytestmark = pytest.mark.integration
-
-
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -16,8 +16,6 @@ from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
-pytestmark = pytest.mark.integration
-
 
 class Reviews:
     """Tokens are names; whose begins with `op` may operate."""

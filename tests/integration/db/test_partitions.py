@@ -19,9 +19,6 @@ from pydantic import SecretStr
 from bench.pages.ledger import fill
 from tests.waiting import Unhurried
 
-pytestmark = pytest.mark.integration
-
-
 TODAY = datetime.now(UTC).date()
 DECISION = (
     "INSERT INTO decisions (at, pod_uid, namespace, pod_name, outcome)"

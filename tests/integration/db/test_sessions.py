@@ -39,7 +39,6 @@ async def both(settings: PostgresSettings) -> AsyncIterator[tuple[object, ...]]:
         yield database.fetch, pool.fetch
 
 
-@pytest.mark.integration
 async def test_both_pools_bound_waits_and_speak_json_alike(postgres_dsn: str) -> None:
     expected = {
         "lock_timeout": "200",
@@ -52,7 +51,6 @@ async def test_both_pools_bound_waits_and_speak_json_alike(postgres_dsn: str) ->
             assert [*(await fetch("SELECT $1::jsonb", {"a": ["b\0"]}))[0]] == [{"a": ["b\ufffd"]}]
 
 
-@pytest.mark.integration
 async def test_both_pools_name_the_file_that_a_dsn_lacks_at_the_first_statement(
     postgres_dsn: str, tmp_path: Path
 ) -> None:

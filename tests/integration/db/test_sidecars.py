@@ -24,8 +24,6 @@ from pydantic import SecretStr
 from tests.contract.ledger.allocation_stores import Harness, S, card, container, draft, quota_of
 from tests.servers import in_thread, psql
 
-pytestmark = pytest.mark.integration
-
 MIGRATIONS = Path("migrations")
 OLD = "00000000-0000-4000-8000-000000000001"
 # As the version before wrote it: a card of 16000 MiB, a sidecar, an init container, a container.

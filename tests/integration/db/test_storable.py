@@ -3,7 +3,6 @@
 from typing import Any
 
 import orjson
-import pytest
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import storable, storable_json
 from hamicommon.settings import PostgresSettings
@@ -42,7 +41,6 @@ def test_parameters_are_changed_in_their_nuls_alone(texts: list[str], text: str)
     assert storable((text, 1, None)) == (without_nul(text), 1, None)
 
 
-@pytest.mark.integration
 async def test_text_lists_and_json_come_back_without_nuls(postgres_dsn: str) -> None:
     settings = PostgresSettings(dsn=SecretStr(postgres_dsn))
     given, wanted = ["a\0b", "\\u0000"], ["a\ufffdb", "\\u0000"]

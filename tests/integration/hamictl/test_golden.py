@@ -45,8 +45,6 @@ from tests.integration.hamictl import small_ledger
 from tests.servers import Databases, migrate
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 Environment = dict[str, str | None]
 GOLDEN = Path(__file__).parent / "golden"
 REPOSITORY = Path(__file__).parents[3]

@@ -14,8 +14,6 @@ from hamictl.__main__ import app
 from hamictl.exit_codes import ExitCode
 from typer.testing import CliRunner, Result
 
-pytestmark = pytest.mark.integration
-
 HISTORY = """
 INSERT INTO nodes (name) VALUES ('n1'), ('n2');
 INSERT INTO nodes (name, gone_at) VALUES ('gone', now());

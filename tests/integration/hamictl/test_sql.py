@@ -7,8 +7,6 @@ import pytest
 from hamicommon.errors import InvalidRequest
 from hamictl.commands import query as asked
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(autouse=True)
 def ledger(postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

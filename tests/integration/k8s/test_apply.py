@@ -21,7 +21,6 @@ FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
 KUBECTL = shutil.which("kubectl")
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.skipif(not FOLDER, reason="KUBEBUILDER_ASSETS is not set"),
     pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed"),
 ]

@@ -33,8 +33,6 @@ from tests.integration.k8s.bus import bus_server
 from tests.servers import psql
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 M = TypeVar("M", bound=BaseModel)
 NOW = datetime.now(UTC)
 PASSWORDS = {"hami_scheduler": "of-the-scheduler", "hami_metrics": "of-the-metrics"}

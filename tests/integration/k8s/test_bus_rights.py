@@ -21,8 +21,6 @@ from pydantic import BaseModel, SecretStr
 from tests.integration.k8s.bus import bus_server
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 INBOXES = f"_INBOX_{SCHEDULER_USER}".encode()
 
 

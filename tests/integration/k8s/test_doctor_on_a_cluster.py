@@ -13,9 +13,6 @@ from tests.contract.kubernetes.servers import MERGE_PATCH, Cluster, emulated, re
 from tests.control_plane import Assets
 from tests.installation_state import CASES, NAMESPACE, ORDER, State
 
-pytestmark = pytest.mark.integration
-
-
 Rows = list[dict[str, str]]
 Doctor = Callable[[], tuple[int, Rows]]
 

@@ -23,8 +23,6 @@ from tests.integration.k8s.installed import Installed, kubernetes
 from tests.integration.k8s.mistakes import gateway, mistakes_of
 from tests.servers import Servers, migrate
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def installed(

@@ -25,8 +25,6 @@ from pydantic import SecretStr
 from tests.integration.k8s.bus import bus_server
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 AGENTS = "hami-system:hami-node-agent"
 ACCOUNT = f"system:serviceaccount:{AGENTS}"
 BEARERS = {

@@ -15,7 +15,6 @@ from tests.control_plane import control_plane, find_assets
 FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
 
 pytestmark = [
-    pytest.mark.integration,
     pytest.mark.skipif(not FOLDER, reason="KUBEBUILDER_ASSETS is not set"),
 ]
 NAMESPACE = "/api/v1/namespaces/hami-system"

@@ -5,14 +5,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
 from hamicommon import events
 from hamicommon.bus.client import Outgoing
 
 from tests.integration.metrics.service import bus, report, sql, until
 from tests.integration.metrics.test_killed_in_a_batch import process
-
-pytestmark = pytest.mark.integration
 
 FLOOD = 4
 CARDS = 1000

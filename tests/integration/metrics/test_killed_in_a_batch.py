@@ -11,14 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nats
-import pytest
 from hamicommon import events
 from hamicommon.bus.client import Bus, Outgoing
 from hamicommon.bus.deliveries import USAGE
 
 from tests.integration.metrics.service import bus, grant, report, running, sql, until
-
-pytestmark = pytest.mark.integration
 
 REPORTS = 100
 SAMPLES_EACH = 2

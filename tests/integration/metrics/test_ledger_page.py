@@ -26,8 +26,6 @@ from tests.integration.metrics.service import bus, running, sql, until
 from tests.tls_front import Front, tls_front
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_the_page_shows_the_ledger_and_is_empty_of_it_when_stale(
     postgres_dsn: str, nats_url: str

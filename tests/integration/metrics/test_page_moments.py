@@ -12,7 +12,6 @@ from typing import Any
 
 import asyncpg
 import httpx
-import pytest
 from hami_metrics.domain.redaction import ShowOwners
 from hami_metrics.pages.app import create_pages
 from hami_metrics.pages.entry import PagesNeeds
@@ -22,8 +21,6 @@ from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
 from bench.pages.ledger import fill
-
-pytestmark = pytest.mark.integration
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 CARDS, PODS, MOMENTS, SEED = 4, 26, 100, 21

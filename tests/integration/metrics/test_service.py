@@ -4,7 +4,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
 from hamicommon import events
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.data import postgres
@@ -12,8 +11,6 @@ from hamilocal.servers.data import postgres
 from tests import processes
 from tests.integration.metrics.service import bus, grant, publish, report, running, sql, until
 from tests.servers import migrate
-
-pytestmark = pytest.mark.integration
 
 
 async def test_reports_become_samples_and_sums(postgres_dsn: str, nats_url: str) -> None:

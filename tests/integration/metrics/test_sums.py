@@ -18,8 +18,6 @@ from pydantic import SecretStr
 from tests.integration.metrics.filled_ledger import fill
 from tests.integration.metrics.service import sql
 
-pytestmark = pytest.mark.integration
-
 
 async def test_sums_count_a_granted_pod_while_it_held_its_grant(postgres_dsn: str) -> None:
     """Samples before, during, between, and after two grants; a pod without any counts as it is."""

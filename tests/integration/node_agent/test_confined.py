@@ -14,7 +14,7 @@ from tests.integration.node_agent.control import Control, grant
 from tests.integration.node_agent.machine import CARDS, AgentProcess, Kubelet, Machine, mounts_of
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0, A_1 = f"{CARDS[0]}-0", f"{CARDS[0]}-1"
 NOBODY = 65534

@@ -17,7 +17,7 @@ from tests.integration.node_agent.tenants import GRACE_S, Proc, Tenants, all_see
 from tests.native.compiled import compiled
 from tests.native.machine import MIB, ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 DATA = ROOT / "tests/native/data"
 SOURCES = ROOT / "native/fakegpu/src"

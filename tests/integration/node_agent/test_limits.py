@@ -11,7 +11,7 @@ from tests.integration.node_agent.machine import CARDS, AgentProcess
 from tests.integration.node_agent.tenants import GRACE_S, Checks, Proc, Tenants, states, until_seen
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 MIB = 1024 * 1024
 GRANTED_MIB = 4096

@@ -30,7 +30,7 @@ from tests.native.machine import LIBVGPU, Client
 from tests.unit.node_agent.region_files import v1_file
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 MIB = 1024 * 1024

@@ -30,8 +30,6 @@ CERTIFICATES = {
     *(f"hami-{name}-tls" for name in ("webhook", "scheduler", "postgres", "redis", "nats")),
 }
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

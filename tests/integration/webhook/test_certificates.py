@@ -23,8 +23,6 @@ from hamicommon.process.serving_certificate import ServingCertificate
 
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 ROTATIONS = 5
 CLIENTS = 4
 

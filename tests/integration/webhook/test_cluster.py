@@ -29,8 +29,6 @@ from tests.waiting import PATIENCE_S
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 NODE = "node-1"
 
-pytestmark = pytest.mark.integration
-
 
 def review(limits: Json, uid: str = "r1") -> Json:
     pod = {

@@ -31,8 +31,6 @@ from tests.contract.kubernetes.servers import (
 )
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
 SLICE = {GPU: "1", MEM: "4096"}

@@ -24,8 +24,6 @@ from tests.contract.kubernetes.servers import Cluster, emulated
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NOW = datetime.now(UTC)
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -10,8 +10,6 @@ import pytest
 from tests.native.machine import FAKEGPU, ROOT, Machine
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.native
-
 
 @pytest.fixture
 def machine(machine: Machine) -> Machine:

@@ -17,8 +17,6 @@ from pydantic import SecretStr
 
 from tests.servers import psql
 
-pytestmark = pytest.mark.integration
-
 ID = "00000000-0000-4000-8000-{:012}"
 
 

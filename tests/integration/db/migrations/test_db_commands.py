@@ -14,8 +14,6 @@ from typer.testing import CliRunner, Result
 
 from tests.servers import psql
 
-pytestmark = pytest.mark.integration
-
 MIGRATIONS = Path(__file__).parents[4] / "migrations"
 
 Run = Callable[..., Result]

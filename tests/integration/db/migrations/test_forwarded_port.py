@@ -9,8 +9,6 @@ from tests.integration.db.migrations.test_db_commands import Run, printed
 from tests.integration.db.migrations.test_db_commands import run as run
 from tests.relay import relay
 
-pytestmark = pytest.mark.integration
-
 
 def test_check_and_upgrade_need_one_connection(run: Run, empty_postgres_dsn: str) -> None:
     """`kubectl port-forward` ends with the first one that Postgres closes."""

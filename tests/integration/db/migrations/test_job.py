@@ -13,8 +13,6 @@ from hamicommon.ledger.__main__ import main as the_job
 from tests.relay import relay
 from tests.waiting import PATIENCE_S, wait
 
-pytestmark = pytest.mark.integration
-
 MIGRATIONS = Path(__file__).parents[4] / "migrations"
 
 

@@ -21,8 +21,6 @@ from tests.integration.db.migrations.conversation import HERE, read, record, spe
 from tests.servers import psql
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 MIGRATIONS = Path(__file__).parents[4] / "migrations"
 LIVE = "00000000-0000-0000-0000-000000000001"
 REVISIONS = sorted(path.stem for path in (MIGRATIONS / "versions").glob("*.py"))

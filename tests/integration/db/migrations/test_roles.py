@@ -20,8 +20,6 @@ from pydantic import SecretStr
 from tests.integration.db.migrations.test_migrations import MIGRATIONS, REVISIONS, settings_of
 from tests.servers import psql
 
-pytestmark = pytest.mark.integration
-
 JOBS = Path(__file__).parents[4] / "k8s" / "base" / "migrations.yaml"
 PASSWORDS = {"SCHEDULER_PASSWORD": "of-the-scheduler", "METRICS_PASSWORD": "of-the-metrics"}
 # What the Job of the version before granted, which ran before the `post` migrations did.

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
-import pytest
 from hamicommon.ledger.migrations import upgrade as schema
 from hamicommon.ledger.migrations.inspection import inspect
 
@@ -23,8 +22,6 @@ from tests.integration.db.migrations.test_migrations import (
 )
 from tests.servers import psql
 from tests.waiting import Unhurried
-
-pytestmark = pytest.mark.integration
 
 OLD = "0007"
 ENDED = 4000

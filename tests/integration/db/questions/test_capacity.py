@@ -30,9 +30,6 @@ from tests.integration.db.questions.card_pasts import (
 )
 from tests.integration.db.questions.four_days import NOW, Filled
 
-pytestmark = pytest.mark.integration
-
-
 NODE = NodeName("n")
 KINDS = ("held", "idle", "cordoned", "unhealthy", "unknown", "absent")
 

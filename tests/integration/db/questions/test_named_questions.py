@@ -15,8 +15,6 @@ from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, q
 from bench.pages import made_up
 from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
-pytestmark = pytest.mark.integration
-
 PYTHON_TYPES: dict[ColumnKind, tuple[type, ...]] = {
     ColumnKind.TEXT: (str,),
     ColumnKind.TIME: (datetime,),

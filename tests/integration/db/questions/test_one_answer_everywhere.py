@@ -33,9 +33,6 @@ from typer.testing import CliRunner
 from tests.integration.db.questions.four_days import NOW, Filled
 from tests.integration.db.questions.test_named_questions import ENDED, what_is_needed
 
-pytestmark = pytest.mark.integration
-
-
 THEN = NOW - timedelta(hours=1)
 LIVE = {"age_s", "sick_s", "expected_s", "stale", "late_count", "last_at"}
 """Columns that are about the moment of asking."""

@@ -19,8 +19,6 @@ from bench.pages.made_up import Grant
 from bench.pages.questions import DOCUMENT, sql_questions
 from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
-pytestmark = pytest.mark.integration
-
 ASKED = sql_questions()
 SHARED = "Who shared a card with a pod"
 """The question for which a pod may have no neighbour; see the case below."""

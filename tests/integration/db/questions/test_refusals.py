@@ -22,8 +22,6 @@ from pydantic import SecretStr
 
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 NOW = datetime(2026, 1, 5, 10, tzinfo=UTC)
 
 

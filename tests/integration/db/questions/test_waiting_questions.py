@@ -4,10 +4,7 @@ import json
 from datetime import timedelta
 
 import asyncpg
-import pytest
 from hamicommon.ledger.questions import answer
-
-pytestmark = pytest.mark.integration
 
 
 async def test_the_pods_that_wait_are_counted_under_their_reason(

@@ -20,8 +20,6 @@ from typer.testing import CliRunner
 from bench.pages.ledger import fill
 from tests.integration.metrics.pages.running import pages, text
 
-pytestmark = pytest.mark.integration
-
 GIB = 1024**3
 TRIES = 30
 HELD_AT = """

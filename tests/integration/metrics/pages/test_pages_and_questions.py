@@ -10,14 +10,11 @@ from html import unescape
 from typing import Any
 
 import asyncpg
-import pytest
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.questions import answer
 
 from bench.pages.ledger import fill
 from tests.integration.metrics.pages.running import pages, text
-
-pytestmark = pytest.mark.integration
 
 Rows = Sequence[Mapping[str, Any]]
 GIB = 1024**3

@@ -26,8 +26,6 @@ from bench.pages.ledger import fill
 from tests.integration.metrics.pages.running import pages, text
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 async def database(postgres_dsn: str, db: Any) -> AsyncIterator[Database]:

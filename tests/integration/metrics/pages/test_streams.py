@@ -16,8 +16,6 @@ from tests.integration.metrics.pages.reviewed import check_names, reviewed
 from tests.integration.metrics.pages.running import pages, text
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 
 async def test_a_stream_brings_what_changed_and_ends_with_the_service(
     postgres_dsn: str, nats_url: str, db: Any

@@ -12,9 +12,6 @@ from bench.pages.ledger import fill
 from tests.integration.metrics.pages.reviewed import check_names, reviewed
 from tests.integration.metrics.pages.running import pages, settings, text
 
-pytestmark = pytest.mark.integration
-
-
 SUBJECTS = {
     "": ("true", "true"),
     "node=n0001": ("a.node = 'n0001'", "node = 'n0001'"),

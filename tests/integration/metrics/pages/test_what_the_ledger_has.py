@@ -8,12 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bench.pages.ledger import fill
 from tests.integration.metrics.pages.running import pages, text
-
-pytestmark = pytest.mark.integration
 
 
 async def test_an_empty_ledger_is_shown_as_empty_with_the_next_step(

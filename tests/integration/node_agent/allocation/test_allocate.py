@@ -23,7 +23,7 @@ from tests.integration.node_agent.machine import (
 from tests.unit.node_agent.library_file import MARKED, a_library
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 A_0, A_1, B_0, B_1 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0", f"{CARDS[1]}-1"

@@ -19,7 +19,7 @@ from tests.integration.node_agent.conftest import ApiServer
 from tests.integration.node_agent.control import Control, grant
 from tests.integration.node_agent.machine import CARDS, NODE, AgentProcess, Kubelet, Machine
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0 = f"{CARDS[0]}-0"
 

@@ -17,7 +17,7 @@ from tests.integration.node_agent.control import Control, container, grant, shar
 from tests.integration.node_agent.machine import CARDS, NODE, AgentProcess, Kubelet, Machine
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0, A_1, B_0 = f"{CARDS[0]}-0", f"{CARDS[0]}-1", f"{CARDS[1]}-0"
 

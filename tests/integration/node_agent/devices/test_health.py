@@ -15,7 +15,7 @@ from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, NODE, AgentProcess, Kubelet, Machine
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 def latest(control: Control) -> dict[str, str]:

@@ -22,7 +22,7 @@ from tests.integration.node_agent.machine import (
 )
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0, A_1, A_2 = (f"{CARDS[0]}-{number}" for number in range(3))
 ONE, TWO, SEVEN = ("1g.10gb", 1), ("2g.20gb", 2), ("7g.79gb", 8)

@@ -22,7 +22,7 @@ from tests.integration.node_agent.machine import (
 )
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0 = f"{CARDS[0]}-0"
 STAND_IN = Path(__file__).with_name("mps_stand_in.py")

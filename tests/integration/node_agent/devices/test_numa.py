@@ -5,12 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.integration.node_agent.machine import Machine
 from tests.waiting import PATIENCE_S
-
-pytestmark = pytest.mark.integration
 
 READ = """
 import json, pathlib, sys

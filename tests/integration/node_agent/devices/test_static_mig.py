@@ -13,7 +13,7 @@ from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import CARDS, AgentProcess, Machine
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 MIG_A, MIG_B = (
     "MIG-aaaaaaaa-0000-0000-0000-000000000001",
     "MIG-bbbbbbbb-0000-0000-0000-000000000002",

@@ -17,7 +17,7 @@ from tests.integration.node_agent.machine import (
 )
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 A_0 = f"{CARDS[0]}-0"
 

@@ -24,7 +24,7 @@ from tests.integration.node_agent.machine import (
 )
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.native]
+pytestmark = pytest.mark.native
 
 
 A_0, B_0 = f"{CARDS[0]}-0", f"{CARDS[1]}-0"

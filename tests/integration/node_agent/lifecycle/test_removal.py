@@ -12,7 +12,6 @@ from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.machine import NODE
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.integration
 OTHERS = "example.com/mine"
 
 

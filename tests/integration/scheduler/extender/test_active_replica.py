@@ -22,8 +22,6 @@ from tests.leader_election import LeaderElection, Leadership
 from tests.unit.hamicommon.simulation.objects import node
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 LEASE_S = 3.0
 ELECTION = LeaderElection.model_validate(
     {

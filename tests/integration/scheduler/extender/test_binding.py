@@ -19,8 +19,6 @@ from hamicommon.k8s.types import Json
 from tests.integration.scheduler.world import GIB, Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
     """A replica with these settings, and a pod that it holds a card of n1 for."""

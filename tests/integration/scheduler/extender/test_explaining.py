@@ -15,8 +15,6 @@ from hamicommon.ledger import questions
 from tests.integration.scheduler.world import GIB, Replica, World, inventory_device
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def explained(replica: Replica, pod: Json, **wanted: object) -> Json:
     """Waits until the pod's explanation has these fields."""

@@ -9,8 +9,6 @@ from tests.integration.scheduler.operations.test_metrics import samples, value
 from tests.integration.scheduler.world import GIB, Replica, World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 Json = dict[str, Any]
 ROUTE = "/prioritize-without-cards"
 SECONDS = "hami_scheduler_host_score_seconds_count"

@@ -3,7 +3,6 @@
 import asyncio
 from datetime import UTC, datetime
 
-import pytest
 from hami_scheduler.ledger.state_machine import FOUND_BOUND
 from hamicommon import events
 from hamicommon.domain.allocations import AllocationState
@@ -12,8 +11,6 @@ from hamicommon.k8s.annotations import BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
 
 from tests.integration.scheduler.world import World, inventory_device
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.integration
 
 
 async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> None:

@@ -2,13 +2,10 @@
 
 import asyncio
 
-import pytest
 from hamicommon import events
 
 from tests.integration.scheduler.world import World
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.integration
 
 
 async def test_two_active_schedulers_give_the_last_slot_once(world: World) -> None:

@@ -13,8 +13,6 @@ from hamicommon.placement.cluster.view import ClusterView
 from tests.integration.scheduler.world import Replica, World, inventory_device
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
     replica = await world.replica()

@@ -9,7 +9,6 @@ import re
 from copy import deepcopy
 from typing import Any
 
-import pytest
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cases import Simulator
 
@@ -18,8 +17,6 @@ from tests.integration.scheduler.world import Replica, World
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.integration
 
 DCU_REGISTER = "hami.io/node-dcu-register"
 DCU_CARDS = "DCU-0,4,32768,100,DCU-Z100,0,true:DCU-1,4,32768,100,DCU-Z100,0,true:"

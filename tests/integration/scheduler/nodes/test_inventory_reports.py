@@ -16,8 +16,6 @@ from pydantic import BaseModel
 from tests.integration.scheduler.world import Replica, World, inventory_device
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 class AnyPayload(BaseModel, extra="allow"):
     """A payload of an agent of another kind."""

@@ -4,7 +4,6 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from hamicommon import events
 
 from tests.integration.scheduler.nodes.other_nodes import (
@@ -21,9 +20,6 @@ from tests.integration.scheduler.nodes.other_nodes import (
 )
 from tests.integration.scheduler.world import World
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.integration
-
 
 MLU_LOCK = "cambricon.com/dsmlu.lock"
 

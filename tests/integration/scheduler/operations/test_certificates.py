@@ -25,8 +25,6 @@ from hamicommon.tls import new_key
 from hamilocal.servers.certificates import Authority
 from pydantic import SecretStr
 
-pytestmark = pytest.mark.integration
-
 DEADLINE_S = 60.0
 LONG, SHORT = timedelta(days=1), timedelta(seconds=10)
 

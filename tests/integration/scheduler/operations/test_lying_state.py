@@ -13,8 +13,6 @@ from pydantic import SecretStr
 from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def lines(world: World, kind: str) -> list[str]:
     """The journal's lines of this class."""

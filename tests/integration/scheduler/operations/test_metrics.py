@@ -12,9 +12,6 @@ from prometheus_client.samples import Sample
 from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
-
 Json = dict[str, Any]
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
 TOTAL = {"phase": "total"}

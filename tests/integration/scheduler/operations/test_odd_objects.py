@@ -16,9 +16,6 @@ from tests.integration.scheduler.world import World
 from tests.unit.hamicommon.simulation.objects import asking, gpus, node
 from tests.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.integration
-
-
 AMOUNTS = (
     "0",
     "9223372036854775807",

@@ -11,8 +11,6 @@ from hamicommon.ledger.database import open_database
 from hamicommon.ledger.invariants import broken
 from hamicommon.settings import PostgresSettings
 
-pytestmark = pytest.mark.integration
-
 PODS = 730
 """One ends each day."""
 EVER = dict.fromkeys(("grants", "drift", "health", "calls", "capacity", "cards"), 0)

@@ -7,15 +7,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
 from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
-
-pytestmark = pytest.mark.integration
 
 
 class Node:

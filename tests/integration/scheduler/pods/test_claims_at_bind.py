@@ -14,8 +14,6 @@ from tests.integration.scheduler.claimed_pods import Claims, known_claims, pod_o
 from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:

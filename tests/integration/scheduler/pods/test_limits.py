@@ -28,8 +28,6 @@ from hamicommon.k8s.types import Json
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.settings import PostgresSettings
 
-pytestmark = pytest.mark.integration
-
 NODE = "node-1"
 
 

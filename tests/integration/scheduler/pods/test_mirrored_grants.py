@@ -9,8 +9,6 @@ from hamicommon.k8s.annotations import NVIDIA_ALLOCATED
 from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.mark.parametrize("written", ["GPU-mine,NVIDIA,81920,100:;", None, "nonsense"])
 async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(

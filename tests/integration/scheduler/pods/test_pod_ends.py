@@ -10,8 +10,6 @@ from hamicommon import events
 from tests.integration.scheduler.world import World, inventory_device
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
 
 async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: World) -> None:
     replica, card = await world.replica_with_card()

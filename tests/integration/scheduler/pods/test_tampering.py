@@ -12,9 +12,6 @@ from hamicommon.settings import AdmissionSettings
 from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.integration
-
-
 HOST = {"name": "v", "hostPath": {"path": "/usr/local/vgpu/containers"}}
 
 
