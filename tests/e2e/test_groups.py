@@ -17,8 +17,6 @@ from tests import measured
 from tests.e2e.conftest import checked, running_system
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
-pytestmark = pytest.mark.e2e
-
 BIND_S = 6
 CARD_MIB = 70_000
 """More than half of a card, so that each has room for one."""
