@@ -2,9 +2,6 @@
 
 import pytest
 from hamicommon.domain.allocations import (
-    LIVE_STATES,
-    TRANSITIONS,
-    AllocationState,
     ContainerGrant,
     DeviceShare,
     footprints,
@@ -121,13 +118,3 @@ def test_a_footprint_covers_every_container_that_runs_at_the_same_time(
             assert footprint.memory_mib >= max(
                 (s.memory_mib for s in container.shares if s.uuid == uuid), default=0
             )
-
-
-def test_every_state_is_either_live_or_final() -> None:
-    for state in AllocationState:
-        assert (state in LIVE_STATES) == (state in TRANSITIONS)
-
-
-def test_a_bound_grant_never_goes_back_to_a_reservation() -> None:
-    assert AllocationState.RESERVED not in TRANSITIONS[AllocationState.BOUND]
-    assert AllocationState.EXPIRED not in TRANSITIONS[AllocationState.BOUND]

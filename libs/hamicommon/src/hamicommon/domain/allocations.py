@@ -46,49 +46,6 @@ LIVE_STATES = frozenset(
 )
 """States that hold capacity."""
 
-TRANSITIONS: Mapping[AllocationState, frozenset[AllocationState]] = {
-    AllocationState.RESERVED: frozenset(
-        {
-            AllocationState.BINDING,
-            AllocationState.EXPIRED,
-            AllocationState.FAILED,
-            AllocationState.RELEASED,
-        }
-    ),
-    AllocationState.BINDING: frozenset(
-        {
-            AllocationState.BOUND,
-            AllocationState.ALLOCATED,
-            AllocationState.EXPIRED,
-            AllocationState.FAILED,
-            AllocationState.RELEASING,
-            AllocationState.RELEASED,
-            AllocationState.RELEASED_UNCONFIRMED,
-        }
-    ),
-    AllocationState.BOUND: frozenset(
-        {
-            AllocationState.ALLOCATED,
-            AllocationState.FAILED,
-            AllocationState.RELEASING,
-            AllocationState.RELEASED,
-            AllocationState.RELEASED_UNCONFIRMED,
-        }
-    ),
-    AllocationState.ALLOCATED: frozenset(
-        {
-            AllocationState.FAILED,
-            AllocationState.RELEASING,
-            AllocationState.RELEASED,
-            AllocationState.RELEASED_UNCONFIRMED,
-        }
-    ),
-    AllocationState.RELEASING: frozenset(
-        {AllocationState.RELEASED, AllocationState.RELEASED_UNCONFIRMED}
-    ),
-}
-"""Legal steps; a state that is no key here is final."""
-
 
 class Origin(StrEnum):
     """How a grant came into the ledger."""

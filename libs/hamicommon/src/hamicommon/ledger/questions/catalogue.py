@@ -239,9 +239,6 @@ CARDS = (
 )
 
 
-_NOT_KEPT = dict.fromkeys(
-    ("asked_card_count", "asked_core_ratio"), "the decision was not kept, or came without a request"
-)
 _NO_SAMPLE = "no sample of this container on this card in the time"
 
 PODS = (
@@ -353,7 +350,6 @@ PODS = (
 
 
 _NO_SAMPLES = "no samples came"
-_NO_OWNER = "a grant of before owners were recorded, or one restored from its pod"
 
 USAGE = (
     Question(
