@@ -226,7 +226,12 @@ def scheduler_config(
 
 
 def prepare_scheduler(
-    folder: Path, *, binary: Path, kubeconfig: Path, config: Mapping[str, Any]
+    folder: Path,
+    *,
+    binary: Path,
+    kubeconfig: Path,
+    config: Mapping[str, Any],
+    arguments: Sequence[str] = (),
 ) -> ServerPlan:
     """Write the configuration into `folder`; returns how to run the scheduler."""
     folder = folder.absolute()
@@ -245,7 +250,7 @@ def prepare_scheduler(
     url = f"https://{LOOPBACK}:{port}"
     return ServerPlan(
         name="kube-scheduler",
-        argv=(str(binary), *(f"--{name}={value}" for name, value in options.items())),
+        argv=(str(binary), *(f"--{name}={value}" for name, value in options.items()), *arguments),
         cwd=folder,
         log_path=folder / "kube-scheduler.log",
         url=url,
@@ -303,6 +308,7 @@ class ControlPlane:
         profiles: Sequence[str] = ("default-scheduler",),
         back_off_s: tuple[int, int] = (1, 1),
         node_percent: int = 0,
+        arguments: Sequence[str] = (),
     ) -> ServerPlan:
         """How to run the real kube-scheduler against this server (see `processes.running`)."""
         kubeconfig = self.server.kubeconfigs[SCHEDULER.name]
@@ -319,6 +325,7 @@ class ControlPlane:
             binary=self.assets.scheduler,
             kubeconfig=kubeconfig,
             config=config,
+            arguments=arguments,
         )
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -38,10 +38,13 @@ def running_system(
     *flags: str,
     environment: Mapping[str, str] | None = None,
     extender_verbs: Mapping[str, str] = MappingProxyType({}),
+    server_arguments: Sequence[str] = (),
+    scheduler_arguments: Sequence[str] = (),
 ) -> Iterator[System]:
     """`hamictl up` with these flags (and variables, for every process) in a folder of its own.
 
-    `extender_verbs`: changes of the real kube-scheduler's extender.
+    `extender_verbs`: changes of the real kube-scheduler's extender; the arguments are added to
+    those of the real kube-apiserver and kube-scheduler.
     """
     folder = Path(tempfile.mkdtemp(prefix="hami-e2e-", dir=memory_folder()))
     folder.chmod(0o755)
@@ -51,7 +54,9 @@ def running_system(
         if kind == "real":
             assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
             measured.note(f"control plane: Kubernetes {assets.version[0]}.{assets.version[1]}")
-            plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
+            plane = stack.enter_context(
+                control_plane(folder / "plane", assets=assets, arguments=server_arguments)
+            )
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"
         # As `hamictl down` does, which has its own cases.
@@ -69,7 +74,7 @@ def running_system(
             )
             extenders = [{**each, **extender_verbs} for each in configuration["extenders"]]
             profiles = ("default-scheduler", "hami-scheduler")
-            plan = plane.scheduler_plan(extenders, profiles=profiles)
+            plan = plane.scheduler_plan(extenders, profiles=profiles, arguments=scheduler_arguments)
             stack.enter_context(running(plan, die_with_parent=True))
         api = stack.enter_context(kubernetes_client(Path(described["kubeconfig"])))
         yield System(described=described, folder=home, api=api)
