@@ -57,6 +57,12 @@ def with_cpu(pod: Json, milli: int) -> Json:
     return pod
 
 
+def patiently(pod: Json) -> Json:
+    """The pod, for which nobody ends within an hour."""
+    pod["metadata"].setdefault("annotations", {})["hami.io/preemption-delay-seconds"] = "3600"
+    return pod
+
+
 def held_back(name: str, memory_mib: int, priority: str = "batch") -> Json:
     """A pod whose slices stay until its finalizer is removed."""
     pod = pod_of(priority, name, memory_mib)

@@ -34,22 +34,28 @@ MEASURED: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faulty:
+class Failpoints:
     """The system, and the file that makes its failpoints fail."""
 
     system: System
     file: Path
-    real: bool
-    """The API server and kube-scheduler are the real ones, and not ours to break."""
-    clocks: Clocks
-    row: Row | None = None
-    """Row of the running case."""
 
     def plan(self, *faults: str) -> None:
         """Makes exactly these faults happen from now on."""
         whole = self.file.with_suffix(".written")
         whole.write_text("\n".join(faults))
         whole.replace(self.file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulty(Failpoints):
+    """The system of the pods' path."""
+
+    real: bool
+    """The API server and kube-scheduler are the real ones, and not ours to break."""
+    clocks: Clocks
+    row: Row | None = None
+    """Row of the running case."""
 
 
 @dataclass(slots=True)

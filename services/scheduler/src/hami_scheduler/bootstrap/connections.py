@@ -94,7 +94,7 @@ class Connections:
         self.queries = PostgresQueries(database)
         self.calls = PostgresCallJournal(database)
         self.limits = PostgresLimits(database)
-        self.rooms = PostgresRooms(database)
+        self.rooms = wrapped(PostgresRooms(database), "rooms")
         self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
         self.lock = wrapped(lock, "lock")
         self.pods = wrapped(KubernetesPodApi(api), "pods")
