@@ -21,6 +21,7 @@ from tests.e2e.preempting import (
     PODS,
     hold_room,
     let_go,
+    patiently,
     pod_of,
     preempting_system,
     release_finalizers,
@@ -250,6 +251,24 @@ def test_a_disruption_budget_is_a_bar(one: System, cluster_kind: str) -> None:
         assert one.pod("low") is None
     finally:
         one.api.delete(f"{BUDGETS}/low")
+
+
+def test_the_verb_fills_an_empty_list_of_victims(one: System) -> None:
+    """kube-scheduler asks so from 1.38 on, and takes no node back without victims."""
+    [low] = one.run(pod_of("batch", "low", 50_000))
+    high = one.create(patiently(pod_of("urgent", "high", 50_000))).json()
+    small = pod_of("urgent", "small", 20_000)
+    small["metadata"] |= {"namespace": "default", "uid": "small"}
+
+    def judged(pod: Json) -> Json:
+        body = {"Pod": pod, "NodeNameToMetaVictims": {"node-0": {"Pods": []}}}
+        answer = httpx.post(f"{one.scheduler_url}/preempt", json=body, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()["NodeNameToMetaVictims"])
+
+    victims = {"Pods": [{"UID": low["metadata"]["uid"]}], "NumPDBViolations": 0}
+    assert judged(high) == {"node-0": victims}
+    assert judged(small) == {}
 
 
 def test_kube_schedulers_own_preemption_ends_no_pod_where_cards_are_short(
