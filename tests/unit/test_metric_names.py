@@ -57,7 +57,7 @@ HAMI = frozenset(
 """HAMi's names whose unit or labels are not as they should be; they stay as they are."""
 LABELS = frozenset(
     {
-        "zone",
+        *("zone", "type"),
         *("node", "device_uuid", "device_index", "device_type", "vdevice_index"),
         *("namespace", "pod", "container", "container_index", "quota_name"),
         *("mig_uuid", "profile", "gpu_instance_id", "compute_instance_id"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from hamicommon.process.bulkhead import Bulkhead
@@ -208,6 +208,27 @@ class SchedulerInstruments:
             registry=self.registry,
         )
         self.rooms_held = self._gauge("rooms_held", "Rooms that wait for pods to end")
+        self.scale_wanted_nodes = self._gauge(
+            "scale_wanted_nodes", "Nodes that are wanted for waiting pods", ["type"]
+        )
+        self.scale_given_up = self._counter(
+            "scale_given_up", "Wanted nodes that did not come in time", ["type"]
+        )
+        self.scale_wrong_types = self._counter(
+            "scale_wrong_types", "Nodes that came with other cards than their type has"
+        )
+        self.scale_wait_seconds = Histogram(
+            "hami_scheduler_scale_wait_seconds",
+            "Time until a wanted node is there with its cards",
+            buckets=(5, 15, 30, 60, 120, 300, 600, 900, 1800),
+            registry=self.registry,
+        )
+        self.scale_plan_seconds = Histogram(
+            "hami_scheduler_scale_plan_seconds",
+            "Time to plan the nodes that waiting pods need",
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
         self.wrong_devices = self._counter(
             "wrong_devices",
             "Evictions of pods that received the devices of another pod at Allocate",
@@ -224,8 +245,8 @@ class SchedulerInstruments:
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"hami_scheduler_{name}", text, labels or [], registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"hami_scheduler_{name}", text, registry=self.registry)
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"hami_scheduler_{name}", text, labels, registry=self.registry)
 
     def _total(self, name: str, text: str) -> Total:
         total = Total(f"hami_scheduler_{name}", text)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.k8s.annotations import split_list
+from hamicommon.scaling.node_types import GROUP_LABELS
 from hamicommon.settings import (
     AdmissionSettings,
     FailpointSettings,
@@ -163,6 +164,22 @@ class Settings(BaseSettings):
     """How long a workload may hold its quota without fitting; then it is sent back for a minute."""
     kueue_booking_s: NonNegativeFloat = 30.0
     """How long the cards of an admitted workload are kept for its pods; 0: they are not."""
+    scale: Literal["off", "plan", "on"] = "off"
+    """off: no plans of nodes; plan: nodes that waiting pods need are shown; on: they are asked for,
+    by placeholder pods for Cluster Autoscaler or Karpenter (docs/scaling.md)."""
+    scale_after_s: PositiveFloat = 10.0
+    """How long a pod waits before a node is wanted for it."""
+    scale_timeout_s: PositiveFloat = 900.0
+    """Time within which a node comes with its cards, or is given up."""
+    scale_group_labels: str = ",".join(GROUP_LABELS)
+    """Comma list of node labels; the value of the first that a node has names its type."""
+    scale_types_file: Path | None = None
+    """Node types (YAML) that the cluster never had, and bounds and prices of others; absent: the
+    types of the nodes that were there."""
+    scale_namespace: str = Field(default="hami-system", min_length=1)
+    """The namespace of this pod, and of placeholders."""
+    scale_image: str = ""
+    """Image of placeholders, which can sleep; empty: that of this pod."""
     reap_s: PositiveFloat = 1.0
     """Interval of the looks for passed deadlines."""
     background_idle_s: NonNegativeFloat = 0.05

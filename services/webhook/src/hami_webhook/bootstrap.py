@@ -144,4 +144,5 @@ def _rules(settings: Settings) -> AdmissionRules:
         never_fits=settings.never_fits,
         tampering=TamperingPolicy.of(settings.admission),
         claims=settings.dra == "on",
+        marks_slices=settings.mark_slices == "on",
     )

@@ -71,6 +71,13 @@ class Settings(BaseSettings):
             "scheduler makes their templates (HAMI_SCHEDULER_CLAIM_TEMPLATES, docs/dra.md)"
         ),
     )
+    mark_slices: Literal["on", "off"] = Field(
+        default="off",
+        description=(
+            "pods that ask for cards get hami.io/slice, so that autoscalers leave them to "
+            "HAMI_SCHEDULER_SCALE (docs/scaling.md)"
+        ),
+    )
     fail_policy: Literal["closed", "open"] = Field(
         default="closed",
         description=(

@@ -175,6 +175,43 @@ def test_cpu_of_pods_on_a_node_and_of_daemons_on_a_new_one_is_spent() -> None:
     assert list(found.placed.values()) == ["g/1", "g/1", "g/2"]
 
 
+TAINT: Json = {"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "fits"),
+    [
+        ([], False),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], True),
+        ([{"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}], True),
+        ([{"key": "nvidia.com/gpu", "value": "no"}], False),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}], False),
+        ([{"operator": "Exists"}], True),
+        ([{"key": "other", "operator": "Exists"}], False),
+    ],
+)
+def test_only_pods_that_tolerate_a_nodes_taints_go_there(
+    tolerations: list[Json], fits: bool
+) -> None:
+    """On a node that is there, one of its group, and one of the file."""
+    wish = [pod(name, tolerations=tolerations) for name in "ab"]
+    tainted = member("n", spec={"taints": [TAINT]})
+    described = entry("t", 8000, taints=[TAINT])
+
+    found = plan(*wish, nodes=(tainted,))
+
+    assert found.placed == ({"default/a": "n", "default/b": "g/1"} if fits else {})
+    assert bool(plan(*wish, types=(described,)).opened) is fits
+
+
+def test_taints_of_a_moment_are_not_the_pools() -> None:
+    leaving = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+
+    found = plan(pod("a"), nodes=(member("n", spec={"taints": [leaving]}),))
+
+    assert found.placed == {"default/a": "g/1"}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import yaml
+from hamicommon.admission.marker import SLICE
 from hamictl.__main__ import app
 from typer.testing import CliRunner, Result
 
@@ -33,6 +34,7 @@ def test_what_the_cluster_needs_is_yaml_to_paste() -> None:
     (condition,) = yaml.safe_load(vendors("-o", "webhook").output)["matchConditions"]
 
     assert {"name": "amd.com/gpu", "ignoredByScheduler": True} in managed
+    assert managed.pop() == {"name": SLICE, "ignoredByScheduler": True}
     assert all(item["name"] in condition["expression"] for item in managed)
 
 

@@ -108,6 +108,7 @@ def test_kube_scheduler_leaves_our_resources_to_the_extender() -> None:
     assert [entry["name"] for entry in extender["managedResources"]] == [
         "nvidia.com/gpu",
         "amd.com/gpu",
+        "hami.io/slice",
     ]
     assert all(entry["ignoredByScheduler"] for entry in extender["managedResources"])
 

@@ -395,6 +395,10 @@ class Ledger:
         del pod_uid
         return []
 
+    async def wanted_nodes(self, pod_uid: str) -> list[str]:
+        del pod_uid
+        return []
+
     async def pod_cards(self, *, pod_uid: str, silent: Any) -> list[PodCard]:
         kind = ConditionKind.NODE_SILENT if silent else ConditionKind.CORDONED
         return [

@@ -126,6 +126,8 @@ def editable(pod: Json) -> Json:
     metadata = dict(pod.get("metadata") or {})
     if isinstance(metadata.get("annotations"), dict):
         metadata["annotations"] = dict(metadata["annotations"])
+    if isinstance(metadata.get("labels"), dict):
+        metadata["labels"] = dict(metadata["labels"])
     spec = dict(pod["spec"])
     for part in ("initContainers", "containers", "ephemeralContainers"):
         if spec.get(part):

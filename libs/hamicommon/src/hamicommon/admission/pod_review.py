@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hamicommon.admission.filling import by_claim, containers_of, editable, fill_in
+from hamicommon.admission.marker import mark
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.admission.patches import Operation, diff
@@ -173,6 +174,8 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         and (wants or _only_we_can_schedule(spec, rules.vendors))
     ):
         after["spec"]["schedulerName"] = rules.scheduler_name
+        if request is not None and rules.marks_slices:
+            mark(after, request)
     oddities = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
     if not claims:
         keys.annotations_of(after).pop(keys.CLAIM_SHAPE, None)

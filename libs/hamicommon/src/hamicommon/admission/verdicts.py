@@ -70,6 +70,8 @@ class AdmissionRules:
     """Treatment of pods that undo their slices."""
     claims: bool = False
     """Pods with `hami.io/front-end: dra` ask by a ResourceClaim in place of limits."""
+    marks_slices: bool = False
+    """Pods that ask for cards get the marker, by which autoscalers leave them to us (`marker`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

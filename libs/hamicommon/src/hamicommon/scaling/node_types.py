@@ -7,10 +7,10 @@ a group of the same name its `max` and `price`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
@@ -21,7 +21,7 @@ from hamicommon.domain.requests import HostRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json
-from hamicommon.simulation.cluster import Cluster
+from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.pod_request import host_request
 
 GROUP_LABELS = (
@@ -34,6 +34,16 @@ GROUP_LABELS = (
 UNKNOWN = 2**62
 """CPU or memory of a node that states no amount."""
 _OF_ONE_NODE = frozenset({"kubernetes.io/hostname"})
+_CONDITIONS = "node.kubernetes.io/"
+"""How taints begin that come and go with a node's condition."""
+_PASSING = (
+    _CONDITIONS,
+    "node.cloudprovider.kubernetes.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/",
+)
+"""How taints begin that are one node's at a moment, and not its pool's."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -51,18 +61,72 @@ class Host(NamedTuple):
 _UNBOUNDED = Host()
 
 
+class Taint(NamedTuple):
+    """A taint that keeps pods off a node."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+    def is_tolerated(self, tolerations: Iterable[Json]) -> bool:
+        """Return whether one of a pod's tolerations is for it, as kube-scheduler reads them."""
+        return any(
+            each.get("effect") in (None, "", self.effect)
+            and each.get("key") in (None, "", self.key)
+            and (each.get("operator") == "Exists" or (each.get("value") or "") == self.value)
+            for each in tolerations
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
     """A kind of node that may join."""
 
     name: str
     labels: Mapping[str, str]
+    """Labels that its nodes have, for the nodeSelectors of pods."""
+    selector: Mapping[str, str]
+    """Labels that no other nodes have."""
     cards: tuple[GpuDevice, ...]
+    taints: tuple[Taint, ...] = ()
     host: Host = _UNBOUNDED
     max_nodes: int | None = None
     """Nodes of the type that there may be, those that exist included; None: no bound."""
     price: float = 1.0
     existing: int = 0
+    is_described: bool = False
+    """Whether the file describes its cards."""
+    closed: str = ""
+    """Why no node of it is opened, as what follows its name; empty: one may be."""
+
+    def explain_difference(self, cards: Iterable[GpuDevice]) -> str:
+        """Return how the cards of a node differ from the type's; empty if they do not.
+
+        Their health and their mode change, and more memory than described is no loss.
+        """
+        missing = sorted((_kind_of(card) for card in self.cards), reverse=True)
+        found = sorted((_kind_of(card) for card in cards), reverse=True)
+        alike = len(missing) == len(found) and all(
+            other[:-1] == kind[:-1] and other[-1] >= kind[-1]
+            for kind, other in zip(missing, found, strict=True)
+        )
+        return "" if alike else f"{_stock(found)} in place of {_stock(missing)}"
+
+
+def _kind_of(card: GpuDevice) -> tuple[str, str, int]:
+    return card.vendor, card.type, card.memory_mib
+
+
+def _stock(cards: Iterable[tuple[str, str, int]]) -> str:
+    counted = Counter(f"{kind} of {memory_mib} MiB" for _, kind, memory_mib in cards)
+    return ", ".join(f"{number} x {name}" for name, number in counted.items()) or "no card"
+
+
+class _Taint(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "NoExecute"] = "NoSchedule"
 
 
 class _Cards(BaseModel):
@@ -86,6 +150,7 @@ class TypeEntry(BaseModel):
     price: float = Field(1.0, gt=0)
     cpu: int | float | str | None = None
     memory: int | str | None = None
+    taints: list[_Taint] = []
     cards: list[_Cards] = []
 
 
@@ -106,19 +171,17 @@ def read_types(text: str, source: str) -> list[TypeEntry]:
 
 
 def node_types(
+    groups: Iterable[NodeType],
     nodes: Sequence[Json],
-    pods: Sequence[Json],
-    cluster: Cluster,
     entries: Iterable[TypeEntry],
     *,
-    labels: Collection[str] = GROUP_LABELS,
     vendors: Collection[str],
 ) -> list[NodeType]:
     """Return the cluster's groups, then the entries that are no group.
 
     Raises: InvalidRequest when an entry has no cards, or cards of a vendor that is not served.
     """
-    types = {each.name: each for each in _groups(nodes, pods, cluster, labels)}
+    types = {each.name: each for each in groups}
     for entry in entries:
         group = types.get(entry.name)
         if group is not None and not (entry.cards or entry.selector):
@@ -137,23 +200,49 @@ def node_types(
         types[entry.name] = NodeType(
             name=entry.name,
             labels=entry.selector,
+            selector=entry.selector,
             cards=tuple(_described(entry.cards)),
+            taints=tuple(Taint(each.key, each.value, each.effect) for each in entry.taints),
             host=_amounts(entry.cpu, entry.memory, f"node type {entry.name}"),
             max_nodes=entry.max,
             price=entry.price,
             existing=len(alike) if entry.selector else 0,
+            is_described=True,
         )
     return list(types.values())
 
 
-def free_host(nodes: Iterable[Json], pods: Iterable[Json]) -> dict[NodeName, Host]:
-    """Return each node's allocatable amounts without the requests of the pods on it."""
-    free = {NodeName(node["metadata"]["name"]): _allocatable(node) for node in nodes}
-    for pod in pods:
+def free_host(nodes: Iterable[Json], asked: Mapping[NodeName, HostRequest]) -> dict[NodeName, Host]:
+    """Return each node's allocatable amounts without what is asked for on it."""
+    names = (NodeName(node["metadata"]["name"]) for node in nodes)
+    return {
+        name: _allocatable(node).minus(asked.get(name, HostRequest()))
+        for name, node in zip(names, nodes, strict=True)
+    }
+
+
+class HostSums:
+    """CPU and memory that pods ask for on each node."""
+
+    def __init__(self) -> None:
+        self.all: dict[NodeName, HostRequest] = {}
+        self.daemons: dict[NodeName, HostRequest] = {}
+        """Amounts of the pods of DaemonSets, which come to a new node, too."""
+
+    def add(self, pod: Json) -> None:
+        """Count a pod, if it is on a node."""
         name = (pod.get("spec") or {}).get("nodeName")
-        if name in free and (pod.get("status") or {}).get("phase") not in _ENDED:
-            free[name] = free[name].minus(host_request(pod))
-    return free
+        if not name or (pod.get("status") or {}).get("phase") in _ENDED:
+            return
+        asked = host_request(pod)
+        owners = pod["metadata"].get("ownerReferences") or ()
+        is_daemon = any(owner.get("kind") == "DaemonSet" for owner in owners)
+        for sums in (self.all, self.daemons) if is_daemon else (self.all,):
+            before = sums.get(name, HostRequest())
+            sums[name] = HostRequest(
+                cpu_milli=before.cpu_milli + asked.cpu_milli,
+                memory_mib=before.memory_mib + asked.memory_mib,
+            )
 
 
 def labels_of(node: Json) -> dict[str, str]:
@@ -161,35 +250,47 @@ def labels_of(node: Json) -> dict[str, str]:
     return node["metadata"].get("labels") or {}
 
 
-def _groups(
-    nodes: Sequence[Json], pods: Sequence[Json], cluster: Cluster, labels: Collection[str]
+def taints_of(node: Json) -> tuple[Taint, ...]:
+    """Return the taints that keep pods off a node, but for those of its condition."""
+    return tuple(
+        Taint(each["key"], each.get("value") or "", each["effect"])
+        for each in (node.get("spec") or {}).get("taints") or ()
+        if each["effect"] != "PreferNoSchedule" and not each["key"].startswith(_CONDITIONS)
+    )
+
+
+def live_groups(
+    nodes: Iterable[Json],
+    daemons: Mapping[NodeName, HostRequest],
+    view: ClusterView,
+    labels: Collection[str] = GROUP_LABELS,
 ) -> Iterator[NodeType]:
-    members: defaultdict[str, list[Json]] = defaultdict(list)
+    """Yield the types of the nodes that exist, by the first of `labels` that each has."""
+    members: defaultdict[tuple[str, str], list[Json]] = defaultdict(list)
     for node in nodes:
         own = labels_of(node)
         if key := next((label for label in labels if label in own), None):
-            members[own[key]].append(node)
-    for name, group in sorted(members.items()):
-        first = max(group, key=lambda node: len(cluster.view.cards(node["metadata"]["name"])))
+            members[own[key], key].append(node)
+    for (name, key), group in sorted(members.items()):
+        first = max(group, key=lambda node: len(view.cards(node["metadata"]["name"])))
         node_name = NodeName(first["metadata"]["name"])
-        cards = [state.usage.device for state in cluster.view.cards(node_name)]
+        cards = [state.usage.device for state in view.cards(node_name)]
         if not cards:
             continue
         common = set(labels_of(first).items()).intersection(*(labels_of(n).items() for n in group))
-        # A DaemonSet's pod comes to a new node, too.
-        daemons = [pod for pod in pods if _is_daemon(pod)]
+        kept = set(taints_of(first)).intersection(*(taints_of(n) for n in group))
         yield NodeType(
             name=name,
-            labels={key: value for key, value in common if key not in _OF_ONE_NODE},
-            cards=tuple(replace(card, healthy=True, health_reason="") for card in cards),
+            labels={key: value for key, value in sorted(common) if key not in _OF_ONE_NODE},
+            selector={key: name},
+            cards=tuple(
+                replace(card, uuid=GpuUuid(str(number)), healthy=True, health_reason="")
+                for number, card in enumerate(cards)
+            ),
+            taints=tuple(sorted(each for each in kept if not each.key.startswith(_PASSING))),
             host=free_host([first], daemons)[node_name],
             existing=len(group),
         )
-
-
-def _is_daemon(pod: Json) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(owner.get("kind") == "DaemonSet" for owner in owners)
 
 
 def _described(groups: Iterable[_Cards]) -> Iterator[GpuDevice]:

@@ -1,35 +1,39 @@
 """The nodes that waiting pods need: each pod through the engine, on what exists or on a new node.
 
 Pods come in the order of their priority and age, and each takes what it gets. One that fits nowhere
-opens a node of the type with the least price per waiting pod that fits on it. A node's CPU, memory
-and labels (nodeSelector) are looked at besides its cards; quotas, affinity and taints are not.
+opens a node of the type with the least price per waiting pod that fits on it. A node's CPU, memory,
+labels (nodeSelector) and taints are looked at besides its cards; quotas and affinity are not.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from hamicommon.admission.filling import fill_in
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.domain.requests import HostRequest, PodRequest, Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.sentences import count_noun, listed, refusal_sentence, stock_of
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import best_of, feasible
 from hamicommon.scaling.node_types import (
     GROUP_LABELS,
     Host,
+    HostSums,
     NodeType,
+    Taint,
     TypeEntry,
     free_host,
     labels_of,
+    live_groups,
     node_types,
+    taints_of,
 )
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.planner import take
@@ -92,21 +96,23 @@ def _pods(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class Wish:
     """A pod that is to be placed."""
 
     name: str
     request: PodRequest
     selector: Mapping[str, str]
-    shape: str
+    tolerations: Sequence[Json]
+    shape: Hashable
     """Equal for pods that fit on the same nodes."""
 
 
 @dataclass(slots=True)
-class _Place:
+class HostPlace:
     """A node's part that is not its cards."""
 
     labels: Mapping[str, str]
+    taints: Sequence[Taint]
     host: Host
 
 
@@ -136,17 +142,49 @@ def plan_nodes(
     """
     asking = [*filter(is_waiting, pods), *new_pods]
     cluster = read_cluster(nodes, pods, vendors, asking=asking)
-    names = [vendor.name for vendor in vendors]
-    types = node_types(nodes, pods, cluster, entries, labels=group_labels, vendors=names)
-    free = free_host(nodes, pods)
-    places = {
-        name: _Place(labels_of(node), free[name])
-        for name, node in zip(cluster.nodes, nodes, strict=True)
-        if not (node.get("spec") or {}).get("unschedulable")
-    }
+    sums = HostSums()
+    for pod in pods:
+        sums.add(pod)
+    groups = live_groups(nodes, sums.daemons, cluster.view, group_labels)
+    types = node_types(groups, nodes, entries, vendors=[vendor.name for vendor in vendors])
     refused: defaultdict[str, list[str]] = defaultdict(list)
     wishes = list(_wishes(asking, vendors, defaults, refused))
+    found = place_wishes(wishes, cluster, places_of(nodes, sums.all), types, vendors)
+    for reason, names in found.refused.items():
+        refused[reason].extend(names)
+    return replace(found, refused=refused)
+
+
+def places_of(
+    nodes: Iterable[Json], asked: Mapping[NodeName, HostRequest]
+) -> dict[NodeName, HostPlace]:
+    """Return the nodes that take pods; `asked`: what pods on them ask of the host."""
+    taking = [node for node in nodes if not (node.get("spec") or {}).get("unschedulable")]
+    free = free_host(taking, asked)
+    return {
+        name: HostPlace(labels_of(node), taints_of(node), free[name])
+        for name, node in zip(free, taking, strict=True)
+    }
+
+
+def place_wishes(
+    wishes: Sequence[Wish],
+    cluster: Cluster,
+    places: Mapping[NodeName, HostPlace],
+    types: Sequence[NodeType],
+    vendors: Vendors,
+    *,
+    coming: Mapping[NodeName, NodeType] | None = None,
+) -> ScalePlan:
+    """Place the pods in their order on the nodes that exist, on those that come, and on new ones.
+
+    `cluster.view` is filled up on the way.
+    """
     live, opening = _Nodes(cluster, places), _Opening(types, vendors)
+    for name, comes in (coming or {}).items():
+        live.add(name, comes)
+        opening.count(comes)
+    refused: defaultdict[str, list[str]] = defaultdict(list)
     placed: dict[str, NodeName] = {}
     for number, wish in enumerate(wishes):
         node = live.place(wish)
@@ -164,7 +202,7 @@ def plan_nodes(
 
 def _wishes(
     pods: Iterable[Json], vendors: Vendors, defaults: Policy, refused: Mapping[str, list[str]]
-) -> Iterator[_Wish]:
+) -> Iterator[Wish]:
     """Yield the pods that want cards in the order of kube-scheduler's queue."""
     for pod in sorted(pods, key=_turn):
         metadata = metadata_of(pod)
@@ -178,9 +216,27 @@ def _wishes(
         except InvalidRequest as exc:
             refused[str(exc)].append(name)
             continue
-        selector = admitted["spec"].get("nodeSelector") or {}
-        parts = (request.containers, request.selections, request.policy, request.host, selector)
-        yield _Wish(name=name, request=request, selector=selector, shape=repr(parts))
+        yield wish_of(name, *node_choice(admitted), request)
+
+
+def wish_of(
+    name: str, selector: Mapping[str, str], tolerations: Sequence[Json], request: PodRequest
+) -> Wish:
+    """Return the wish of a pod that asks for this."""
+    parts = (request.containers, request.selections, request.policy, request.host)
+    return Wish(
+        name=name,
+        request=request,
+        selector=selector,
+        tolerations=tolerations,
+        shape=repr((*parts, selector, tolerations)),
+    )
+
+
+def node_choice(pod: JsonMapping) -> tuple[Mapping[str, str], Sequence[Json]]:
+    """Return the nodeSelector and the tolerations of a pod."""
+    spec = pod.get("spec") or {}
+    return spec.get("nodeSelector") or {}, spec.get("tolerations") or ()
 
 
 def _turn(pod: Json) -> tuple[int, str]:
@@ -193,11 +249,11 @@ def _turn(pod: Json) -> tuple[int, str]:
 class _Nodes:
     """Nodes that pods are placed on, one after the other."""
 
-    def __init__(self, cluster: Cluster, places: Mapping[NodeName, _Place]) -> None:
+    def __init__(self, cluster: Cluster, places: Mapping[NodeName, HostPlace]) -> None:
         self._cluster = cluster
         self._places = dict(places)
         self._names = list(places)
-        self._refused: dict[str, int] = {}
+        self._refused: dict[Hashable, int] = {}
         """Shape -> how many of the nodes refused it; they only get fuller."""
 
     def add(self, name: NodeName, kind: NodeType) -> None:
@@ -205,10 +261,10 @@ class _Nodes:
         cards = [replace(card, uuid=GpuUuid(f"{name}/{card.uuid}")) for card in kind.cards]
         states = [CardState(DeviceUsage(device=card), 1) for card in cards]
         self._cluster.view.set_node(name, states)
-        self._places[name] = _Place(kind.labels, kind.host)
+        self._places[name] = HostPlace(kind.labels, kind.taints, kind.host)
         self._names.append(name)
 
-    def place(self, wish: _Wish) -> NodeName | None:
+    def place(self, wish: Wish) -> NodeName | None:
         """Give the pod its cards; None if it fits on no node."""
         offered = [
             name
@@ -236,8 +292,9 @@ class _Opening:
         self._samples = ClusterView(vendors.rules)
         self._add_to(self._samples, types)
         self.opened: dict[NodeName, NodeType] = {}
+        self._coming: Counter[str] = Counter()
 
-    def choose(self, wish: _Wish, rest: Sequence[_Wish]) -> NodeType | None:
+    def choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
         """Return the type with the least price per pod of `rest`, which begins with the pod."""
         names = [name for name, kind in self._types.items() if not self._obstacle(wish, kind)]
         fitting = feasible(wish.request, self._samples, names).placements if names else {}
@@ -252,7 +309,7 @@ class _Opening:
         self.opened[name] = kind
         return name
 
-    def explain(self, wish: _Wish) -> str:
+    def explain(self, wish: Wish) -> str:
         """Return why no type can take the pod."""
         if not self._types:
             return "no node type is known; describe some in a file (--types)"
@@ -271,26 +328,35 @@ class _Opening:
             nodes.add(NodeName(kind.name), kind)
         return nodes
 
-    def _obstacle(self, wish: _Wish, kind: NodeType) -> str:
+    def _obstacle(self, wish: Wish, kind: NodeType) -> str:
         nodes = kind.existing + self._count_opened(kind)
         if kind.max_nodes is not None and nodes >= kind.max_nodes:
             return f"is at its max of {count_noun(kind.max_nodes, 'node')}"
-        return _obstacle_of(wish, _Place(kind.labels, kind.host))
+        if kind.closed:
+            return kind.closed
+        return _obstacle_of(wish, HostPlace(kind.labels, kind.taints, kind.host))
+
+    def count(self, kind: NodeType) -> None:
+        """Count a node of the type that comes already."""
+        self._coming[kind.name] += 1
 
     def _count_opened(self, kind: NodeType) -> int:
-        return sum(each is kind for each in self.opened.values())
+        return self._coming[kind.name] + sum(each is kind for each in self.opened.values())
 
-    def _count(self, kind: NodeType, rest: Sequence[_Wish]) -> int:
+    def _count(self, kind: NodeType, rest: Sequence[Wish]) -> int:
         """Count the pods that one node of the type takes."""
         one = self._add_to(ClusterView(self._vendors.rules), [kind])
         return sum(one.place(wish) is not None for wish in rest[:PODS_OF_A_NODE])
 
 
-def _obstacle_of(wish: _Wish, place: _Place) -> str:
+def _obstacle_of(wish: Wish, place: HostPlace) -> str:
     """Return what but its cards keeps the pod off a node; empty if nothing does."""
     if not wish.selector.items() <= place.labels.items():
         wanted = ", ".join(f"{key}={value}" for key, value in wish.selector.items())
         return f"does not have the labels of its nodeSelector ({wanted})"
+    taint = next((each for each in place.taints if not each.is_tolerated(wish.tolerations)), None)
+    if taint is not None:
+        return f"has the taint {taint.key}, which the pod does not tolerate"
     host, asked = place.host, wish.request.host
     left = host.minus(asked)
     if left.cpu_milli < 0:

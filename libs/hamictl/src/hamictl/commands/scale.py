@@ -1,4 +1,7 @@
-"""`hamictl scale`: the nodes that waiting pods need, computed here from a dump of a cluster."""
+"""`hamictl scale`: the nodes that waiting pods need.
+
+`plan` computes them here from a dump of a cluster, `status` asks for those of its scheduler.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.scaling.node_types import GROUP_LABELS, read_types
 from hamicommon.scaling.planner import plan_nodes
 
+from hamictl.commands.named import ask, show, time_of
 from hamictl.commands.objects import Namespace, Output
+from hamictl.commands.options import Answered as Form
+from hamictl.commands.options import Since, Until
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.commands.simulate import (
     Ascend,
@@ -25,13 +31,21 @@ from hamictl.commands.simulate import (
 )
 from hamictl.exit_codes import ExitCode
 from hamictl.manifests import read_text
+from hamictl.output.records import TABLE
 
 app = typer.Typer(help="Show how many nodes the waiting pods need.", no_args_is_help=True)
+WISHES = ("wanted_at", "type", "state", "pod_count", "node", "asked_at", "ended_at", "reason")
 
 
 @app.callback()
 def scale() -> None:
     """Show how many nodes the waiting pods need."""
+
+
+@app.command()
+def status(since: Since = "", until: Until = "", output: Form = TABLE) -> None:
+    """Show the nodes that are wanted for waiting pods, and what became of those of the last day."""
+    show(ask("scale-wishes", time_of(since, until)), output, columns=WISHES, plural="nodes")
 
 
 @app.command()
@@ -58,8 +72,8 @@ def plan(
 ) -> None:
     """Show how many nodes of which type the waiting pods need; nothing is changed.
 
-    Pods are taken by priority and age. A node's cards, CPU, memory and labels are looked at;
-    quotas, affinity and taints are not. Exits with 6 if a pod fits on no type of node.
+    Pods are taken by priority and age. A node's cards, CPU, memory, labels and taints are looked
+    at; quotas and affinity are not. Exits with 6 if a pod fits on no type of node.
     """
     with spoken_errors():
         vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hamicommon.admission.marker import SLICE
 from hamicommon.placement.host_scores import EXTENDER_WEIGHT
 
 EXTENDER_TIMEOUT_S = 30
@@ -64,4 +65,4 @@ def scheduler_configuration(
 
 def managed_resources(names: Iterable[str]) -> list[dict[str, Any]]:
     """An extender's `managedResources`: kube-scheduler does not count these itself."""
-    return [{"name": name, "ignoredByScheduler": True} for name in names]
+    return [{"name": name, "ignoredByScheduler": True} for name in (*names, SLICE)]

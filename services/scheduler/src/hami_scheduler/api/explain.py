@@ -102,7 +102,8 @@ class Explainer:
             if pod is None and not attempts:
                 raise NotFound(f"no decision is recorded for a pod with uid {uid}")
             found = self._undecided(uid, namespace, name, pod, attempts, limits)
-            return replace(found, cards=cards)
+            nodes = await self.queries.wanted_nodes(uid)
+            return replace(found, cards=cards, notes=[*nodes, *found.notes])
         blobs = await self.queries.snapshots(
             [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
         )
@@ -127,6 +128,7 @@ class Explainer:
                 *limits,
                 *self._remarks(pod),
                 *self._preemption(pod, record, about),
+                *await self.queries.wanted_nodes(uid),
                 *self._losses(),
                 *found.notes,
             ],

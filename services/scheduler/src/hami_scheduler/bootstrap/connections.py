@@ -40,11 +40,13 @@ from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
+from hami_scheduler.adapters.postgres.scaling import PostgresScaling
 from hami_scheduler.adapters.redis import RedisNodeLock, open_node_lock
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.scaling.placeholders import Placeholders
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler"
@@ -95,6 +97,13 @@ class Connections:
         self.calls = PostgresCallJournal(database)
         self.limits = PostgresLimits(database)
         self.rooms = wrapped(PostgresRooms(database), "rooms")
+        self.scaling = PostgresScaling(database)
+        self.placeholders = Placeholders(
+            api,
+            namespace=settings.scale_namespace,
+            pod_name=settings.pod_name,
+            image=settings.scale_image,
+        )
         self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
         self.lock = wrapped(lock, "lock")
         self.pods = wrapped(KubernetesPodApi(api), "pods")

@@ -34,6 +34,7 @@ from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hami_scheduler.placement.group_members import GroupMembers
 from hami_scheduler.placement.groups import GroupPlans
@@ -89,6 +90,7 @@ class Core:
         )
         self.on_freed_too: Callable[[], None] = lambda: None
         """Called besides when capacity has become free."""
+        self.expected = ExpectedNodes()
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
         )

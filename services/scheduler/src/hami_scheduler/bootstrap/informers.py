@@ -194,6 +194,8 @@ class Watches:
         return [each for each in followers if each is not None]
 
     def _on_node(self, new: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if old is None:
+            self._core.expected.on_new(new)
         if self._cpu is not None:
             self._cpu.node_seen(new)
         self.nodes.on_upsert(new)

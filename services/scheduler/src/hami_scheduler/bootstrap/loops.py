@@ -46,6 +46,7 @@ from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
+from hami_scheduler.scaling import loop as scaling
 from hami_scheduler.watch import claim_templates
 from hami_scheduler.watch.annotated_nodes import LOOK_INTERVAL_S
 
@@ -325,6 +326,17 @@ def kueue_loops(core: Core, watches: Watches, closed: ClosedNodes) -> Loops:
     )
     kueue.on_change = core.on_freed_too = check.wake
     return (("kueue", check.run),)
+
+
+def scaling_loops(core: Core, scaler: scaling.Scaler) -> Loops:
+    """Return the loops that keep wishes for nodes and plan new ones."""
+    if core.settings.scale == "off":
+        return ()
+    rounds = partial(periodic, bulkhead=core.bulkhead)
+    return (
+        rounds("scale-wishes", scaling.LOOK_INTERVAL_S, scaler.keep),
+        rounds("scale-plan", scaling.PLAN_INTERVAL_S, scaler.plan),
+    )
 
 
 def limit_loops(core: Core, watches: Watches) -> Loops:

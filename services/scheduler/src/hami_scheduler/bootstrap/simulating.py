@@ -1,13 +1,13 @@
-"""`/v1/simulate`, `/v1/preempt` and `/filter-simulation` in a process of their own.
+"""`/v1/simulate`, `/v1/preempt`, plans and `/filter-simulation` in a process of their own.
 
-The first two read the ledger by a connection of that process.
+All but the last read the ledger by a connection of that process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from hamicommon import device_config
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.database import open_database
 from hamicommon.placement.cluster.view import CardState, ClusterView
@@ -25,12 +25,14 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
+from hami_scheduler.adapters.postgres.scaling import PostgresScaling
 from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.extender.filter_simulation import simulate_filter
 from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.ports.ledger import CardReader, Row
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
+from hami_scheduler.scaling.planning import ScaleAnswer, ScaleQuestion, plan_scaling
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler-simulate"
@@ -71,6 +73,10 @@ class Simulations:
     async def warm_up(self) -> None:
         """Have the process ready, so that no plan waits for its start. Raises: Unavailable."""
         await self._process.call(prepare, self._settings)
+
+    async def scale(self, question: ScaleQuestion) -> ScaleAnswer:
+        """Plan nodes. Raises: InvalidRequest, Unavailable."""
+        return await self._process.call(scale, question, self._settings)
 
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
@@ -130,13 +136,26 @@ def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:
     return simulate_filter(body, vendors, guard, defaults).to_json()
 
 
+def scale(question: ScaleQuestion, settings: Settings) -> ScaleAnswer:
+    """Plan nodes, in the other process. Raises: InvalidRequest, Unavailable."""
+    # After the cards: a pod that has some by then is not planned once more.
+    view, held = _read_ledger(settings, [uid for uid, _ in question.pods])
+    return plan_scaling(question, view, held, vendors_of(settings))
+
+
 def live_view(settings: Settings) -> ClusterView:
     """Read the ledger's cards. Raises: Unavailable."""
+    return _read_ledger(settings)[0]
 
-    async def read() -> ClusterView:
+
+def _read_ledger(
+    settings: Settings, pods: Sequence[PodUid] = ()
+) -> tuple[ClusterView, set[PodUid]]:
+    async def read() -> tuple[ClusterView, set[PodUid]]:
         async with open_database(settings.postgres, application=NAME) as database:
             reader = PostgresInventory(database, on_commit=lambda: None)
-            return await read_view(reader, vendors_of(settings))
+            view = await read_view(reader, vendors_of(settings))
+            return view, await PostgresScaling(database).held(pods) if pods else set()
 
     return asyncio.run(read())
 

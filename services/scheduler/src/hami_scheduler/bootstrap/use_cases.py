@@ -9,10 +9,11 @@ from functools import partial
 from hamicommon import telemetry
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import split_list
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.scaling.node_types import TypeEntry, node_types, read_types
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.activity import Activity, SchedulerLease
@@ -34,6 +35,7 @@ from hami_scheduler.bootstrap.loops import (
     kueue_loops,
     limit_loops,
     preemption_loops,
+    scaling_loops,
     standby_loops,
     watching_loops,
     writing_loops,
@@ -55,6 +57,8 @@ from hami_scheduler.preemption.loop import PreemptionLimits, Preemptor
 from hami_scheduler.preemption.planning import PreemptionPlans
 from hami_scheduler.preemption.verb import PreemptVerb
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
+from hami_scheduler.scaling.loop import Scaler
+from hami_scheduler.scaling.planning import ScaleQuestions
 from hami_scheduler.settings import Settings
 from hami_scheduler.watch.dead_kube_scheduler import DeadKubeScheduler
 
@@ -118,6 +122,7 @@ def build(
             *limit_loops(core, watches),
             *preemption_loops(core, _preemptor(core, watches, plans), simulations),
             *kueue_loops(core, watches, closed),
+            *scaling_loops(core, _scaler(core, watches, simulations)),
         ),
     )
     return Service(
@@ -231,6 +236,46 @@ def _preemptor(core: Core, watches: Watches, plans: PreemptionPlans) -> Preempto
     )
 
 
+def _scaler(core: Core, watches: Watches, simulations: Simulations) -> Scaler:
+    settings, connections = core.settings, core.connections
+    entries: list[TypeEntry] = []
+    if (path := settings.scale_types_file) is not None:
+        try:
+            entries = read_types(path.read_text(), str(path))
+        except OSError as exc:
+            raise InvalidRequest(f"the file of node types can't be read: {exc}") from exc
+        described = [entry for entry in entries if entry.cards]
+        node_types((), (), described, vendors=[each.name for each in core.vendors])
+    nodes = watches.informers["nodes"].store.values
+    return Scaler(
+        store=connections.scaling,
+        placeholders=connections.placeholders,
+        questions=ScaleQuestions(
+            state=core.state,
+            waiting=core.demand.waiting,
+            rooms=core.rooms,
+            our_pods=watches.pods.by_uid,
+            all_pods=watches.pod_informer.store.values,
+            all_nodes=nodes,
+            vendors=core.vendors,
+            entries=entries,
+            group_labels=split_list(settings.scale_group_labels),
+            after_s=settings.scale_after_s,
+        ),
+        search=simulations.scale,
+        state=core.state,
+        pods=watches.pods.by_uid,
+        nodes=nodes,
+        expected=core.expected,
+        announcer=core.announcer,
+        drift=core.drift,
+        instruments=core.instruments,
+        on_freed=core.on_freed,
+        asks=settings.scale == "on",
+        timeout_s=settings.scale_timeout_s,
+    )
+
+
 async def _readiness(core: Core, watches: Watches) -> Mapping[str, str]:
     missing = watches.missing()
     try:
@@ -293,6 +338,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         recorder=core.recorder,
         outcomes=core.outcomes,
         silent=core.silent,
+        expected=core.expected,
     )
     barrier = GroupBarrier(
         plans=core.groups, writer=core.writer, is_on=settings.groups == "barrier"

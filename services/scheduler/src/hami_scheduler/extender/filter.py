@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -43,6 +43,7 @@ from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.placement.groups import GroupPlans, Verdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
 from hami_scheduler.placement.waiting_pods import Demand
@@ -86,6 +87,7 @@ class Filter:
     recorder: DecisionQueue
     outcomes: Outcomes
     silent: Callable[[], frozenset[NodeName]]
+    expected: ExpectedNodes = field(default_factory=ExpectedNodes)
 
     async def filter(
         self, args: ExtenderArgs, *, received: float
@@ -156,7 +158,7 @@ class Filter:
         undoing = self.guard.at_filter(args.pod)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
-        names = args.node_names or ()
+        names = self.expected.without(args.node_names or ())
         trace.request, trace.candidates = request, len(names)
         if undoing:
             return self._undoes_slices(undoing, names, trace)

@@ -29,6 +29,8 @@ _SPEC = (
     "serviceAccountName",
     "resourceClaims",
     "terminationGracePeriodSeconds",
+    "nodeSelector",
+    "tolerations",
 )
 _STATUS = ("phase", "reason", "message", "nominatedNodeName", "resourceClaimStatuses")
 _CONTAINERS = ("initContainers", "containers")

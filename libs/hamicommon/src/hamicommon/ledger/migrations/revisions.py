@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-NEEDED = "0040"
+NEEDED = "0041"
 """The newest `pre` migration: what a service of this version waits for before it is ready."""
 
 LAST_OF_ONE_LINE = "0013"

@@ -26,6 +26,8 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "allocation_containers": {SCHEDULER: _WRITE},
     "allocation_claims": {SCHEDULER: _WRITE},
     "preempted": {SCHEDULER: _WRITE},
+    "scale_wishes": {SCHEDULER: _WRITE},
+    "node_types": {SCHEDULER: _WRITE},
     # History is append-only for every role; `UPDATED_COLUMNS` has what marks it as announced.
     "allocation_events": {SCHEDULER: ("INSERT",)},
     "decisions": {SCHEDULER: _WRITE},

@@ -117,6 +117,23 @@ WAITING = (
         key=("type",),
     ),
     Question(
+        number=3,
+        name="scale-wishes",
+        title="Which nodes do waiting pods need, and what became of others?",
+        parameters=(since("-1d"), UNTIL),
+        columns=columns(
+            "wanted_at wish type state pod_count node reason asked_at ended_at",
+            none={
+                "node": "none has come",
+                "asked_at": "no autoscaler was asked",
+                "ended_at": "not over",
+            },
+        ),
+        key=("wanted_at", "wish"),
+        descending=True,
+        audience=Audience.CLUSTER,
+    ),
+    Question(
         number=17,
         name="decisions",
         title="What was decided?",

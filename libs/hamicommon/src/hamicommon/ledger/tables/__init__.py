@@ -7,7 +7,26 @@ another unit. Constraint names are part of the contract (`columns.py`).
 
 from __future__ import annotations
 
-from hamicommon.ledger.tables import audit, capacity, cards, grants, limits, records, usage
+from hamicommon.ledger.tables import (
+    audit,
+    capacity,
+    cards,
+    grants,
+    limits,
+    records,
+    scaling,
+    usage,
+)
 from hamicommon.ledger.tables.columns import metadata
 
-__all__ = ["audit", "capacity", "cards", "grants", "limits", "metadata", "records", "usage"]
+__all__ = [
+    "audit",
+    "capacity",
+    "cards",
+    "grants",
+    "limits",
+    "metadata",
+    "records",
+    "scaling",
+    "usage",
+]

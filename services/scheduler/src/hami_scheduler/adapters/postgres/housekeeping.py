@@ -57,7 +57,10 @@ RETURNING *
 
 
 _FORGET = {
-    "drift": [_delete("drift_journal", "at < $1")],
+    "drift": [
+        _delete("drift_journal", "at < $1"),
+        _delete("scale_wishes", "ended_at < $1", order="ended_at"),
+    ],
     # The newest event of a card stays: it has the state that the card is in.
     "health": [
         _delete(

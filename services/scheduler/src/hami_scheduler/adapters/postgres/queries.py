@@ -9,6 +9,7 @@ from typing import Any
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.events import ClusterNumbers, QuotaNumbers
+from hamicommon.explain.sentences import count_noun
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.granted_cards import PodCard, read_pod_cards
@@ -122,6 +123,13 @@ SELECT at, "class", subject, detail, repaired FROM drift_journal
  WHERE $1::text IS NULL OR "class" = $1 ORDER BY at DESC, id DESC LIMIT $2
 """
 # What continues first, then the latest.
+_WANTED_NODES = """
+SELECT w.type, count(*) AS nodes, sum(cardinality(w.pods)) AS pods,
+       bool_and(w.asked_at IS NOT NULL) AS asked,
+       string_agg(w.reason, '') FILTER (WHERE $1 = ANY(w.pods)) AS reason
+  FROM scale_wishes w WHERE w.ended_at IS NULL GROUP BY w.type
+HAVING bool_or($1 = ANY(w.pods))
+"""
 _LIMITS = """
 SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at, held_mib, peak_mib,
        granted_mib, evicted_at, eviction_problem
@@ -235,6 +243,15 @@ class PostgresQueries:
     async def limits(self, pod_uid: str) -> list[Row]:
         """When the pod was not held to its grants, what continues first. Raises: Unavailable."""
         return await self._rows(_LIMITS, pod_uid)
+
+    async def wanted_nodes(self, pod_uid: str) -> list[str]:
+        """Name the nodes that are wanted for the pod. Raises: Unavailable."""
+        return [
+            f"{count_noun(row['nodes'], 'node')} of {row['type']} "
+            f"{'asked for' if row['asked'] else 'wanted'}; it is 1 of {row['pods']}"
+            + (f" ({row['reason']})" if row["reason"] else "")
+            for row in await self._rows(_WANTED_NODES, pod_uid)
+        ]
 
     async def pod_cards(
         self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()

@@ -1,0 +1,28 @@
+"""The marker of pods that ask for cards: a resource that no node has, and a label.
+
+Cluster Autoscaler and Karpenter simulate with the nodes' resources alone, so they would take cards
+for whole, or a slot for a card. With the resource no node of theirs fits, and they leave the pod to
+the placeholders that our scheduler makes (docs/scaling.md). kube-scheduler leaves it to its
+extender, and kubelets drop what their node does not list. The label keeps placeholders off nodes
+with slices.
+"""
+
+from __future__ import annotations
+
+from hamicommon.domain.requests import PodRequest
+from hamicommon.k8s.pod_object import containers_of
+from hamicommon.k8s.types import Json
+
+SLICE = "hami.io/slice"
+"""The resource and the label."""
+
+
+def mark(pod: Json, request: PodRequest) -> None:
+    """Mark a pod that asks for cards, on the first container that does."""
+    containers = (container for _, container in containers_of(pod))
+    asked = zip(containers, request.containers, strict=True)
+    resources = next(container for container, asked in asked if asked.requests)["resources"]
+    for part in ("limits", "requests"):
+        resources[part] = {**(resources.get(part) or {}), SLICE: "1"}
+    metadata = pod.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), SLICE: "true"}

@@ -1,0 +1,141 @@
+"""Wishes for nodes and types of nodes in Postgres.
+
+A wish is a row until its node came, or it was given up, or nobody needs it any more; of a type and
+number there is one such row at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import HostRequest
+from hamicommon.ledger.database import Database
+from hamicommon.scaling.node_types import NodeType
+from pydantic import TypeAdapter
+
+from hami_scheduler.ports.scaling import Failures, KnownType, ScaleWish
+
+End = Literal["arrived", "given-up", "dropped"]
+
+_KIND = TypeAdapter(NodeType)
+_COLUMNS = "id, type, number, pods, cpu_milli, memory_mib, asked_at, reason, wanted_at"
+_OPEN = f"SELECT {_COLUMNS} FROM scale_wishes WHERE ended_at IS NULL ORDER BY type, number"
+# Of two schedulers that want the same node, one begins the wish.
+_WANT = """
+INSERT INTO scale_wishes (type, number, pods, cpu_milli, memory_mib)
+VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING id
+"""
+_ASKED = """
+UPDATE scale_wishes SET state = 'asked', asked_at = now(), reason = ''
+ WHERE id = $1 AND ended_at IS NULL AND asked_at IS NULL RETURNING id
+"""
+_PODS = "UPDATE scale_wishes SET pods = $2 WHERE id = $1 AND ended_at IS NULL"
+_REASON = "UPDATE scale_wishes SET reason = $2 WHERE id = $1 AND ended_at IS NULL"
+_TAKE_BACK = """
+UPDATE scale_wishes SET state = 'wanted', asked_at = NULL WHERE id = $1 AND ended_at IS NULL
+"""
+_END = """
+UPDATE scale_wishes SET state = $2, node = $3, reason = $4, ended_at = now()
+ WHERE id = $1 AND ended_at IS NULL RETURNING id
+"""
+_ARRIVED = "SELECT node FROM scale_wishes WHERE state = 'arrived' AND ended_at >= $1"
+_FAILURES = """
+SELECT type, count(*) AS count, max(ended_at) AS last_at FROM scale_wishes w
+ WHERE state = 'given-up' AND ended_at > now() - interval '1 day'
+   AND NOT EXISTS (SELECT FROM scale_wishes later WHERE later.type = w.type
+                    AND later.state = 'arrived' AND later.ended_at > w.ended_at)
+ GROUP BY type
+"""
+_TYPES = "SELECT spec, wrong FROM node_types ORDER BY name"
+_SAVE = """
+INSERT INTO node_types (name, spec, wrong) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, wrong = excluded.wrong, changed_at = now()
+"""
+_WRONG = "UPDATE node_types SET wrong = $2, changed_at = now() WHERE name = $1"
+_HELD = "SELECT pod_uid FROM allocations WHERE ended_at IS NULL AND pod_uid = ANY($1::text[])"
+
+
+class PostgresScaling:
+    """Wishes and types; every call raises Unavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self) -> list[ScaleWish]:
+        """Return the wishes that are not over."""
+        return [_wish(row) for row in await self._database.fetch(_OPEN)]
+
+    async def want(self, kind: str, number: int, pods: Sequence[PodUid], host: HostRequest) -> bool:
+        """Begin a wish; False when there is an open one of this number."""
+        row = await self._database.fetchrow(
+            _WANT, kind, number, list(pods), host.cpu_milli, host.memory_mib
+        )
+        return row is not None
+
+    async def mark_asked(self, wish: ScaleWish) -> bool:
+        """Write down that the placeholder is there; False when that was known."""
+        return await self._database.fetchrow(_ASKED, wish.id) is not None
+
+    async def take_back(self, wish: ScaleWish) -> None:
+        """Write down that the placeholder is not there any more."""
+        await self._database.fetch(_TAKE_BACK, wish.id)
+
+    async def set_pods(self, wish: ScaleWish, pods: Sequence[PodUid]) -> None:
+        """Write down which pods the node is wanted for now."""
+        await self._database.fetch(_PODS, wish.id, list(pods))
+
+    async def note(self, wish: ScaleWish, reason: str) -> None:
+        """Write down why the node is not there yet."""
+        await self._database.fetch(_REASON, wish.id, reason)
+
+    async def end(
+        self, wish: ScaleWish, state: End, *, node: NodeName | None = None, reason: str = ""
+    ) -> bool:
+        """End the wish; False when it is over already."""
+        return await self._database.fetchrow(_END, wish.id, state, node, reason) is not None
+
+    async def arrived_since(self, moment: datetime) -> set[NodeName]:
+        """Return the nodes that wishes got since then."""
+        rows = await self._database.fetch(_ARRIVED, moment)
+        return {NodeName(row["node"]) for row in rows}
+
+    async def failures(self) -> dict[str, Failures]:
+        """Return how often each type was given up since one of its nodes came, within a day."""
+        rows = await self._database.fetch(_FAILURES)
+        return {row["type"]: Failures(count=row["count"], last_at=row["last_at"]) for row in rows}
+
+    async def types(self) -> dict[str, KnownType]:
+        """Return the types that are known."""
+        rows = await self._database.fetch(_TYPES)
+        found = [
+            KnownType(kind=_KIND.validate_python(row["spec"]), wrong=row["wrong"]) for row in rows
+        ]
+        return {each.kind.name: each for each in found}
+
+    async def save_type(self, kind: NodeType, wrong: str) -> None:
+        """Keep a type."""
+        await self._database.fetch(_SAVE, kind.name, _KIND.dump_python(kind, mode="json"), wrong)
+
+    async def mark_wrong(self, kind: str, why: str) -> None:
+        """Use a type no more."""
+        await self._database.fetch(_WRONG, kind, why)
+
+    async def held(self, pods: Sequence[PodUid]) -> set[PodUid]:
+        """Return those of the pods that have a grant, or a room."""
+        return {PodUid(row["pod_uid"]) for row in await self._database.fetch(_HELD, list(pods))}
+
+
+def _wish(row: Any) -> ScaleWish:
+    return ScaleWish(
+        id=row["id"],
+        type=row["type"],
+        number=row["number"],
+        pods=tuple(map(PodUid, row["pods"])),
+        host=HostRequest(cpu_milli=row["cpu_milli"], memory_mib=row["memory_mib"]),
+        is_asked=row["asked_at"] is not None,
+        reason=row["reason"],
+        wanted_at=row["wanted_at"],
+    )

@@ -1,0 +1,178 @@
+"""Placeholders: pods for which an autoscaler makes one node each.
+
+A placeholder asks for no card, so any autoscaler can count it. It goes to no node with slices or
+with another placeholder, nor to one that is there already, and every pod of a usual priority may
+have its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from hamicommon.admission.marker import SLICE
+from hamicommon.clipping import clip
+from hamicommon.errors import NotFound
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
+from hamicommon.scaling.node_types import NodeType
+
+from hami_scheduler.ports.scaling import ScaleWish
+
+LABEL = "hami.io/placeholder"
+"""On each placeholder: the number of its wish."""
+PRIORITY_CLASS = "hami-placeholder"
+"""Priority -1: Cluster Autoscaler leaves pods below -10 alone."""
+HOSTNAME = "kubernetes.io/hostname"
+MAX_REASON = 300
+_MAX_NAME = 40
+_AUTOSCALERS = ("cluster-autoscaler", "karpenter")
+
+
+def placeholder_name(kind: str, number: int) -> str:
+    """Return the pod's name: of two schedulers that ask for the same node, one makes it.
+
+    >>> placeholder_name("a100x4", 2)
+    'hami-scale-a100x4-2'
+    """
+    name = re.sub("[^a-z0-9]+", "-", kind.lower()).strip("-")
+    if name != kind or len(name) > _MAX_NAME:
+        digest = blake2b(kind.encode(), digest_size=4).hexdigest()
+        name = f"{name[:_MAX_NAME]}-{digest}".lstrip("-")
+    return f"hami-scale-{name}-{number}"
+
+
+def placeholder(
+    wish: ScaleWish,
+    kind: NodeType,
+    existing: Iterable[str],
+    *,
+    image: str,
+    secrets: Sequence[Json] = (),
+) -> Json:
+    """Return the pod for a wish.
+
+    Args:
+        wish: the node that is wanted, with what its pods ask of the host.
+        kind: its type.
+        existing: host names of the nodes of the type.
+        image: an image that can sleep.
+        secrets: `imagePullSecrets` for it.
+    """
+    apart = [
+        {
+            "topologyKey": HOSTNAME,
+            "namespaceSelector": {},
+            "labelSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+        }
+        for key in (SLICE, LABEL)
+    ]
+    affinity: Json = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}
+    if names := sorted(existing):
+        elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": names}
+        affinity["nodeAffinity"] = {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]
+            }
+        }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": placeholder_name(wish.type, wish.number),
+            "labels": {LABEL: str(wish.id), "app.kubernetes.io/part-of": "hami"},
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+        },
+        "spec": {
+            "priorityClassName": PRIORITY_CLASS,
+            "nodeSelector": dict(kind.selector),
+            "tolerations": [
+                {"key": each.key, "operator": "Equal", "value": each.value, "effect": each.effect}
+                for each in kind.taints
+            ],
+            "affinity": affinity,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "imagePullSecrets": list(secrets),
+            "containers": [
+                {
+                    "name": "wait",
+                    "image": image,
+                    "command": ["sleep", "infinity"],
+                    "resources": {
+                        "requests": {
+                            "cpu": f"{wish.host.cpu_milli}m",
+                            "memory": f"{wish.host.memory_mib}Mi",
+                        }
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "readOnlyRootFilesystem": True,
+                    },
+                }
+            ],
+        },
+    }
+
+
+class Placeholders:
+    """Placeholders at the API server; every call raises what `KubeApi` does."""
+
+    def __init__(self, api: KubeApi, *, namespace: str, pod_name: str, image: str) -> None:
+        """`pod_name`: the pod of this service, whose image they have if `image` is empty."""
+        self._api = api
+        self._namespace, self._pod_name, self._image = namespace, pod_name, image
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def all(self) -> list[Json]:
+        """Return those that are there."""
+        found: list[Json] = (await self._api.get(self._path, labelSelector=LABEL))["items"]
+        return found
+
+    async def create(self, wish: ScaleWish, kind: NodeType, existing: Iterable[str]) -> None:
+        """Make the wish's. Raises: Conflict when there is one of its name."""
+        image, secrets = self._image, list[Json]()
+        if not image:
+            own = (await self._api.get(f"{self._path}/{self._pod_name}"))["spec"]
+            image = own["containers"][0]["image"]
+            secrets = own.get("imagePullSecrets") or []
+        body = placeholder(wish, kind, existing, image=image, secrets=secrets)
+        await self._api.create(self._path, body)
+
+    async def delete(self, pod: Json) -> None:
+        """Delete this very pod; one that is gone is no error."""
+        metadata = pod["metadata"]
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+        try:
+            await self._api.delete(f"{self._path}/{metadata['name']}", options)
+        except NotFound:
+            return
+
+    async def explain(self, name: str) -> str:
+        """Return the last sentence of an autoscaler about the pod; empty without one."""
+        path = f"/api/v1/namespaces/{self._namespace}/events"
+        found = (await self._api.get(path, fieldSelector=f"involvedObject.name={name}"))["items"]
+        reported = [
+            event
+            for event in found
+            if str(
+                (event.get("source") or {}).get("component") or event.get("reportingComponent")
+            ).startswith(_AUTOSCALERS)
+        ]
+        if not reported:
+            return ""
+        last = max(
+            reported, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime"))
+        )
+        return clip(str(last.get("message", "")), MAX_REASON)

@@ -1,0 +1,200 @@
+"""Plan the nodes that waiting pods need: gather the question, answer it in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from hamicommon.admission.quota import needs
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import HostRequest
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.scaling.node_types import HostSums, NodeType, TypeEntry, live_groups, node_types
+from hamicommon.scaling.planner import (
+    ScalePlan,
+    Wish,
+    node_choice,
+    place_wishes,
+    places_of,
+    wish_of,
+)
+from hamicommon.simulation.cluster import Cluster
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+
+MAX_PLANNED = 1000
+"""Pods of one plan; the others come when these have their nodes."""
+_PODS_AT_ONCE = 500
+"""Pods that are counted until requests have their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleQuestion:
+    """Everything that a plan depends on, but for the cards."""
+
+    nodes: Sequence[Json]
+    asked: Mapping[NodeName, HostRequest]
+    """Host amounts that the pods on each node ask for."""
+    daemons: Mapping[NodeName, HostRequest]
+    shapes: Sequence[Wish]
+    """One of all pods that are alike."""
+    pods: Sequence[tuple[PodUid, int]]
+    """Waiting pods with their shapes, in the order of the queue."""
+    coming: Mapping[NodeName, str] = field(default_factory=dict)
+    """Placeholder -> type of the node that it asks for."""
+    kept: Sequence[NodeType] = ()
+    """Types of nodes that were there once."""
+    closed: Mapping[str, str] = field(default_factory=dict)
+    """Type -> why no node of it is opened."""
+    entries: Sequence[TypeEntry] = ()
+    group_labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleAnswer:
+    """A plan; its pods are named by their uids."""
+
+    plan: ScalePlan
+    types: Sequence[NodeType]
+    hosts: Mapping[NodeName, HostRequest]
+    """Host amounts that the pods of each node ask for."""
+
+
+def plan_scaling(
+    question: ScaleQuestion, view: ClusterView, held: Collection[PodUid], vendors: Vendors
+) -> ScaleAnswer:
+    """Plan nodes; pods that `held` has in the ledger are left out.
+
+    Raises: InvalidRequest when an entry of the file of node types is wrong.
+    """
+    live = live_groups(question.nodes, question.daemons, view, question.group_labels)
+    groups = {kind.name: kind for kind in (*question.kept, *live)}
+    # An entry without cards is about a group that may not have been there yet.
+    entries = [entry for entry in question.entries if entry.cards or entry.name in groups]
+    names = [each.name for each in vendors]
+    types = node_types(groups.values(), question.nodes, entries, vendors=names)
+    types = [replace(kind, closed=question.closed.get(kind.name, "")) for kind in types]
+    by_name = {kind.name: kind for kind in types}
+    wishes = [
+        replace(question.shapes[shape], name=uid) for uid, shape in question.pods if uid not in held
+    ]
+    places = places_of(question.nodes, question.asked)
+    coming = {name: by_name[kind] for name, kind in question.coming.items() if kind in by_name}
+    plan = place_wishes(
+        wishes, Cluster(view=view, nodes=tuple(places)), places, types, vendors, coming=coming
+    )
+    requests = {wish.name: wish.request.host for wish in wishes}
+    hosts: dict[NodeName, HostRequest] = {}
+    for uid, node in plan.placed.items():
+        before, more = hosts.get(node, HostRequest()), requests[uid]
+        hosts[node] = HostRequest(
+            cpu_milli=before.cpu_milli + more.cpu_milli,
+            memory_mib=before.memory_mib + more.memory_mib,
+        )
+    return ScaleAnswer(plan=plan, types=types, hosts=hosts)
+
+
+@dataclass(eq=False, kw_only=True)
+class ScaleQuestions:
+    """Gathers what a plan depends on, a little at a time: requests have their turn in between."""
+
+    state: ClusterState
+    waiting: WaitingPods
+    rooms: Rooms
+    our_pods: Mapping[PodUid, JsonMapping]
+    all_pods: Callable[[], Iterable[Json]]
+    all_nodes: Callable[[], Iterable[Json]]
+    vendors: Vendors
+    entries: Sequence[TypeEntry]
+    group_labels: Sequence[str]
+    after_s: float
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def due(self) -> list[WaitingPod]:
+        """Return the pods that nodes are wanted for, in the order of the queue.
+
+        Not those that are being placed, that others end for, or that a quota keeps waiting.
+        """
+        now, found = self.clock(), list[WaitingPod]()
+        wanted: dict[str, dict[str, int]] = {}
+        for pod in self.waiting.in_order():
+            age_s = (now - datetime.fromisoformat(pod.created_at)).total_seconds()
+            if (
+                age_s < self.after_s
+                or pod.uid not in self.our_pods
+                or self.rooms.of(pod.uid) is not None
+                or self.state.assumed(pod.uid) is not None
+            ):
+                continue
+            before = wanted.get(pod.namespace, {})
+            more = needs(pod.request, self.vendors)
+            together = {key: before.get(key, 0) + amount for key, amount in more.items()}
+            if self.state.quotas.conflict(pod.namespace, together) is not None:
+                continue
+            wanted[pod.namespace] = before | together
+            found.append(pod)
+            if len(found) == MAX_PLANNED:
+                break
+        return found
+
+    async def question(
+        self,
+        pods: Sequence[WaitingPod],
+        *,
+        coming: Mapping[NodeName, str],
+        leaving_out: Collection[str],
+        kept: Sequence[NodeType],
+        closed: Mapping[str, str],
+    ) -> ScaleQuestion:
+        """Gather what a plan for these pods depends on.
+
+        `leaving_out`: nodes that have come, and count as `coming` until their cards are known.
+        """
+        sums = HostSums()
+        for number, pod in enumerate(list(self.all_pods()), start=1):
+            sums.add(pod)
+            if number % _PODS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        numbers: dict[Hashable, int] = {}
+        shapes: list[Wish] = []
+        asked: list[tuple[PodUid, int]] = []
+        for waiting in pods:
+            choice = node_choice(self.our_pods.get(waiting.uid) or {})
+            key = (waiting.shape, waiting.request.host, repr(choice))
+            if key not in numbers:
+                numbers[key] = len(shapes)
+                like = replace(waiting.request, uid=PodUid(""), namespace="", name="")
+                shapes.append(wish_of("", *choice, like))
+            asked.append((waiting.uid, numbers[key]))
+        return ScaleQuestion(
+            nodes=[
+                _small(node)
+                for node in self.all_nodes()
+                if node["metadata"]["name"] not in leaving_out
+            ],
+            asked=sums.all,
+            daemons=sums.daemons,
+            shapes=shapes,
+            pods=asked,
+            coming=coming,
+            kept=kept,
+            closed=closed,
+            entries=self.entries,
+            group_labels=self.group_labels,
+        )
+
+
+def _small(node: Json) -> Json:
+    """Return what a plan reads of a node."""
+    metadata = node["metadata"]
+    return {
+        "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},
+        "spec": node.get("spec") or {},
+        "status": {"allocatable": (node.get("status") or {}).get("allocatable") or {}},
+    }

@@ -1,0 +1,205 @@
+"""Which pods nodes are wanted for, and the answer of the process that plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.ports.ledger import HeldRoom
+from hami_scheduler.scaling.planning import ScaleAnswer, ScaleQuestions, plan_scaling
+from hamicommon import device_config
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.k8s.types import Json
+from hamicommon.ledger.model import QuotaUse
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.scaling.node_types import NodeType, TypeEntry
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+from tests.unit.devices import a_device
+from tests.unit.scheduler.states import state_of
+
+VENDORS = Vendors.from_config(device_config.load(None))
+NOW = datetime(2026, 11, 30, 12, 0, 30, tzinfo=UTC)
+ENTRY = TypeEntry.model_validate(
+    {"name": "t", "cards": [{"count": 1, "type": "A100", "memory": 10_000}]}
+)
+
+
+def pod(name: str, memory_mib: int = 8000, **more: Any) -> Json:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+    created = more.pop("created", "2026-11-30T12:00:00Z")
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": name,
+            "creationTimestamp": created,
+        },
+        "spec": {
+            "containers": [
+                {"name": "c", "resources": {"limits": limits, "requests": {"cpu": "2"}}}
+            ],
+            **more,
+        },
+    }
+
+
+def questions(
+    *pods: Json,
+    rooms: Rooms | None = None,
+    state: ClusterState | None = None,
+    nodes: tuple[Json, ...] = (),
+    running: tuple[Json, ...] = (),
+    entries: tuple[TypeEntry, ...] = (ENTRY,),
+) -> ScaleQuestions:
+    waiting = WaitingPods()
+    for each in pods:
+        metadata = each["metadata"]
+        waiting.add(
+            WaitingPod(
+                uid=PodUid(metadata["uid"]),
+                namespace="team",
+                name=metadata["name"],
+                created_at=metadata["creationTimestamp"],
+                priority=each["spec"].get("priority", 0),
+                request=pod_request(each, VENDORS),
+            )
+        )
+    return ScaleQuestions(
+        state=state or state_of(),
+        waiting=waiting,
+        rooms=rooms or Rooms(),
+        our_pods={PodUid(each["metadata"]["uid"]): each for each in pods},
+        all_pods=lambda: running,
+        all_nodes=lambda: nodes,
+        vendors=VENDORS,
+        entries=entries,
+        group_labels=("group",),
+        after_s=10.0,
+        clock=lambda: NOW,
+    )
+
+
+def room_of(name: str) -> HeldRoom:
+    return HeldRoom(
+        id=AllocationId("r"),
+        pod_uid=PodUid(name),
+        namespace="team",
+        pod_name=name,
+        node=NodeName("n"),
+        priority=5,
+    )
+
+
+def test_pods_are_due_in_the_order_of_the_queue_after_a_while() -> None:
+    young = pod("young", created="2026-11-30T12:00:25Z")
+    old, urgent = pod("old", created="2026-11-30T11:00:00Z"), pod("urgent", priority=5)
+
+    assert [each.name for each in questions(young, old, urgent).due()] == ["urgent", "old"]
+
+
+def test_preemption_goes_first() -> None:
+    """Others end for this pod already; one whose annotation has others live for longer is due."""
+    rooms = Rooms()
+    rooms.put(room_of("preempts"))
+    polite = pod("polite")
+    polite["metadata"]["annotations"] = {"hami.io/preemption-delay-seconds": "600"}
+
+    assert [each.name for each in questions(pod("preempts"), polite, rooms=rooms).due()] == [
+        "polite"
+    ]
+
+
+def test_no_node_is_wanted_for_what_a_quota_keeps_waiting() -> None:
+    state = state_of()
+    state.quotas.load(
+        [QuotaUse(namespace="team", resource="nvidia.com/gpumem", limit=20_000, used=3000)]
+    )
+
+    found = questions(pod("a"), pod("b"), pod("c"), state=state).due()
+
+    assert [each.name for each in found] == ["a", "b"]
+
+
+async def answer(
+    asked: ScaleQuestions, held: set[PodUid] | None = None, **more: Any
+) -> ScaleAnswer:
+    options: Mapping[str, Any] = {
+        "coming": {},
+        "leaving_out": (),
+        "kept": (),
+        "closed": {},
+        **more,
+    }
+    question = await asked.question(asked.due(), **options)
+    return plan_scaling(question, ClusterView(VENDORS.rules), held or set(), VENDORS)
+
+
+async def test_a_pod_that_holds_cards_by_now_is_left_out() -> None:
+    found = await answer(questions(pod("a"), pod("b")), {PodUid("a")})
+
+    assert found.plan.placed == {"b": "t/1"}
+    assert found.hosts[NodeName("t/1")].cpu_milli == 2000
+
+
+async def test_nodes_that_come_are_filled_first() -> None:
+    found = await answer(questions(pod("a"), pod("b")), coming={NodeName("p1"): "t"})
+
+    assert found.plan.placed == {"a": "p1", "b": "t/2"}
+
+
+@pytest.mark.parametrize(("why", "opened"), [("", {"t/1"}), ("is wrong: other cards", set())])
+async def test_no_node_of_a_closed_type_is_opened(why: str, opened: set[str]) -> None:
+    found = await answer(questions(pod("a")), closed={"t": why})
+
+    assert set(found.plan.opened) == opened
+    assert list(found.plan.refused) == ([f"t {why}"] if why else [])
+
+
+async def test_a_kept_type_takes_bounds_of_the_file_and_one_never_seen_is_no_mistake() -> None:
+    kept = NodeType(
+        name="g", labels={"group": "g"}, selector={"group": "g"}, cards=(a_device(type="A10"),)
+    )
+    bounds = TypeEntry.model_validate({"name": "g", "max": 1})
+    unseen = TypeEntry.model_validate({"name": "x", "max": 1})
+    pods = [pod(name, 60_000) for name in "abcd"]
+
+    found = await answer(questions(*pods, entries=(bounds, unseen)), kept=[kept])
+
+    assert set(found.plan.opened) == {"g/1"}
+    assert [kind.name for kind in found.types] == ["g"]
+    assert list(found.plan.refused) == ["g is at its max of 1 node"]
+
+
+async def test_a_node_that_leaves_takes_no_pod() -> None:
+    node: Json = {"metadata": {"name": "n"}, "spec": {}, "status": {}}
+    view = ClusterView(VENDORS.rules)
+    view.set_node(NodeName("n"), [CardState(DeviceUsage(device=a_device()), 1)])
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    leaves = node | {"spec": {"taints": [taint]}}
+    not_ready = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    starts = node | {"spec": {"taints": [not_ready]}}
+
+    async def place(node: Json) -> Mapping[str, NodeName]:
+        asked = questions(pod("a"), nodes=(node,))
+        question = await asked.question(asked.due(), coming={}, leaving_out=(), kept=(), closed={})
+        return plan_scaling(question, view, set(), VENDORS).plan.placed
+
+    assert await place(leaves) == {"a": "t/1"}
+    assert await place(starts) == {"a": "n"}
+
+
+async def test_pods_that_are_alike_are_one_shape_of_the_question() -> None:
+    asked = questions(*(pod(f"p{number}") for number in range(9)), pod("other", 100))
+
+    question = await asked.question(asked.due(), coming={}, leaving_out=(), kept=(), closed={})
+
+    assert len(question.shapes) == 2
+    assert len(question.pods) == 10
