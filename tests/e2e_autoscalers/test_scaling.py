@@ -1,0 +1,240 @@
+"""Slices bring nodes and let them go, with the real Cluster Autoscaler and Karpenter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hamicommon.k8s.types import Json
+
+from tests import measured
+from tests.e2e.system import System, a_pod, wait
+from tests.e2e_autoscalers.conftest import Rig
+from tests.e2e_autoscalers.pools import (
+    CARD_MIB,
+    CARDS,
+    MERGE,
+    NAMES,
+    cluster_autoscaler,
+    create,
+    nodes_of,
+)
+
+pytestmark = pytest.mark.e2e
+
+MIXED = (30_000, 30_000, 30_000, 30_000, 10_000, 20_000, 20_000)
+"""Seven slices: five cards' worth of 40,000 MiB, and a node has four."""
+
+
+def slices(*memories: int) -> list[Json]:
+    return [
+        a_pod(f"s{number}", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory})
+        for number, memory in enumerate(memories)
+    ]
+
+
+def run(system: System, pods: list[Json]) -> float:
+    """Create the pods and return how long it took until all of them run."""
+    began = time.monotonic()
+    for pod in pods:
+        answer = system.create(pod)
+        assert answer.status_code == 201, answer.text
+    for pod in pods:
+        system.wait_for_phase(pod["metadata"]["name"], "Running", timeout_s=120)
+    return time.monotonic() - began
+
+
+def let_go(system: System) -> float:
+    """Delete the pods and return how long it took until the last node is gone."""
+    began = time.monotonic()
+    system.delete_all()
+    wait(lambda: not nodes_of(system) or None, "the nodes to go", timeout_s=180)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("autoscaler", NAMES)
+def test_seven_pods_of_mixed_sizes_bring_two_nodes_and_let_them_go(
+    rig: Rig, autoscaler: str
+) -> None:
+    with rig(autoscaler) as (system, _):
+        for turn in ("first", "second"):
+            up_s = run(system, slices(*MIXED))
+            assert len(nodes_of(system)) == 2
+            assert system.sql(
+                "SELECT string_agg(state || number, ' ' ORDER BY id) FROM scale_wishes"
+            ).endswith("arrived1 arrived2")
+            system.check_invariants()
+            down_s = let_go(system)
+            measured.note(
+                f"{autoscaler}, {turn} time: 7 pods run after {up_s:.1f} s, "
+                f"0 nodes {down_s:.1f} s after their end"
+            )
+
+
+GPU, MEM, PERCENT = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
+KINDS: dict[str, Json] = {
+    "whole": a_pod("whole", {GPU: 1}),
+    "count": a_pod("count", {GPU: 2, MEM: 1000}),
+    "memory": a_pod("memory", {GPU: 1, MEM: 1000}),
+    "percentage": a_pod("percentage", {GPU: 1, PERCENT: 20}),
+    "init": a_pod("init", {}, init={GPU: 1, MEM: 1000}),
+    "two-containers": a_pod("two-containers", containers={"a": {}, "b": {GPU: 1, MEM: 1000}}),
+    "mig": a_pod("mig", {GPU: 1, MEM: 1000}, annotations={"nvidia.com/vgpu-mode": "mig"}),
+    "amd": a_pod("amd", {"amd.com/gpu": 1, "amd.com/gpumem": 1000}),
+    "hygon": a_pod("hygon", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 1000}),
+}
+"""Each kind of pod that asks for cards; the pool's template lists 40 of `nvidia.com/gpu`."""
+REFUSALS = {"cluster-autoscaler": "NotTriggerScaleUp", "karpenter": "FailedScheduling"}
+
+
+@pytest.mark.parametrize("autoscaler", NAMES)
+def test_no_autoscaler_makes_a_node_for_a_slice_by_itself(rig: Rig, autoscaler: str) -> None:
+    with rig(autoscaler, {"HAMI_SCHEDULER_SCALE": "off"}) as (system, _):
+        for pod in KINDS.values():
+            answer = system.create(pod)
+            assert answer.status_code == 201, answer.text
+
+        def judged() -> bool:
+            found = system.get("/api/v1/namespaces/default/events")["items"]
+            by = {
+                each["involvedObject"]["name"]
+                for each in found
+                if each["reason"] == REFUSALS[autoscaler]
+                and autoscaler in str(each.get("source")) + str(each.get("reportingComponent"))
+            }
+            return by >= KINDS.keys()
+
+        wait(judged, "the autoscaler to look at each pod", timeout_s=120)
+        assert nodes_of(system) == []
+        system.delete_all()
+
+
+@pytest.mark.slow
+def test_totals_in_node_capacity_without_the_marker_leave_pods_waiting(rig: Rig) -> None:
+    """The way that is not ours: amounts of a node are no amounts of one card.
+
+    Ten pods of 30,000 MiB take ten cards, three nodes; the sums of two nodes suffice.
+    """
+    totals = {MEM: str(CARDS * CARD_MIB), "nvidia.com/gpucores": str(100 * CARDS)}
+    off = {"HAMI_SCHEDULER_SCALE": "off", "HAMI_WEBHOOK_MARK_SLICES": "off"}
+    with rig("cluster-autoscaler", off, resources=totals) as (system, kubelets):
+        kubelets.extra = totals
+        for pod in slices(*[30_000] * 10):
+            assert system.create(pod).status_code == 201
+
+        def phases() -> Counter[str]:
+            return Counter(pod["status"]["phase"] for pod in system.pods())
+
+        wait(lambda: phases()["Running"] == 8, "what two nodes can take", timeout_s=120)
+        log = system.folder / "cluster-autoscaler.log"
+        looks = log.read_text().count("Calculating unneeded nodes")
+        wait(
+            lambda: log.read_text().count("Calculating unneeded nodes") > looks + 5,
+            "five more looks",
+            timeout_s=120,
+        )
+        assert len(nodes_of(system)) == 2
+        assert phases() == {"Running": 8, "Pending": 2}
+        system.delete_all()
+
+
+@pytest.mark.parametrize("autoscaler", NAMES)
+def test_slices_keep_their_nodes_and_a_node_that_leaves_gets_none(
+    rig: Rig, autoscaler: str
+) -> None:
+    with rig(autoscaler) as (system, _):
+        run(system, slices(*[30_000] * 5))
+        where = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in system.pods()}
+        [(stays, _), (leaves, _)] = Counter(where.values()).most_common()
+        taints = [
+            {"key": "ToBeDeletedByClusterAutoscaler", "value": "1", "effect": "NoSchedule"},
+            {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
+        ]
+        patch(system, f"/api/v1/nodes/{leaves}", {"spec": {"taints": taints}})
+        # Spread: the emptier one is the first choice.
+        policy = {"hami.io/node-scheduler-policy": "spread"}
+        for number in range(20):
+            pod = a_pod(f"late-{number}", {GPU: 1, MEM: 1000}, annotations=policy)
+            assert system.create(pod).status_code == 201
+        for number in range(20):
+            pod = system.wait_for_phase(f"late-{number}", "Running", timeout_s=120)
+            assert pod["spec"]["nodeName"] != leaves
+
+        system.delete(*(name for name, node in where.items() if node == leaves))
+        patch(system, f"/api/v1/nodes/{leaves}", {"spec": {"taints": []}})
+        wait(
+            lambda: leaves not in {node["metadata"]["name"] for node in nodes_of(system)},
+            "the empty node to go",
+            timeout_s=180,
+        )
+
+        assert {node["metadata"]["name"] for node in nodes_of(system)} == {stays}
+        kept = {name for name, node in where.items() if node == stays}
+        assert {name for name in kept if phase_of(system, name) == "Running"} == kept
+        let_go(system)
+
+
+def phase_of(system: System, name: str) -> str:
+    return str((system.pod(name) or {"status": {}})["status"].get("phase"))
+
+
+def patch(system: System, path: str, body: Json) -> None:
+    answer = system.api.patch(path, json=body, headers=MERGE)
+    assert answer.status_code == 200, answer.text
+
+
+def wishes(system: System) -> str:
+    return system.sql(
+        "SELECT string_agg(state || coalesce(' ' || reason, ''), '|' ORDER BY id) FROM scale_wishes"
+    )
+
+
+def test_faults_cost_time_and_no_node(rig: Rig, autoscalers: Path) -> None:
+    """Away one after the other: room for placeholders, the autoscaler, the scheduler, Postgres, and
+    the driver of a node that has come."""
+    with rig("") as (system, kubelets):
+        quotas = "/api/v1/namespaces/hami-system/resourcequotas"
+        hard = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+        create(system, quotas, hard)
+        # As the controller manager, which does not run here, would write it.
+        status = {"hard": {"pods": "0"}, "used": {"pods": "0"}}
+        patch(system, f"{quotas}/none/status", {"status": status})
+        kubelets.is_driver_installed = False
+        for pod in slices(*MIXED):
+            assert system.create(pod).status_code == 201
+
+        wait(lambda: "exceeded quota" in wishes(system), "the quota's refusal", timeout_s=60)
+        system.api.delete(f"{quotas}/none")
+        wait(lambda: wishes(system).count("asked") == 2, "two placeholders", timeout_s=60)
+
+        pid = system.pid_of("scheduler")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait(lambda: system.pid_of("scheduler") not in (None, pid), "another scheduler")
+        postgres = system.pid_of("postgres")
+        assert postgres is not None
+        os.kill(postgres, signal.SIGSTOP)
+        try:
+            kubeconfig = Path(system.described["kubeconfig"])
+            with cluster_autoscaler(system, autoscalers, kubeconfig):
+                wait(lambda: len(nodes_of(system)) == 2, "the nodes", timeout_s=120)
+                os.kill(postgres, signal.SIGCONT)
+                wait(
+                    lambda: wishes(system).count("its cards are not known yet") == 2,
+                    "the nodes to wait for their cards",
+                    timeout_s=120,
+                )
+                kubelets.is_driver_installed = True
+
+                for number in range(len(MIXED)):
+                    system.wait_for_phase(f"s{number}", "Running", timeout_s=120)
+                assert len(nodes_of(system)) == 2
+                assert system.sql("SELECT count(*) FROM scale_wishes") == "2"
+                system.check_invariants()
+                let_go(system)
+        finally:
+            os.kill(postgres, signal.SIGCONT)
