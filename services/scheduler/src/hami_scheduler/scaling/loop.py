@@ -53,10 +53,8 @@ ASK_AGAIN_S = 10.0
 CLOCKS_DIFFER = timedelta(seconds=10)
 """A node that was created so long before a wish may be the one that it gets."""
 BACK_OFF = (timedelta(minutes=5), timedelta(minutes=10), timedelta(minutes=20))
-ASKED, NOT_ASKED, ARRIVED, GIVEN_UP = (
-    *("NodeAskedFor", "NoNodeAskedFor"),
-    *("NodeArrived", "NodeGivenUp"),
-)
+ASKED, NOT_ASKED = "NodeAskedFor", "NoNodeAskedFor"
+ARRIVED, GIVEN_UP = "NodeArrived", "NodeGivenUp"
 MAX_MESSAGE = 1024
 WRONG_TYPE = "node-type"
 """Class of drift: a node that came differs from its type."""
