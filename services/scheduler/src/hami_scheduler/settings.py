@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from hamicommon.access.loopback import host_name, is_loopback
+from hamicommon.access.checks import host_name, is_loopback
 from hamicommon.k8s.annotations import split_list
 from hamicommon.scaling.node_types import GROUP_LABELS
 from hamicommon.settings import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hami_metrics.pages.entry import check_bind
 from hami_metrics.questions.asking import LocalViewers, Sender
-from hamicommon.access.checks import NotAllowed
-from hamicommon.access.loopback import host_name, is_loopback
+from hamicommon.access.checks import NotAllowed, host_name, is_loopback
 from hamicommon.errors import InvalidRequest
 
 OURS = ("localhost", "LOCALHOST:80", "127.0.0.1", "127.8.9.1:9396", "[::1]", "[::1]:9396")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.domain.cordons import find_cordoned
-from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.devices import GpuDevice, find_cordoned
 
 from tests.unit.devices import a_device
 

@@ -16,7 +16,7 @@ from hami_node_agent.enforcement.judgement import (
     Tolerance,
     judge,
 )
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hypothesis import given
 from hypothesis import strategies as st
 

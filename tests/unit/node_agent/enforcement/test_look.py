@@ -21,8 +21,8 @@ from hami_node_agent.grants.records import AgentState, PodsSeen
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import MonitorLook
 from hami_node_agent.usage.regions.accounting import Evidence
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hypothesis import given
 from hypothesis import strategies as st
 

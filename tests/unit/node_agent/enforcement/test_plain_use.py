@@ -8,7 +8,7 @@ import pytest
 from hami_node_agent.enforcement.checker import Checked, plain_samples
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 from hami_node_agent.enforcement.periods import Standing
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
 

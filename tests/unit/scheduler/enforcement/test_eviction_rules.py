@@ -11,7 +11,7 @@ from hami_scheduler.enforcement.periods import (
     LimitPeriod,
     due,
 )
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.events import LimitFinding
 
 from tests.unit.scheduler.enforcement.test_periods import NOW, a_finding, a_period, ago

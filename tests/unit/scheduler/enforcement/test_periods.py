@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, changes
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,3 +156,32 @@ def bearer_token(authorizations: Sequence[str]) -> str:
         return ""
     scheme, _, token = authorizations[0].partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in `host[:port]`, in lower case and without brackets.
+
+    Returns the empty string for what is no such thing, `user@localhost` for example.
+    """
+    found = _HOST.fullmatch(host.lower())
+    return "" if found is None else found[1] or found[2]
+
+
+def is_loopback(name: str) -> bool:
+    """Return whether `localhost` or an address of the loopback device is named.
+
+    Ports that want no token answer under such names only: a page of another site can have a browser
+    on this machine call them, under a name of its own that it points here.
+    """
+    return name == "localhost" or is_loopback_address(name)
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether it is an address of the loopback device."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

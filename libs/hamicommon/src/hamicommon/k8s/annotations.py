@@ -262,6 +262,6 @@ def decode_node_lock(value: str) -> NodeLockValue:
 def decode_cordon(value: str) -> frozenset[GpuUuid]:
     """Entries of `hami.io/device-cordon`, which closes cards for new slices.
 
-    Uuids, as HAMi has them, or what `hamicommon.domain.cordons` takes besides.
+    Uuids, as HAMi has them, or what `hamicommon.domain.devices` takes besides.
     """
     return frozenset(GpuUuid(uuid) for uuid in split_list(value) if uuid)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hamicommon.domain.allocations import ContainerGrant, footprints
-from hamicommon.domain.cordons import find_cordoned
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.devices import DeviceUsage, GpuDevice, find_cordoned
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.counterfactuals import PodHolding

@@ -15,8 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hamicommon.access.checks import AccessReviews
-from hamicommon.access.loopback import host_name, is_loopback
+from hamicommon.access.checks import AccessReviews, host_name, is_loopback
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.showback import PriceList

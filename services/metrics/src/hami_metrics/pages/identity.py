@@ -23,8 +23,9 @@ from hamicommon.access.checks import (
     Right,
     Unauthenticated,
     bearer_token,
+    host_name,
+    is_loopback,
 )
-from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request

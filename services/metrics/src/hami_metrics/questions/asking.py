@@ -16,8 +16,16 @@ from typing import Any, Protocol
 from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token
-from hamicommon.access.loopback import host_name, is_loopback, is_loopback_address
+from hamicommon.access.checks import (
+    Access,
+    ApiCaller,
+    NotAllowed,
+    Right,
+    bearer_token,
+    host_name,
+    is_loopback,
+    is_loopback_address,
+)
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.questions import PAGE_ROWS, Answer, Audience, Question, answer, question
 

@@ -20,8 +20,8 @@ from typing import Literal
 
 from hamicommon import events
 from hamicommon.clipping import clip
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, LimitCheck, LimitFinding

@@ -31,8 +31,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.devices.processes import HostProcess

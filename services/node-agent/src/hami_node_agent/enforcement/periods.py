@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric

@@ -18,9 +18,8 @@ from hamicommon.admission.idle_cards import resource_names
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import Origin
-from hamicommon.domain.granted_cards import HEALTHY
+from hamicommon.domain.granted_cards import HEALTHY, LimitState
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
-from hamicommon.domain.limits import LimitState
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import (
     MAX_NODES,

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from hamicommon.access.checks import NotAllowed
-from hamicommon.access.loopback import host_name
+from hamicommon.access.checks import NotAllowed, host_name
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Receive, Scope, Send

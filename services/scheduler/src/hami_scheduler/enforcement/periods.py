@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 
 REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}

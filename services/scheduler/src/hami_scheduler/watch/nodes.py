@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from hamicommon.domain.cordons import find_cordoned
+from hamicommon.domain.devices import find_cordoned
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.types import JsonMapping

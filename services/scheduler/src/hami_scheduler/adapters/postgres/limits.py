@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from hamicommon.domain.limits import LimitState
+from hamicommon.domain.granted_cards import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
