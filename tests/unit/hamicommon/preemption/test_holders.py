@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.k8s.types import Json
 from hamicommon.preemption.holders import (
     MIRROR,
@@ -104,6 +105,12 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
     [
         (a_pod("web"), {"state": "binding"}, "that are starting"),
         (a_pod("web"), {"origin": "claim"}, "with cards by ResourceClaim"),
+        (a_pod("web", labels={GROUP_LABEL: "g"}), {}, "of groups that start together"),
+        (
+            a_pod("web", {"schedulingGroup": {"podGroupName": "g"}}),
+            {},
+            "of groups that start together",
+        ),
         (a_pod("web", {"priority": 2_000_000_000}), {}, "that are critical to the cluster"),
         (a_pod("web", ownerReferences=owned_by("DaemonSet", "d")), {}, "of DaemonSets"),
         (

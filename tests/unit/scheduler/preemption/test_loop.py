@@ -307,7 +307,13 @@ async def test_a_limit_keeps_pods_alive_and_is_named(
 
 
 @pytest.mark.parametrize(
-    "spec", [{"preemptionPolicy": "Never"}, {"nodeName": "n"}], ids=["never", "bound since"]
+    "spec",
+    [
+        {"preemptionPolicy": "Never"},
+        {"nodeName": "n"},
+        {"schedulingGroup": {"podGroupName": "g"}},
+    ],
+    ids=["never", "bound since", "of a group"],
 )
 async def test_a_pod_that_must_not_preempt_has_no_plan(spec: Json) -> None:
     made = await world(**spec)

@@ -18,6 +18,7 @@ from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import InvalidRequest
 from hamicommon.explain.held_rows import holdings_of
 from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.preemption.planner import Holder
@@ -36,7 +37,7 @@ MAX_OVERDUE_S = 30.0
 that is gone for so long, programs may still run."""
 
 _METADATA = ("creationTimestamp", "deletionTimestamp", "labels", "ownerReferences")
-_SPEC = ("priority", "terminationGracePeriodSeconds")
+_SPEC = ("priority", "schedulingGroup", "terminationGracePeriodSeconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +213,8 @@ def _shield(
         return "that are critical to the cluster"
     if int(spec.get("terminationGracePeriodSeconds") or 0) > MAX_GRACE_S:
         return f"whose grace period is longer than {MAX_GRACE_S} s"
+    if group_of(pod) is not None:
+        return "of groups that start together"
     if grant["origin"] == Origin.CLAIM:
         return "with cards by ResourceClaim"
     if grant["state"] not in (AllocationState.BOUND, AllocationState.ALLOCATED):

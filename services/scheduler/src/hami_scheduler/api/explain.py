@@ -35,6 +35,7 @@ from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import waits, why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.rules import ROOM_HELD
@@ -166,7 +167,7 @@ class Explainer:
         self, pod: Json | None, record: DecisionRecord, about: Circumstances
     ) -> Iterator[str]:
         """Hint at the pods that would have to end, of a pod that may preempt some."""
-        if pod is None or not self.hints_preemption or not waits(pod):
+        if pod is None or not self.hints_preemption or not waits(pod) or group_of(pod):
             return
         spec, name = pod["spec"], f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         priority = spec.get("priority") or 0

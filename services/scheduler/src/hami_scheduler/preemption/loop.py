@@ -25,6 +25,7 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
 from hamicommon.k8s.pod_annotations import PREEMPTION_DELAY
+from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
@@ -271,6 +272,8 @@ class Preemptor:
         pod = self.pods.get(waiting.uid)
         if pod is None or (pod.get("spec") or {}).get("preemptionPolicy") == "Never":
             return False
+        if group_of(pod) is not None:
+            return False  # room for one of its pods would not start it
         if self.rooms.of(waiting.uid) is not None:
             return False
         asked = self._looked_at.get(waiting.uid, _NOT_LOOKED_AT)
