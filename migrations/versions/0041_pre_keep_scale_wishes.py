@@ -47,7 +47,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "state IN ('wanted', 'asked', 'arrived', 'given-up', 'dropped')"
             " AND (state IN ('wanted', 'asked')) = (ended_at IS NULL)",
-            name=f"ck_{WISHES}_state_known",
+            name="state_known",
         ),
     )
     op.create_index(

@@ -126,6 +126,7 @@ MEANINGS: dict[str, ConstraintError] = {
     ),
     "ck_limit_checks_sequence_bounded": _wrong("a check's number is between 0 and 2^53"),
     "ck_limit_periods_amounts_not_negative": _wrong("what a container held is at least 0"),
+    "ck_scale_wishes_state_known": _wrong("a wish for a node is wanted or asked until it ends"),
     "ck_usage_samples_amounts_not_negative": _wrong("what was used is at least 0"),
     "ck_usage_rollups_amounts_not_negative": _wrong("what was used is at least 0"),
     # The row that is pointed at is not there (yet): look again and retry.
