@@ -32,6 +32,7 @@ def test_the_amounts_are_those_that_admission_makes_of_each_template() -> None:
         "w",
         ("leader", 1, template(gpumem=500)),
         ("workers", 2, template(gpu=2)),
+        ("none", 0, template(gpu=1)),
         ("plain", 9, {"spec": {"containers": [{"name": "c"}]}}),
     )
     leader, workers = pod_sets(asked, RULES, POLICY)

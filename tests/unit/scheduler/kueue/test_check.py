@@ -318,7 +318,10 @@ def test_a_namespace_without_quota_left_waits_with_our_quotas_sentence() -> None
 
 def test_pods_that_no_card_could_take_are_rejected() -> None:
     world = World()
-    assert world.ask(of("w", 1, 1001)) == {"w": "Rejected"}
+    world.api.refuse = Conflict("changed")
+    world.ask(of("w", 1, 1001))
+    world.api.refuse = None
+    assert world.ask() == {"w": "Rejected"}
     message = world.api.entry("w")["message"]
     assert message.startswith("pod set main: no node can take such a pod:")
     assert "1000 MiB" in message

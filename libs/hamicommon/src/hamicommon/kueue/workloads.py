@@ -101,7 +101,7 @@ def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> 
         look = look_at(relevant(pod, guard), rules, standing)
         if look.verdict is not None and not look.verdict.allowed:
             raise InvalidRequest(f"pod set {name}: {look.verdict.message}")
-        if look.request is None:
+        if look.request is None or not counts[name]:
             continue
         request = replace(look.request, policy=pod_policy(annotations_of(pod), defaults))
         found.append(

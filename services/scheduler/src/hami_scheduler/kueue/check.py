@@ -94,7 +94,7 @@ class SliceCheck:
     """The version that each workload's last answer replaced: until the watch shows a newer one, the
     workload does not ask again."""
     _judged: LRUCache[str, None] = field(init=False)
-    """Workloads that idle cards were asked about."""
+    """Workloads that idle cards could take; they are not asked again."""
 
     def __post_init__(self) -> None:
         self._written = TTLCache(MAX_REMEMBERED, REWRITE_S)
@@ -282,10 +282,9 @@ class SliceCheck:
         return Verdict(state="Pending", message=clip(problem, 1024))
 
     def _never_fits(self, uid: str, sets: Iterable[PodSet]) -> str:
-        """Return why no node could take the pods though nothing were granted; asked once."""
+        """Return why no node could take the pods though nothing were granted."""
         if uid in self._judged:
             return ""
-        self._judged[uid] = None
         idle = IdleCards(self.rules.vendors)
         for node in self.state.cluster.nodes:
             idle.set_node(node, [card.usage.device for card in self.state.cluster.cards(node)])
@@ -296,6 +295,7 @@ class SliceCheck:
                 never := idle.never_fits_reason(request)
             ):
                 return f"pod set {pods.name}: no node can take such a pod: {never}"
+        self._judged[uid] = None
         return ""
 
 
