@@ -39,7 +39,6 @@ from tests.e2e_kueue.conftest import (
     workload_of,
 )
 
-pytestmark = pytest.mark.e2e
 CARD_MIB = 81920
 HALF = slice_of(50_000)
 """No two of them fit on one card."""

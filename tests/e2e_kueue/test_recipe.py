@@ -26,7 +26,6 @@ from tests.e2e_kueue.conftest import (
     wait_for_condition,
 )
 
-pytestmark = pytest.mark.e2e
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 TOTAL_MEMORY, TOTAL_CORES = "nvidia.com/total-gpumem", "nvidia.com/total-gpucores"
 GATE = {"name": "kueue.x-k8s.io/admission"}
