@@ -88,8 +88,8 @@ class Core:
         self.bookings = Bookings(
             self.state, lambda result: instruments.kueue_bookings.labels(result).inc()
         )
-        self.on_freed_too: Callable[[], None] = lambda: None
-        """Called besides when capacity has become free."""
+        self.freed_listeners: list[Callable[[], None]] = []
+        """Called when capacity has become free, besides the requeuer."""
         self.expected = ExpectedNodes()
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
@@ -215,7 +215,8 @@ class Core:
     def on_freed(self) -> None:
         """Try waiting pods again: capacity has become free."""
         self.requeuer.capacity_freed()
-        self.on_freed_too()
+        for listener in self.freed_listeners:
+            listener()
 
     def silent(self) -> frozenset[NodeName]:
         """The nodes where no pod should go, because their agents have stopped talking."""

@@ -324,7 +324,8 @@ def kueue_loops(core: Core, watches: Watches, closed: ClosedNodes) -> Loops:
         give_way_s=settings.kueue_give_way_s,
         booking_s=settings.kueue_booking_s,
     )
-    kueue.on_change = core.on_freed_too = check.wake
+    kueue.on_change = check.wake
+    core.freed_listeners.append(check.wake)
     return (("kueue", check.run),)
 
 
