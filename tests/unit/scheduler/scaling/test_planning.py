@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +24,7 @@ from hamicommon.scaling.node_types import NodeType, TypeEntry
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests import measured
 from tests.unit.devices import a_device
 from tests.unit.scheduler.states import state_of
 
@@ -108,7 +111,7 @@ def test_pods_are_due_in_the_order_of_the_queue_after_a_while() -> None:
 def test_preemption_goes_first() -> None:
     """Others end for this pod already; one whose annotation has others live for longer is due."""
     rooms = Rooms()
-    rooms.put(room_of("preempts"))
+    rooms.replace([room_of("preempts")])
     polite = pod("polite")
     polite["metadata"]["annotations"] = {"hami.io/preemption-delay-seconds": "600"}
 
@@ -203,3 +206,50 @@ async def test_pods_that_are_alike_are_one_shape_of_the_question() -> None:
 
     assert len(question.shapes) == 2
     assert len(question.pods) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+async def test_a_thousand_waiting_pods_are_planned_on_a_thousand_nodes() -> None:
+    """In another process; what the event loop gathers for it is done in short steps."""
+    view, chance = ClusterView(VENDORS.rules), random.Random(52)
+    for number in range(1000):
+        cards = [
+            DeviceUsage(
+                device=a_device(f"GPU-{number}-{index}", index=index),
+                used_slots=1,
+                used_memory_mib=70_000,
+            )
+            for index in range(8)
+        ]
+        view.set_node(NodeName(f"n{number}"), [CardState(card, 1) for card in cards])
+    entries = tuple(
+        TypeEntry.model_validate(
+            {
+                "name": f"t{price}",
+                "price": price,
+                "cards": [{"count": 8, "type": "NVIDIA A100", "memory": 81_920}],
+            }
+        )
+        for price in (1, 2)
+    )
+    sizes = [chance.randrange(1, 81) * 1000 for _ in range(25)]
+    pods = [pod(f"p{number}", chance.choice(sizes)) for number in range(1000)]
+    nodes = tuple({"metadata": {"name": f"n{number}"}} for number in range(1000))
+    running = tuple(
+        pod(f"r{number}", 0, nodeName=f"n{number % 1000}") | {"status": {"phase": "Running"}}
+        for number in range(10_000)
+    )
+    asked = questions(*pods, nodes=nodes, running=running, entries=entries)
+
+    began = time.process_time()
+    question = await asked.question(asked.due(), coming={}, leaving_out=(), kept=(), closed={})
+    gathered = time.process_time()
+    found = plan_scaling(question, view, set(), VENDORS)
+
+    measured.note(
+        f"gathered in {gathered - began:.2f} s of processor, planned in "
+        f"{time.process_time() - gathered:.2f} s: {len(found.plan.opened)} new nodes"
+    )
+    assert len(found.plan.placed) == 1000
+    assert {kind.name for kind in found.plan.opened.values()} == {"t1"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hamicommon.admission.filling import fill_in
 from hamicommon.domain.devices import DeviceUsage
@@ -253,8 +253,8 @@ class _Nodes:
         self._cluster = cluster
         self._places = dict(places)
         self._names = list(places)
-        self._refused: dict[Hashable, int] = {}
-        """Shape -> how many of the nodes refused it; they only get fuller."""
+        self._offers: defaultdict[Hashable, _Offer] = defaultdict(_Offer)
+        """Shape -> nodes that may take it."""
 
     def add(self, name: NodeName, kind: NodeType) -> None:
         """Add an empty node of the type, whose links between cards are not known."""
@@ -266,21 +266,32 @@ class _Nodes:
 
     def place(self, wish: Wish) -> NodeName | None:
         """Give the pod its cards; None if it fits on no node."""
-        offered = [
-            name
-            for name in self._names[self._refused.get(wish.shape, 0) :]
-            if not _obstacle_of(wish, self._places[name])
+        view, offer = self._cluster.view, self._offers[wish.shape]
+        offer.nodes += [
+            name for name in self._names[offer.seen :] if not _obstacle_of(wish, self._places[name])
         ]
-        view = self._cluster.view
-        rows, _ = view.rows_of(offered)
-        placement = best_of(wish.request, view, rows) if len(rows) else None
-        if placement is None:
-            self._refused[wish.shape] = len(self._names)
-            return None
+        offer.seen = len(self._names)
+        while True:
+            rows, _ = view.rows_of(offer.nodes)
+            placement = best_of(wish.request, view, rows) if len(rows) else None
+            if placement is None:
+                # Nodes only get fuller.
+                offer.nodes.clear()
+                return None
+            place = self._places[placement.node]
+            if not _obstacle_of(wish, place):
+                break
+            offer.nodes.remove(placement.node)
         take(self._cluster, placement.node, placement.containers)
-        place = self._places[placement.node]
         place.host = place.host.minus(wish.request.host)
         return placement.node
+
+
+@dataclass(slots=True)
+class _Offer:
+    nodes: list[NodeName] = field(default_factory=list)
+    seen: int = 0
+    """Nodes that were looked at."""
 
 
 class _Opening:
@@ -293,15 +304,24 @@ class _Opening:
         self._add_to(self._samples, types)
         self.opened: dict[NodeName, NodeType] = {}
         self._coming: Counter[str] = Counter()
+        self._chosen: dict[Hashable, NodeType] = {}
 
     def choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
-        """Return the type with the least price per pod of `rest`, which begins with the pod."""
+        """Return the type with the least price per pod of `rest`, which begins with the pod.
+
+        It is chosen once for all pods that are alike, while it may have more nodes.
+        """
+        chosen = self._chosen.get(wish.shape)
+        if chosen is not None and not self._obstacle(wish, chosen):
+            return chosen
         names = [name for name, kind in self._types.items() if not self._obstacle(wish, kind)]
         fitting = feasible(wish.request, self._samples, names).placements if names else {}
         kinds = [kind for name, kind in self._types.items() if name in fitting]
         if len(kinds) < 2:
             return kinds[0] if kinds else None
-        return min(kinds, key=lambda kind: (kind.price / self._count(kind, rest), kind.name))
+        best = min(kinds, key=lambda kind: (kind.price / self._count(kind, rest), kind.name))
+        self._chosen[wish.shape] = best
+        return best
 
     def name_next(self, kind: NodeType) -> NodeName:
         """Open a node of the type."""

@@ -30,7 +30,7 @@ from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 
 MAX_PLANNED = 1000
 """Pods of one plan; the others come when these have their nodes."""
-_PODS_AT_ONCE = 500
+_PODS_AT_ONCE = 100
 """Pods that are counted until requests have their turn."""
 
 
