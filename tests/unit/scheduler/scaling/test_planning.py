@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.placement.group_members import GroupMembers
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.ledger import HeldRoom
 from hami_scheduler.scaling.planning import ScaleAnswer, ScaleQuestions, plan_scaling
@@ -61,6 +62,7 @@ def questions(
     nodes: tuple[Json, ...] = (),
     running: tuple[Json, ...] = (),
     entries: tuple[TypeEntry, ...] = (ENTRY,),
+    members: GroupMembers | None = None,
 ) -> ScaleQuestions:
     waiting = WaitingPods()
     for each in pods:
@@ -79,6 +81,7 @@ def questions(
         state=state or state_of(),
         waiting=waiting,
         rooms=rooms or Rooms(),
+        members=members,
         our_pods={PodUid(each["metadata"]["uid"]): each for each in pods},
         all_pods=lambda: running,
         all_nodes=lambda: nodes,
@@ -206,6 +209,48 @@ async def test_pods_that_are_alike_are_one_shape_of_the_question() -> None:
 
     assert len(question.shapes) == 2
     assert len(question.pods) == 10
+
+
+def grouped(*pods: Json, quorum: int) -> tuple[list[Json], GroupMembers]:
+    members = GroupMembers(lambda each: pod_request(each, VENDORS), lambda _: None, "ours")
+    for each in pods:
+        each["metadata"] |= {
+            "labels": {"scheduling.x-k8s.io/pod-group": "g"},
+            "annotations": {"hami.io/group-min": str(quorum)},
+        }
+        each["spec"]["schedulerName"] = "ours"
+        members.pod_seen(each)
+    return list(pods), members
+
+
+async def test_a_group_is_one_demand() -> None:
+    """No node comes for three pods that start together if there may be two."""
+    bounded = ENTRY.model_copy(update={"max": 2})
+    pods, members = grouped(*(pod(f"g{number}") for number in range(3)), quorum=3)
+    alone = pod("alone")
+
+    found = await answer(questions(*pods, alone, members=members, entries=(bounded,)))
+
+    assert found.plan.placed == {"alone": "t/1"}
+    assert list(found.plan.refused) == ["t is at its max of 2 nodes"]
+    enough = ENTRY.model_copy(update={"max": 4})
+    found = await answer(questions(*pods, alone, members=members, entries=(enough,)))
+    assert len(found.plan.opened) == 4
+
+
+async def test_pods_beyond_those_that_start_together_go_alone() -> None:
+    bounded = ENTRY.model_copy(update={"max": 2})
+    pods, members = grouped(*(pod(f"g{number}") for number in range(3)), quorum=2)
+
+    found = await answer(questions(*pods, members=members, entries=(bounded,)))
+
+    assert len(found.plan.placed) == 2
+
+
+def test_no_node_is_wanted_for_a_group_that_is_not_complete() -> None:
+    pods, members = grouped(pod("a"), pod("b"), quorum=3)
+
+    assert questions(*pods, members=members).due() == []
 
 
 @pytest.mark.slow

@@ -254,6 +254,7 @@ def _scaler(core: Core, watches: Watches, simulations: Simulations) -> Scaler:
             state=core.state,
             waiting=core.demand.waiting,
             rooms=core.rooms,
+            members=core.groups.members if settings.groups != "off" else None,
             our_pods=watches.pods.by_uid,
             all_pods=watches.pod_informer.store.values,
             all_nodes=nodes,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -26,6 +28,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.rooms import Rooms
+from hami_scheduler.placement.group_members import Assembly, GroupMembers
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 
 MAX_PLANNED = 1000
@@ -46,6 +49,10 @@ class ScaleQuestion:
     """One of all pods that are alike."""
     pods: Sequence[tuple[PodUid, int]]
     """Waiting pods with their shapes, in the order of the queue."""
+    groups: Mapping[PodUid, str] = field(default_factory=dict)
+    """Group of each pod that starts together with others."""
+    needed: Mapping[str, int] = field(default_factory=dict)
+    """Pods of each group that must start together."""
     coming: Mapping[NodeName, str] = field(default_factory=dict)
     """Placeholder -> type of the node that it asks for."""
     kept: Sequence[NodeType] = ()
@@ -84,11 +91,26 @@ def plan_scaling(
     wishes = [
         replace(question.shapes[shape], name=uid) for uid, shape in question.pods if uid not in held
     ]
-    places = places_of(question.nodes, question.asked)
     coming = {name: by_name[kind] for name, kind in question.coming.items() if kind in by_name}
-    plan = place_wishes(
-        wishes, Cluster(view=view, nodes=tuple(places)), places, types, vendors, coming=coming
-    )
+    refused: dict[str, list[str]] = {}
+    group_of, given_up = question.groups, set[str]()
+    while True:
+        places = places_of(question.nodes, question.asked)
+        cluster = Cluster(view=deepcopy(view) if question.groups else view, nodes=tuple(places))
+        plan = place_wishes(wishes, cluster, places, types, vendors, coming=coming)
+        for reason, pods in plan.refused.items():
+            named = refused.setdefault(reason, [])
+            named.extend(pod for pod in pods if pod not in named)
+        fitting = Counter(group_of.get(PodUid(pod), "") for pod in plan.placed)
+        torn = {
+            group for group in set(group_of.values()) if fitting[group] < question.needed[group]
+        } - given_up
+        if not torn:
+            break
+        # Together or not at all: without those that can't start, fewer nodes may do.
+        given_up |= torn
+        wishes = [wish for wish in wishes if group_of.get(PodUid(wish.name)) not in torn]
+    plan = replace(plan, refused=refused)
     requests = {wish.name: wish.request.host for wish in wishes}
     hosts: dict[NodeName, HostRequest] = {}
     for uid, node in plan.placed.items():
@@ -107,6 +129,8 @@ class ScaleQuestions:
     state: ClusterState
     waiting: WaitingPods
     rooms: Rooms
+    members: GroupMembers | None
+    """None: pods of groups are placed one by one."""
     our_pods: Mapping[PodUid, JsonMapping]
     all_pods: Callable[[], Iterable[Json]]
     all_nodes: Callable[[], Iterable[Json]]
@@ -129,6 +153,7 @@ class ScaleQuestions:
                 age_s < self.after_s
                 or pod.uid not in self.our_pods
                 or self.rooms.of(pod.uid) is not None
+                or self._is_incomplete(pod.uid)
                 or self.state.assumed(pod.uid) is not None
             ):
                 continue
@@ -142,6 +167,16 @@ class ScaleQuestions:
             if len(found) == MAX_PLANNED:
                 break
         return found
+
+    def _assembly(self, uid: PodUid) -> Assembly | None:
+        """Return the state of the pod's group; None where it may start alone."""
+        group = self.members.grouped(uid) if self.members is not None else None
+        found = self.members.assembly(group) if self.members is not None and group else None
+        return found if found is not None and found.needed else None
+
+    def _is_incomplete(self, uid: PodUid) -> bool:
+        found = self._assembly(uid)
+        return found is not None and len(found.waiting) < found.needed
 
     async def question(
         self,
@@ -172,6 +207,8 @@ class ScaleQuestions:
                 like = replace(waiting.request, uid=PodUid(""), namespace="", name="")
                 shapes.append(wish_of("", *choice, like))
             asked.append((waiting.uid, numbers[key]))
+        assemblies = {pod.uid: self._assembly(pod.uid) for pod in pods}
+        grouped = {uid: found for uid, found in assemblies.items() if found is not None}
         return ScaleQuestion(
             nodes=[
                 _small(node)
@@ -182,6 +219,8 @@ class ScaleQuestions:
             daemons=sums.daemons,
             shapes=shapes,
             pods=asked,
+            groups={uid: found.group.key for uid, found in grouped.items()},
+            needed={found.group.key: found.needed for found in grouped.values()},
             coming=coming,
             kept=kept,
             closed=closed,
