@@ -180,7 +180,8 @@ async def test_a_node_is_asked_for_and_comes(rig: World, settings: dict[str, Any
     await join(rig, "new", first)
     await until(rig, "arrived", "asked")
 
-    assert [pod["metadata"]["name"] for pod in await placeholders(rig)] == ["hami-scale-a100x4-2"]
+    [left] = await asked(rig, 1)
+    assert left["metadata"]["name"] == "hami-scale-a100x4-2"
 
     async def woken() -> bool:
         annotations = [(await rig.read(pod))["metadata"].get("annotations") for pod in pods]
@@ -215,6 +216,27 @@ async def test_a_node_that_brings_its_cards_first_is_kept_for_its_placeholder(
 
 async def _true(what: bool) -> bool:
     return what
+
+
+async def test_a_placeholder_on_a_node_that_another_wish_got_is_made_again(
+    rig: World, settings: dict[str, Any]
+) -> None:
+    await rig.replica(**settings)
+    await waiting(rig, 7)
+    _, second = await asked(rig, 2)
+    await join(rig, "new")
+    await until(rig, "arrived", "asked")
+
+    await bind(rig, second, "new")
+
+    async def made_again() -> Json | None:
+        found = await placeholders(rig)
+        return found[0] if len(found) == 1 and found[0]["spec"].get("nodeName") is None else None
+
+    again = await eventually(made_again, "another placeholder")
+    affinity = again["spec"]["affinity"]["nodeAffinity"]
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["new"]
 
 
 @pytest.mark.parametrize(
