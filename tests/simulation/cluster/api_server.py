@@ -159,6 +159,8 @@ class Connection:
 
     def _get(self, path: str, query: Mapping[str, str]) -> Json:
         parts = path.strip("/").split("/")
+        if len(parts) == 2:
+            raise NotFound(f"API group {parts[1]} is not served")
         if len(parts) == 3:
             node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
             items = [

@@ -144,6 +144,8 @@ class Replica:
             api=connection,
             limits=Silent(),
             rooms=Silent(),
+            scaling=Silent(),
+            placeholders=Silent(),
             ledger_stats=Silent(),
             access=None,
             calls=None,
