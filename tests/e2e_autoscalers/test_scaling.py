@@ -12,7 +12,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.system import System, a_pod, wait
+from tests.e2e.system import System, a_pod, hamictl, wait
 from tests.e2e_autoscalers.conftest import Rig
 from tests.e2e_autoscalers.pools import (
     CARD_MIB,
@@ -67,6 +67,7 @@ def test_seven_pods_of_mixed_sizes_bring_two_nodes_and_let_them_go(
             assert system.sql(
                 "SELECT string_agg(state || number, ' ' ORDER BY id) FROM scale_wishes"
             ).endswith("arrived1 arrived2")
+            assert hamictl(system.folder, "scale", "status").count("arrived") >= 2
             system.check_invariants()
             down_s = let_go(system)
             measured.note(
