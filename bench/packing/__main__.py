@@ -40,7 +40,7 @@ def main() -> None:
             for name, trace in traces.items():
                 _measure(results, trace, name, seed, args)
     if args.kept == KEPT:
-        page.PAGE.write_text(page.with_tables(page.PAGE.read_text(), results))
+        page.PAGE.write_text(page.with_table(page.PAGE.read_text(), results))
         page.PICTURE.write_text(picture_of(results))
 
 

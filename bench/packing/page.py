@@ -1,11 +1,11 @@
-"""The tables of docs/packing.md: what is between its markers comes from docs/packing.json. Pure."""
+"""The table of docs/packing.md: what is between its markers comes from docs/packing.json. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench.packing.results import FIRST, LAST, Results, mean
+from bench.packing.results import LAST, Results
 
 PAGE = Path(__file__).parents[2] / "docs" / "packing.md"
 PICTURE = PAGE.with_name("packing.svg")
@@ -45,19 +45,16 @@ def published(trace: str, policy: str, load: int) -> float | None:
     return known[(0 if policy == "bestfit" else 2) + (load == 130)]
 
 
-def with_tables(page: str, results: Results) -> str:
-    """The page with every table as the results have it.
+def with_table(page: str, results: Results) -> str:
+    """The page with its table as the results have it.
 
-    Raises: ValueError when the page lacks a table's markers.
+    Raises: ValueError when the page lacks the table's markers.
     """
-    for name, table in TABLES.items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-        if page.count(begin) != 1 or page.count(end) != 1:
-            raise ValueError(f"docs/packing.md has not one pair of markers for {name}")
-        text = "".join(f"{line}\n" for line in table(results))
-        before, _, rest = page.partition(begin)
-        page = before + begin + text + end + rest.partition(end)[2]
-    return page
+    begin, end = "<!-- in use: begin -->\n", "<!-- in use: end -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError("docs/packing.md has not one pair of markers for its table")
+    before, _, rest = page.partition(begin)
+    return before + begin + "".join(_in_use(results)) + end + rest.partition(end)[2]
 
 
 def _in_use(results: Results) -> Iterator[str]:
@@ -73,40 +70,9 @@ def _in_use(results: Results) -> Iterator[str]:
         yield _line(*cells)
 
 
-def _leads(results: Results) -> Iterator[str]:
-    yield _line("trace", "100 %", "130 %", "least on the mean curve", "least in one order")
-    yield _rule(5)
-    for trace in TRACES:
-        leads = results.leads(trace, OURS, FGD)
-        curve = [mean(column) for column in zip(*leads.values(), strict=True)]
-        least = min(range(len(curve)), key=curve.__getitem__)
-        seed, at, value = min(
-            ((seed, at, one[at]) for seed, one in leads.items() for at in range(len(one))),
-            key=lambda found: found[2],
-        )
-        yield _line(
-            trace,
-            *(f"{curve[load - FIRST]:+.2f}" for load in (100, 130)),
-            f"{_signed(curve[least])} at {least + FIRST} %",
-            f"{_signed(value)} at {at + FIRST} %, order {seed}",
-        )
-
-
-TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
-    "in use": _in_use,
-    "leads": _leads,
-}
-"""By the name of their markers."""
-
-
-def _signed(value: float) -> str:
-    # What rounds to nothing has no sign.
-    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}"
-
-
 def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _rule(columns: int) -> str:
-    return "|---" * columns + "|"
+    return "|---" * columns + "|\n"
