@@ -16,6 +16,7 @@ optimisation: `PYTHON=/usr/bin/python3 make setup` (tests/README.md).
 `--way claims` (Kubernetes 1.36): kinds of pods are without cards, by limits, and by ResourceClaims,
 bound by kube-scheduler and by ours; kube-controller-manager makes a claim for each pod of its
 template before kube-scheduler goes on. API writes per pod are printed, too (docs/dra.md).
+`--way groups`: the same pods alone, and in groups of eight that start together (docs/groups.md).
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
 `--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
 `--beside URL`: an extender that runs already is asked in place of ours, with the same pods in the
@@ -32,13 +33,14 @@ import uvloop
 from bench.figures import print_machine, write_results
 from bench.pods.counters import WRITES
 from bench.pods.rounds import Row, measure, shown
-from bench.pods.system import BOUND_CLAIMS, CLAIMS, Wanted
+from bench.pods.system import BOUND_CLAIMS, CLAIMS, GROUPS, Wanted
 from bench.servers import end_when_asked
 
 BUDGET_RATIO = 0.6
 KINDS = {
     "limits": ("without", "spread", "binpack"),
     "claims": ("without", "spread", CLAIMS, BOUND_CLAIMS),
+    "groups": ("spread", GROUPS),
 }
 
 
@@ -54,7 +56,7 @@ def main() -> None:
     end_when_asked()
     parser = argparse.ArgumentParser(prog="make bench-pods", description=__doc__)
     parser.add_argument("--nodes", type=int, default=100)
-    parser.add_argument("--pods", type=int, default=200, help="of one round")
+    parser.add_argument("--pods", type=int, default=200, help="of one round; whole groups")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--way", choices=tuple(KINDS), default="limits")
     parser.add_argument("--binding", choices=("lock", "late"), default="lock")
@@ -76,8 +78,7 @@ def main() -> None:
     for row in rows:
         row["writes_per_pod"] = writes(row)
         print(f"{shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
-    name = "pods" if given.way == "limits" else "claims"
-    write_results(name, {"machine": where, "rows": rows})
+    write_results("pods" if given.way == "limits" else given.way, {"machine": where, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.settings import NatsSettings
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
@@ -36,6 +37,9 @@ CLAIMS = "claims"
 BOUND_CLAIMS = "claims by /bind"
 """The same, bound by our scheduler, which grants them then."""
 BY_CLAIMS = (CLAIMS, BOUND_CLAIMS)
+GROUPS = "groups"
+"""The pods of `spread`, started together by eights."""
+GROUP_SIZE = 8
 CARDS = 8
 CREATORS = 16
 ROUND_S = 1800.0
@@ -157,7 +161,13 @@ def _pod(name: str, kind: str) -> dict[str, Any]:
     amounts = {RESOURCE: "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "2"}
     container["resources"] = {"limits": amounts}
     pod["spec"]["schedulerName"] = SCHEDULER
-    pod["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": kind}
+    policy = "spread" if kind == GROUPS else kind
+    annotations = {"hami.io/node-scheduler-policy": policy}
+    pod["metadata"]["annotations"] = annotations
+    if kind == GROUPS:
+        prefix, _, number = name.rpartition("-")
+        pod["metadata"]["labels"] = {GROUP_LABEL: f"{prefix}-{int(number) // GROUP_SIZE}"}
+        annotations["hami.io/group-min"] = str(GROUP_SIZE)
     return pod
 
 
