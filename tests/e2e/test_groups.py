@@ -110,7 +110,7 @@ def cpu_of_a_node(system: System) -> int:
 
 
 def without_cards(name: str, cpu: int) -> Json:
-    pod = a_pod(name, {})
+    pod = a_pod(name, {}, command=("sleep", "600"))
     pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu)}}
     pod["spec"]["terminationGracePeriodSeconds"] = 0
     pod["spec"]["schedulerName"] = "hami-scheduler"
