@@ -21,7 +21,8 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.k8s.annotations import KUEUE_WORKLOAD
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.kueue.workloads import Verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,6 +191,26 @@ def test_the_workload_of_the_higher_priority_is_answered_first() -> None:
         "a": "Pending",
         "b": "Ready",
     }
+
+
+def test_a_workload_that_waits_is_judged_again_only_when_something_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.ask(of("w", 3))
+    world.ask()
+    judged: list[str] = []
+    judge = world.check.judge
+
+    def noting(each: JsonMapping) -> Verdict:
+        judged.append(each["metadata"]["name"])
+        return judge(each)
+
+    monkeypatch.setattr(world.check, "judge", noting)
+    world.ask()
+    assert judged == []
+    world.ask(of("other"))
+    assert judged == ["other", "w"], "the other one's booking is a change"
 
 
 def test_all_or_none_is_kept() -> None:
@@ -378,7 +399,9 @@ def test_a_message_is_rewritten_at_most_now_and_then() -> None:
     world.cordoned = ["n0"]
     world.ask()
     assert len(world.api.patched) == written, "written lately"
+    # As after some seconds.
     world.check._written.clear()
+    world.check._waits.clear()
     world.ask()
     assert len(world.api.patched) == written + 1
 

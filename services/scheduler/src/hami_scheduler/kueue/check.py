@@ -90,6 +90,8 @@ class SliceCheck:
     _written: TTLCache[str, None] = field(init=False)
     """Workloads whose message was written lately."""
 
+    _waits: TTLCache[str, int] = field(init=False)
+    """Workloads that did not fit lately, and the cards' and quotas' count of changes then."""
     _answered: LRUCache[str, str] = field(init=False)
     """The version that each workload's last answer replaced: until the watch shows a newer one, the
     workload does not ask again."""
@@ -98,6 +100,7 @@ class SliceCheck:
 
     def __post_init__(self) -> None:
         self._written = TTLCache(MAX_REMEMBERED, REWRITE_S)
+        self._waits = TTLCache(MAX_REMEMBERED, LOOK_INTERVAL_S)
         self._answered = LRUCache(MAX_REMEMBERED)
         self._judged = LRUCache(MAX_REMEMBERED)
 
@@ -135,6 +138,8 @@ class SliceCheck:
             and self._answered.get(workload["metadata"]["uid"]) != _version(workload)
         ]
         for workload, state in sorted(asking, key=lambda each: _place(each[0])):
+            if self._waits.get(workload["metadata"]["uid"]) == self.state.changes:
+                continue  # nothing was freed since
             with self.instruments.bulkhead.item("kueue", workload["metadata"]["name"]):
                 try:
                     await self._answer(workload, state)
@@ -172,6 +177,8 @@ class SliceCheck:
         uid = workload["metadata"]["uid"]
         verdict = self.judge(workload)
         self.instruments.kueue_check_seconds.observe(time.perf_counter() - began)
+        if verdict.state == "Pending" and verdict.message == state["message"]:
+            self._waits[uid] = self.state.changes
         if verdict.state == "Pending" and (
             verdict.message == state["message"] or (uid in self._written and state["message"])
         ):
