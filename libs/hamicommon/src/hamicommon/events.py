@@ -663,7 +663,7 @@ class AdmissionRefused(Payload):
 
 
 class AllocationEvent(Payload):
-    """A state change of an allocation other than to `binding`; the verb is the new state."""
+    """A change of an allocation's state, except to `binding`; its subject ends in the state."""
 
     event_id: int
     allocation_id: str

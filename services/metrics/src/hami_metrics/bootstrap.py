@@ -153,7 +153,7 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
 
 
 def _prices(settings: Settings) -> PriceList | None:
-    """Raises: InvalidRequest for a list that is none."""
+    """Read the price list. Raises: InvalidRequest when the file is not one."""
     return None if settings.price_list is None else read_prices(settings.price_list)
 
 
@@ -163,7 +163,7 @@ async def _serve_pages(
     stack: AsyncExitStack,
     events_connected: Callable[[], bool],
 ) -> None:
-    """On a port of its own, with connections of its own."""
+    """Serve the pages on a separate port, with separate connections to Postgres."""
     reviews = None
     if settings.pages_identity != "none":
         kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))

@@ -21,7 +21,7 @@ class UsageStore(Protocol):
     """Store of usage. Every method may raise Unavailable or Conflict and may be repeated."""
 
     async def write(self, samples: Sequence[Sample]) -> int:
-        """Store what is not stored yet; return the number of new ones."""
+        """Store the samples that are not stored yet; return their number."""
 
     async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
         """Pods of that name with a grant on that node at some time since then."""
@@ -51,10 +51,10 @@ class UsageStore(Protocol):
         """
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
-        """Delete those sums of earlier buckets; return their number."""
+        """Delete capacity sums of buckets before that moment; return their number."""
 
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
-        """Delete those sums of earlier buckets; return their number."""
+        """Delete namespaces' sums of buckets before that moment; return their number."""
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
         """Delete rollups of earlier buckets; return their number."""

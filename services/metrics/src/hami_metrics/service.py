@@ -100,7 +100,7 @@ class UsageHistory:
         return answers
 
     def _read(self, message: Message) -> _Report:
-        """Raises: InvalidRequest, also when the node has reported too much."""
+        """Read a usage report. Raises: InvalidRequest, also if the node has reported too much."""
         usage = read_of_node(Usage, message.subject, message.data, "usage report")
         # By the bus's time: an hour of reports that is read in a minute costs what it did then.
         at_s = message.received_at.timestamp()

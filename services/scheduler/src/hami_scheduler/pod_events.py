@@ -53,7 +53,7 @@ class Announcer:
         series: str = "",
         once: bool = False,
     ) -> None:
-        """One event; see `PodEvent.series` and `PodEvent.once`."""
+        """Emit an event about a pod; see `PodEvent.series` and `PodEvent.once`."""
         self._events.emit(
             PodEvent(
                 namespace=pod.namespace,

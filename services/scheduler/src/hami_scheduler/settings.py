@@ -212,9 +212,9 @@ class Settings(BaseSettings):
     device_config_file: Path | None = None
     """File in the form of HAMi's device-config.yaml; absent: the defaults."""
     enable_ascend: bool = False
-    """Serve the chips of the block vnpus."""
+    """Serve the chips that device-config.yaml lists under vnpus."""
     enable_iluvatar: bool = False
-    """Serve the chips of the block iluvatars."""
+    """Serve the chips that device-config.yaml lists under iluvatars."""
     grant_key_file: Path
     """Ed25519 private key (PEM) that signs grants."""
 

@@ -156,7 +156,7 @@ def _good(secret: Json | None, now: datetime) -> Pair | None:
 def _serves(
     leaf: x509.Certificate, trusted: Sequence[x509.Certificate], names: Sequence[str]
 ) -> bool:
-    """By an authority that is trusted, and for all the names."""
+    """Whether the certificate is valid for all names, and of a trusted authority."""
 
     def is_issued_by(authority: x509.Certificate) -> bool:
         try:

@@ -58,20 +58,20 @@ class ClusterFollower:
         self._cluster: events.ClusterNumbers | None = None
 
     async def follow_inventories(self, bus: Bus) -> None:
-        """Until cancelled."""
+        """Follow the nodes' inventories until cancelled."""
         await bus.follow_feed(FeedKind.INVENTORIES, self.take_inventory)
 
     async def follow_numbers(self, bus: Bus) -> None:
-        """Until cancelled."""
+        """Follow the ledger's numbers until cancelled."""
         await bus.follow_feed(FeedKind.LEDGER_NUMBERS, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:
-        """One node's cards; what can't be read is logged, and refused by the scheduler too."""
+        """Take one node's cards; log an inventory that can't be read, as the scheduler does."""
         with self._passing_over(message):
             await self._take_inventory(message)
 
     async def take_numbers(self, message: Message) -> None:
-        """Numbers of the ledger; older ones than known are passed over."""
+        """Take the ledger's numbers; ignore those older than the known ones."""
         with self._passing_over(message):
             await self._take_numbers(message)
 
@@ -139,7 +139,7 @@ class ClusterFollower:
         self._ended = {name: at for name, at in self._ended.items() if at > stale_at}
 
     def knowledge(self) -> Knowledge:
-        """Return what counts now."""
+        """Return what is known of cards and quotas now."""
         cluster = self._cluster
         if cluster is None:
             unknown = "the scheduler has not published its statistics"

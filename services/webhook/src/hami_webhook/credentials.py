@@ -219,7 +219,7 @@ def _postgres(role: str, namespace: str) -> Data:
 
 
 def _redis(namespace: str) -> Data:
-    """One user, on our own keys; the default one, which has no password, is off."""
+    """Make a Redis user for keys `hami:*`, and turn the default user off."""
     password, user = _password(), "hami-scheduler"
     url = f"rediss://{user}:{password}@hami-redis.{namespace}.svc:6379/0?ssl_ca_certs=/ca/ca.crt"
     acl = f"user default off\nuser {user} on >{password} ~hami:* &* +@all -@admin -@dangerous\n"

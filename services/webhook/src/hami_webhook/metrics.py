@@ -48,11 +48,11 @@ class WebhookInstruments:
         self.certificate_reloads.labels(result).inc()
 
     def show_expiry(self, not_after: datetime) -> None:
-        """Until when what is served holds."""
+        """Show the end of the served certificate's validity."""
         self.certificates.show(ShownCertificate.SERVING, not_after)
 
     def count(self, verdict: str, reason: str) -> None:
-        """One review more; both come from small fixed sets."""
+        """Count one review; verdict and reason come from small fixed sets."""
         child = self._children.get((verdict, reason))
         if child is None:
             child = self._children[verdict, reason] = self.reviews.labels(verdict, reason)

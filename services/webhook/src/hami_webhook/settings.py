@@ -53,9 +53,11 @@ class Settings(BaseSettings):
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
     )
-    enable_ascend: bool = Field(default=False, description="serve the chips of the block vnpus")
+    enable_ascend: bool = Field(
+        default=False, description="serve the chips in device-config.yaml's vnpus"
+    )
     enable_iluvatar: bool = Field(
-        default=False, description="serve the chips of the block iluvatars"
+        default=False, description="serve the chips in device-config.yaml's iluvatars"
     )
     never_fits: NeverFits = Field(
         default="warn",

@@ -299,7 +299,7 @@ async def test_a_node_that_never_comes_is_given_up_for_the_next_type(
     assert rows[0]["reason"] == "no node came within 1.5 s: 1 max node group size reached"
     assert rows[1]["type"] == "dear"
     [message] = await eventually(lambda: events_of(rig, pod, "NodeGivenUp"), "the event")
-    assert message.startswith("a node of a100x4 was given up: no node came within 1.5 s")
+    assert message.startswith("no longer waiting for a node of a100x4: no node came within 1.5 s")
 
 
 async def test_a_wish_is_dropped_with_the_pod_that_it_was_for(

@@ -80,11 +80,11 @@ class AccessReviews(Protocol):
     """Asks the API server about callers."""
 
     async def whose(self, token: str) -> ApiCaller:
-        """Raises: Unauthenticated, Unavailable."""
+        """Return the caller who has this token. Raises: Unauthenticated, Unavailable."""
         ...
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
-        """Raises: Unavailable."""
+        """Whether the caller has this right. Raises: Unavailable."""
         ...
 
 

@@ -49,12 +49,12 @@ class IdleCards:
 
     @property
     def nodes(self) -> int:
-        """How many nodes with cards are known."""
+        """Number of known nodes with cards."""
         return len(self._shapes)
 
     @property
     def cards(self) -> int:
-        """How many cards they have."""
+        """Number of cards of the known nodes."""
         return len(self._of_uuid)
 
     def set_node(

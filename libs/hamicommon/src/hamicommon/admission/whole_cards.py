@@ -17,7 +17,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 def check_preload(pod: Json, vendors: Vendors) -> None:
-    """Raises: InvalidRequest when the pod's annotation asks for what it can't have."""
+    """Check that a pod without the library has whole cards only. Raises: InvalidRequest."""
     if PRELOAD.read(annotations_of(pod)) != "false":
         return
     part = _part_of_a_card(pod_request(pod, vendors))

@@ -133,7 +133,7 @@ class Consumer:
         )
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Fetch and handle messages until cancelled.
 
         Raises: nats.errors.Error, OSError or TimeoutError when it must be started again.
         """

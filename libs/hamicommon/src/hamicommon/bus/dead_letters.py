@@ -42,18 +42,18 @@ _MAX_REASON_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """One message that was given up."""
+    """One message that a consumer could not process and gave up."""
 
     sequence: int
-    """Names it, for sending it again."""
+    """Sequence number in the dead-letter stream; `send_again` takes it."""
     at: datetime
     stream: str
     user: str
-    """User on the bus who buried it; empty in letters of older releases."""
+    """NATS user that stored the letter; empty in letters of older releases."""
     subject: str
-    """Subject that it came on, as the user states."""
+    """Subject on which the message came, as that user states it."""
     consumer: str
-    """Consumer that gave it up."""
+    """Consumer that gave the message up."""
     reason: str
     data: bytes
     size_bytes: int
@@ -72,7 +72,7 @@ async def bury(
     traceparent: str,
     timeout_s: float,
 ) -> None:
-    """Store a letter. Raises: nats.errors.Error or TimeoutError when it is not known to be."""
+    """Store a dead letter. Raises: nats.errors.Error or TimeoutError if it may not be stored."""
     headers = {
         SUBJECT_HEADER: subject,
         CONSUMER_HEADER: consumer,
@@ -87,18 +87,21 @@ async def bury(
 
 
 class DeadLetters:
-    """The letters, for who has the right to the whole bus (the scheduler)."""
+    """Access to the dead letters, for a user with rights to the whole bus (the scheduler)."""
 
     def __init__(self, js: JetStreamContext) -> None:
         self._js = js
 
     async def kept(self) -> int:
-        """How many there are, of all services. Raises: Unavailable."""
+        """Return the number of dead letters of all services. Raises: Unavailable."""
         with _translated():
             return (await self._js.stream_info(DEAD_LETTERS_STREAM)).state.messages
 
     async def latest(self, limit: int) -> list[DeadLetter]:
-        """The latest letters, newest first; one request each. Raises: Unavailable."""
+        """Return the newest dead letters, the newest first. Raises: Unavailable.
+
+        Each letter costs one request to NATS.
+        """
         letters: list[DeadLetter] = []
         with _translated():
             state = (await self._js.stream_info(DEAD_LETTERS_STREAM)).state

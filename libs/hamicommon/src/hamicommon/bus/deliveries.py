@@ -157,7 +157,7 @@ class Push:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Push]:
-        """Listen; at the end, what came and was not handed over is left to the other readers."""
+        """Subscribe; at the end, messages that `next` has not returned go to the other readers."""
         await self._subscribe()
         try:
             yield self
@@ -167,7 +167,7 @@ class Push:
                 await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
-        """Return the messages that have come; none when nothing came for a while."""
+        """Return the messages that have come; an empty list when none came for a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FETCH_WAIT_S):
                 await self._woken.wait()

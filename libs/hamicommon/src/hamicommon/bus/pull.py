@@ -51,7 +51,7 @@ ACKNOWLEDGEMENTS = {
 
 
 class Pull:
-    """Messages that the server sends of one consumer."""
+    """Messages of one pull consumer, requested in batches."""
 
     def __init__(self, client: Client, *, stream: str, consumer: str) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class Pull:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Pull]:
-        """Listen; at the end, what came and was not handed over goes back to the stream."""
+        """Subscribe; at the end, messages that `next` has not returned go back to the stream."""
         subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
         try:
             yield self
@@ -75,7 +75,7 @@ class Pull:
                 await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
-        """Return the messages that have come; none when a request waited in vain.
+        """Return the messages that have come; an empty list when none came in time.
 
         Raises: nats.errors.Error, OSError; TimeoutError when the server does not answer.
         """
@@ -111,7 +111,7 @@ class Pull:
         self._woken.set()
 
     def _is_end(self, message: Msg) -> bool:
-        """Whether it ends the request, and is none of the consumer's. Raises: APIError."""
+        """Whether the message is NATS's status that ends the request. Raises: APIError."""
         status = (message.headers or {}).get(Header.STATUS)
         if status is None:
             return False

@@ -151,7 +151,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> G
 
 
 def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContainer:
-    """With all that it uses: also what is counted for another container or pod."""
+    """Return all slices that a container uses, also those counted for another one."""
     claimed = [each for each in allocation.claims if each.container == container.index]
     shares = tuple(each.share for each in claimed) if claimed else container.shares
     return GrantedContainer(

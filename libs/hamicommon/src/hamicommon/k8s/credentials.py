@@ -52,7 +52,7 @@ class Credentials(Protocol):
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How it is known, and we to it; None for plain HTTP."""
+        """TLS context with the server's CA and the client's certificate; None for HTTP."""
 
     async def authorize(self, headers: dict[str, str]) -> None:
         """Add what a request needs; a token that can't be read raises OSError."""
@@ -81,7 +81,7 @@ class Plain:
 
 @asynccontextmanager
 async def credentials_of(kubeconfig: Path | None) -> AsyncIterator[Credentials]:
-    """Return those of a kubeconfig's current context, or of the pod's service account if None.
+    """Yield credentials of a kubeconfig's context; None: of the pod's service account.
 
     Raises: InvalidRequest when there is no usable configuration.
     """

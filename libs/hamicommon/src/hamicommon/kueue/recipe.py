@@ -64,7 +64,7 @@ def render_recipe(
     labels: Sequence[str] = FLAVOR_LABELS,
     check: bool = False,
 ) -> Recipe:
-    """Return what makes Kueue count these nodes' cards.
+    """Return the Kueue objects with which Kueue counts these nodes' cards.
 
     `check`: the queue asks the scheduler whether a workload's slices are there, too.
 
@@ -187,7 +187,7 @@ def _sums(names: ResourceNames) -> Iterator[Json]:
 def _card_quota(
     cards: Iterable[GpuDevice], resources: Mapping[str, ResourceNames]
 ) -> dict[str, int]:
-    """Sum slots, memory and cores, in the units in which pods ask."""
+    """Sum slots, memory and cores of the cards by resource, in the units of pods' requests."""
     sums: defaultdict[str, int] = defaultdict(int)
     for card in cards:
         names = resources[card.vendor]
@@ -200,7 +200,7 @@ def _card_quota(
 
 
 def _host_quota(nodes: Iterable[Json]) -> dict[str, str]:
-    """Sum what the nodes have for pods. Raises: InvalidRequest where a node states none."""
+    """Sum the nodes' allocatable cpu and memory. Raises: InvalidRequest where a node has none."""
     cpu = memory = 0
     for node in nodes:
         given = (node.get("status") or {}).get("allocatable") or {}

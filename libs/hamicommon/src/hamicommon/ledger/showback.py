@@ -48,7 +48,7 @@ class PriceList(BaseModel):
 
 
 def read_prices(path: Path) -> PriceList:
-    """Raises: InvalidRequest with what is wrong with the file."""
+    """Read a price list. Raises: InvalidRequest with what is wrong with the file."""
     try:
         prices = PriceList.model_validate(orjson.loads(path.read_bytes()))
     except ValidationError as exc:
@@ -110,7 +110,7 @@ def make_bill(
     basis: str,
     prices: PriceList | None = None,
 ) -> Bill:
-    """From the rows of `showback`; rows of one name are one line."""
+    """Make a bill from the rows of `showback`; rows of one name are one line."""
     seconds: dict[tuple[str, str, str], int] = {}
     for row in rows:
         key = (str(row["type"]), str(row["kind"]), str(row["namespace"]))
@@ -165,7 +165,7 @@ class BillFormat(StrEnum):
 
 
 def as_csv(bill: Bill) -> str:
-    """One line each, the sum last; an empty cost is unknown."""
+    """Write the bill as CSV, the sum last; an empty cost is unknown."""
     currency = bill.prices.currency if bill.prices else ""
     rows: list[tuple[object, ...]] = [
         (

@@ -64,7 +64,7 @@ class NodeScores(Mapping[NodeName, float]):
 
     @classmethod
     def of(cls, scores: Mapping[NodeName, float]) -> NodeScores:
-        """From a mapping in the order of preference."""
+        """Make node scores from a mapping whose last node is the most preferred."""
         values = np.fromiter(scores.values(), np.float32, len(scores))
         return cls(tuple(scores), np.arange(len(scores)), values)
 
@@ -74,7 +74,7 @@ class NodeScores(Mapping[NodeName, float]):
         return len(self) == 0 or bool(self._values.min() == self._values.max())
 
     def best(self, count: int) -> list[tuple[NodeName, float]]:
-        """At most `count` nodes, the most preferred first."""
+        """Return at most `count` nodes with their scores, the most preferred first."""
         rows, values = self._rows[::-1][:count], self._values[::-1][:count]
         return [
             (self._names[row], score)

@@ -203,7 +203,7 @@ def place_wishes(
 def _wishes(
     pods: Iterable[Json], vendors: Vendors, defaults: Policy, refused: Mapping[str, list[str]]
 ) -> Iterator[Wish]:
-    """Yield the pods that want cards in the order of kube-scheduler's queue."""
+    """Yield a `Wish` for each pod that requests cards, in kube-scheduler's queue order."""
     for pod in sorted(pods, key=_turn):
         metadata = metadata_of(pod)
         name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name', '')}"
@@ -222,7 +222,7 @@ def _wishes(
 def wish_of(
     name: str, selector: Mapping[str, str], tolerations: Sequence[Json], request: PodRequest
 ) -> Wish:
-    """Return the wish of a pod that asks for this."""
+    """Return the `Wish` of a pod with this node selector, these tolerations and this request."""
     parts = (request.containers, request.selections, request.policy, request.host)
     return Wish(
         name=name,

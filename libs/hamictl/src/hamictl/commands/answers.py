@@ -148,9 +148,9 @@ CLOSE_NAMED = 3
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
-    """The uid of a pod that exists, or of the latest one by that name in the ledger.
+    """Return the uid of the pod in the cluster, or else of the newest one in the ledger.
 
-    A uid that the ledger knows is a name, too. Raises: NotFound when neither knows it.
+    `name` may also be a uid that the ledger has. Raises: NotFound when neither has the pod.
     """
     existing = await existing_uid(target, namespace, name)
     if existing is not None:
@@ -162,7 +162,7 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
 
 
 async def pod_in_cluster(target: Installation, namespace: str, name: str) -> Json | None:
-    """The object; None: the cluster has none, or there is no cluster to ask.
+    """Return the pod's object; None: not in the cluster, or there is no cluster to ask.
 
     Raises: Unavailable, Forbidden.
     """

@@ -35,7 +35,10 @@ def capacity(
     ] = 0,
     gpus: Annotated[int, typer.Option(min=1, max=64, help="cards per pod")] = 1,
     file: Annotated[
-        str, typer.Option("--file", "-f", help="manifest of the pod, instead of the sizes")
+        str,
+        typer.Option(
+            "--file", "-f", help="manifest of the pod, in place of --gpumem, --cores and --gpus"
+        ),
     ] = "",
     replicas: Annotated[
         int, typer.Option(min=1, max=100_000, help="required count; exit with 6 if fewer fit")

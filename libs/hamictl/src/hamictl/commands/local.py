@@ -117,7 +117,7 @@ def up(
     node_policy: Annotated[
         Literal["binpack", "spread", "fragmentation"], typer.Option(help="default node policy")
     ] = "binpack",
-    gpu_policy: Annotated[str, typer.Option(help="default card policy: binpack, spread, ...")] = "",
+    gpu_policy: Annotated[str, typer.Option(help="default card policy, as for simulate")] = "",
     score_pods_without_cards: Annotated[
         bool,
         typer.Option(
@@ -128,10 +128,11 @@ def up(
         Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
     ] = None,
     enable_ascend: Annotated[
-        bool, typer.Option("--enable-ascend", help="serve the chips of the block vnpus")
+        bool, typer.Option("--enable-ascend", help="serve the chips in device-config.yaml's vnpus")
     ] = False,
     enable_iluvatar: Annotated[
-        bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
+        bool,
+        typer.Option("--enable-iluvatar", help="serve the chips in device-config.yaml's iluvatars"),
     ] = False,
     binding: Annotated[
         Literal["mixed", "lock", "late"],
@@ -148,7 +149,7 @@ def up(
         bool, typer.Option("--detach", help="return when the system is ready")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="print one JSON object instead of the board")
+        bool, typer.Option("--json", help="print one JSON object, not the live view")
     ] = False,
     no_demo: Annotated[bool, typer.Option("--no-demo", help="start without the demo pods")] = False,
 ) -> None:

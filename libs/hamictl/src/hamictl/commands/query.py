@@ -42,12 +42,13 @@ def sql(
     query: Annotated[
         str,
         typer.Argument(
-            help="name of a question, or one SQL query, which runs as hami_reader "
-            "(default: list the questions)"
+            help="name of a predefined question, or one SQL query, run as the Postgres role "
+            "hami_reader (default: list the questions)"
         ),
     ] = "",
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="parameters of a question, such as memory=8Gi")
+        list[str] | None,
+        typer.Argument(help="parameters of the named question, such as memory=8Gi"),
     ] = None,
     answered: Answered = TABLE,
 ) -> None:

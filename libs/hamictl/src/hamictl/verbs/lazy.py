@@ -342,7 +342,7 @@ def load(name: str, command: LazyCommand) -> Any:
 
 
 def presented(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the options of all verbs; they are in force when it is called."""
+    """Add the options that all verbs share to a verb, and apply them when it is called."""
     signature = inspect.signature(verb)
     hints = get_type_hints(verb, include_extras=True)
     own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]

@@ -160,7 +160,7 @@ class Supervisor:
         return self.states[name].spec.after
 
     async def _keep(self, state: ChildState) -> None:
-        """From before the first start of one child to its last end."""
+        """Run one child, and restart it when it ends, until its restarts are used up."""
         spec = state.spec
         while missing := [n for n in spec.after if self.states[n].phase is not Phase.READY]:
             await self.states[missing[0]].is_ready.wait()
@@ -188,7 +188,7 @@ class Supervisor:
             state.restarts += 1
 
     async def _do(self, step: StepSpec) -> str | None:
-        """Why the step failed; None if it is done."""
+        """Run the step; return why it failed, or None when it is done."""
         try:
             async with asyncio.timeout(step.start_timeout_s):
                 await step.run()
@@ -198,7 +198,7 @@ class Supervisor:
         return None
 
     async def _run_child(self, state: ChildState, spec: ChildSpec) -> str:
-        """Run the child once; return how it ended."""
+        """Start the child process, wait until it has ended, and return the reason."""
         try:
             if spec.prepare is not None:
                 await asyncio.to_thread(spec.prepare)
@@ -228,7 +228,7 @@ class Supervisor:
             state.child, state.unhealthy = None, ""
 
     async def _watch_health(self, state: ChildState, spec: ChildSpec, child: Child) -> None:
-        """Note when the child is ready, and how it does; kill it if it is not ready in time."""
+        """Record the child's health; kill the child if it is not ready within `start_timeout_s`."""
         pause_s = _HEALTH_FIRST_S
         with suppress(TimeoutError):
             async with asyncio.timeout(spec.start_timeout_s):
@@ -239,7 +239,8 @@ class Supervisor:
                 state.unhealthy = ""
                 self._set(state, Phase.READY, "")
         if state.phase is not Phase.READY:
-            logger.warning("child killed", extra={"child": spec.name, "why": state.unhealthy})
+            extra = {"child": spec.name, "why": state.unhealthy}
+            logger.warning("child killed: not ready in time", extra=extra)
             child.kill()
             return
         while True:

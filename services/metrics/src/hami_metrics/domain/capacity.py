@@ -35,7 +35,7 @@ CARDS_OF_A_NODE = 8
 
 
 def fitting_pods(cards: tuple[ClusterCard, ...], silent: Set[str]) -> dict[RequestClass, int]:
-    """How many more of each class fit now. `silent`: nodes whose agents are not heard."""
+    """Return how many more pods of each class fit now. `silent`: nodes with silent agents."""
     fitting = dict.fromkeys(RequestClass, 0)
     idle: Counter[str] = Counter()
     for card in cards:

@@ -31,7 +31,7 @@ class Series:
 
     @property
     def pod(self) -> NodePod:
-        """On which node the pod is, and its name."""
+        """Return the pod's node, uid, namespace and name."""
         return (self.node, self.pod_uid, self.namespace, self.pod_name)
 
     @property

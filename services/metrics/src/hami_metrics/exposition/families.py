@@ -79,7 +79,7 @@ def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric
 
 
 def _front_ends(snapshot: ClusterSnapshot) -> Iterator[Metric]:
-    """How pods came to their cards."""
+    """Yield the counts of pods by the way in which they got their cards."""
     by_origin = dict.fromkeys(map(str, Origin), 0) | dict(snapshot.allocations_by_origin)
     yield gauge(
         "hami_allocations_by_origin",
@@ -151,7 +151,7 @@ class LedgerCollector(Collector):
         self._older_names = older_names
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing to declare: what is unknown is absent."""
+        """Return none: which families exist depends on what is known at the scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -212,7 +212,7 @@ def card_labels(card: ClusterCard) -> tuple[str, str, str, str]:
 
 
 def zoned_gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """With HAMi's label `zone` before the others."""
+    """Return a gauge with HAMi's label `zone` before the others."""
     zoned = [((ZONE, *values), value) for values, value in samples]
     return gauge(name, text, ("zone", *labels), zoned)
 

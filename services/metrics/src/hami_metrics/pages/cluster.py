@@ -126,7 +126,7 @@ class MeasuredUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCluster:
-    """All of it at one moment; `version` grows by one with each change."""
+    """State of the cluster at one moment; `version` grows by one with each change."""
 
     version: int
     taken_at: datetime
@@ -159,7 +159,7 @@ def is_silent(node: PageNode, now: datetime) -> bool:
 
 
 def condition(card: PageCard, *, silent: bool) -> CardCondition:
-    """Return the worst that holds. `silent`: its node's agent is."""
+    """Return the worst condition of a card. `silent`: the agent of its node is."""
     if silent:
         return CardCondition.UNKNOWN
     if not card.healthy:

@@ -308,7 +308,7 @@ class Feed:
 
 
 def _since(before: datetime | None, now: datetime, *, away: bool) -> datetime | None:
-    """Return when it was first found away, for as long as it is."""
+    """Return the time at which a part was first found away; None when it is not away."""
     return (before or now) if away else None
 
 
@@ -318,7 +318,7 @@ def hanging_since(used_at: datetime | None, now: datetime) -> datetime | None:
 
 
 def notices(state: PageCluster | None, away: Outages, now: datetime) -> tuple[Notice, ...]:
-    """Return the most serious first; none for a moment of the past, which no part can change."""
+    """Return the notices, the most serious first; a page of the past has none."""
     if state is None or state.past:
         return ()
     found = []

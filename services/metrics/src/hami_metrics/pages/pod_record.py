@@ -90,7 +90,7 @@ SELECT state, extract(epoch FROM until - at)::float8 * 1000 AS ms FROM (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """Everything that is stored of one pod; lists are rows of the statements above."""
+    """Stored data of one pod; each sequence of rows is the result of one query above."""
 
     uid: str
     namespace: str
@@ -98,14 +98,14 @@ class PodRecord:
     attempts: Sequence[Row]
     """Grants, the newest first; `slices` are parts of cards by container."""
     events: Sequence[Row]
-    """Changes of its grants, in their sequence."""
+    """State changes of the pod's grants, in the order of their sequence numbers."""
     decisions: Sequence[Row]
-    """The newest first."""
+    """Placement decisions, the newest first."""
     limits: Sequence[Row]
-    """Times in which a container was not held to its grant, or that is unknown."""
+    """Periods in which a container's limits were not enforced, or that is unknown."""
     limits_checked_at: datetime | None
     quotas: Sequence[Row]
-    """Quotas of its namespace, in the resources' own units; `limit` None: none."""
+    """Quotas of the pod's namespace, in the resources' own units; `limit` None: no limit."""
     use: Sequence[Row]
     cards: Sequence[PodCard]
     """The cards that it holds now, with their condition; empty at a moment of the past."""

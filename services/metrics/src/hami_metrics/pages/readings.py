@@ -136,7 +136,7 @@ class ChangeMark(NamedTuple):
 async def read_nodes(
     connection: Connection, names: Collection[str] | None = None
 ) -> dict[str, PageNode]:
-    """Read those nodes, or all, with their cards; one that is gone is left out."""
+    """Read these nodes (None: all) with their cards; deleted ones are left out."""
     chosen = None if names is None else sorted(names)
     by_node: dict[str, list[PageCard]] = defaultdict(list)
     for card in await _read_cards(connection, chosen, None):
@@ -151,7 +151,7 @@ async def read_bare_nodes(connection: Connection) -> dict[str, PageNode]:
 
 
 async def read_marks(connection: Connection, since: datetime, event: int) -> frozenset[ChangeMark]:
-    """Read what was written after that moment, or after that event's number."""
+    """Read the writes of cards after `since`, and of grants after the event number `event`."""
     return frozenset(ChangeMark(*row) for row in await connection.fetch(_MARKS, since, event))
 
 

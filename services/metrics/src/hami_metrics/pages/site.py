@@ -95,7 +95,10 @@ class Site:
         return replace(asked, viewer=await self.identity.viewer(request, names))
 
     def sums(self, state: PageCluster) -> ClusterSums:
-        """Return its sums; those of the present state, which all look at, once per version."""
+        """Return the sums of a state of the cluster.
+
+        All viewers share those of the present state, so they are computed once per version.
+        """
         if state.past:
             return cluster_sums(state)
         if self._sums is None or self._sums[0] != state.version:

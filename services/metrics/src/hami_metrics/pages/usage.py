@@ -45,12 +45,12 @@ class Subject:
     namespace: str = ""
 
     def values(self) -> list[str]:
-        """Return those that are given, in the order of `KINDS`."""
+        """Return the fields that are not empty, in the order of `KINDS`."""
         return [value for kind in KINDS if (value := getattr(self, kind))]
 
     @property
     def is_one(self) -> bool:
-        """Whether a part that is unknown makes the sum unknown; others sum up what was measured."""
+        """Whether the chart is of one card or pod: one unknown part makes its sum unknown."""
         return bool(self.card or self.pod)
 
     @property

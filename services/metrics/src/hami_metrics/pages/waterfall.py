@@ -39,7 +39,7 @@ class LastHour:
     """By state of a grant: how long each was in it."""
 
     def phase(self, name: str) -> list[float]:
-        """Return what that phase took in each decision that has it."""
+        """Return the durations of a phase in the decisions that have it."""
         return [phases[name] for phases in self.phases_ms if name in phases]
 
 

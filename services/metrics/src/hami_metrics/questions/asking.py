@@ -59,7 +59,10 @@ class Viewers(Protocol):
     """Finds out who asks."""
 
     async def viewer(self, sender: Sender) -> Viewer:
-        """Raises: Unauthenticated, NotAllowed, Unavailable."""
+        """Return the viewer who sent a request.
+
+        Raises: Unauthenticated, NotAllowed, Unavailable.
+        """
         ...
 
     async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
@@ -152,11 +155,11 @@ class Seal:
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
 
     def close(self, position: str) -> str:
-        """For the caller."""
+        """Encrypt a position in an answer, for the caller."""
         return self._fernet.encrypt(position.encode()).decode()
 
     def open(self, sealed: str) -> str:
-        """From the caller. Raises: InvalidRequest for what this service has not sealed."""
+        """Decrypt a caller's position. Raises: InvalidRequest if `close` has not made it."""
         try:
             if len(sealed) > _MAX_CHARACTERS:
                 raise InvalidToken
@@ -171,7 +174,7 @@ class ReadConnections(Protocol):
     """Connections that read the ledger."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Raises: Unavailable."""
+        """Return a connection of the pool. Raises: Unavailable."""
         ...
 
 
@@ -195,7 +198,7 @@ class Asking:
         limit: int = PAGE_ROWS,
         after: str | None = None,
     ) -> Answer:
-        """One page; `Answer.next` is sealed.
+        """Return one page of the answer to a question; `Answer.next` is sealed.
 
         Raises: NotFound, InvalidRequest, NotAllowed, Unavailable.
         """

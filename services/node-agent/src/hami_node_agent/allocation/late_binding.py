@@ -162,11 +162,11 @@ class LateBinding:
         return record
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
-        """With the instances that were made for it, on cards in MIG mode."""
+        """Return a block with the record and its MIG instances, made where they are missing."""
         return nullcontext(record) if self._mig is None else self._mig.cutting(record)
 
     async def _require_devices(self, owner: Holding, record: Record) -> None:
-        """Raises: Conflict when its MIG devices are gone, Unavailable."""
+        """Check that its MIG devices exist. Raises: Conflict when not, Unavailable."""
         reason = "" if self._mig is None else await self._mig.missing(record)
         if reason:
             await self._refuse(owner, reason)

@@ -38,7 +38,7 @@ tracer = get_tracer(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """One node's."""
+    """Ports of one node: its state, its kubelet, its pods, and its files."""
 
     state: NodeState
     kubelet_state: KubeletState
@@ -158,12 +158,12 @@ class DescribedSlices:
         return replace(record, plain=True) if limits else None
 
     def make(self, record: Record, env: Mapping[str, str]) -> None:
-        """Put it in place for the first time (blocking). Raises: Unavailable."""
+        """Write a new record's files and description (blocking). Raises: Unavailable."""
         self._files.make_cache_dir(record.cache_dir, record.nonce)
         self.put(record, env)
 
     def put(self, record: Record, env: Mapping[str, str]) -> None:
-        """Put back what is gone of it (blocking). Raises: Unavailable."""
+        """Write missing files of a record and its description (blocking). Raises: Unavailable."""
         self.write(record)
         self._devices.write(record.nonce, self.spec(record, env))
 
@@ -179,7 +179,7 @@ class DescribedSlices:
             self._files.keep_cache_dir(record.cache_dir, record.nonce)
 
     def spec(self, record: Record, env: Mapping[str, str]) -> ContainerSpec:
-        """Return what the container is given."""
+        """Return the devices, mounts and variables that the container gets."""
         return container_response(
             record,
             limits_dir=str(self._files.limits_dir(record.nonce)),

@@ -44,7 +44,7 @@ _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 class NamedBy(Flag):
-    """How the kubelet is given a name for the runtime; who is given it twice takes it once."""
+    """Places of a CDI name in the answer to the kubelet; a name in both counts once."""
 
     FIELD = auto()
     """`cdi_devices` of the device plugin API."""

@@ -32,7 +32,7 @@ class NodeVersions(Protocol):
 
 
 async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
-    """Raises: InvalidRequest when late binding is wanted with what it can't do."""
+    """Choose the way of binding. Raises: InvalidRequest when late binding is not possible."""
     way = await _binding_way(settings, node)
     logger.info("Selected the binding mode", extra={"way": str(way)})
     return way

@@ -152,7 +152,7 @@ class _Folders:
         return frozenset(name.partition("_")[0] for name in names)
 
     def remove(self) -> None:
-        """Nothing of ours is left after it. Raises: Unavailable with what could not be removed."""
+        """Remove all of HAMi's files. Raises: Unavailable with those that could not be removed."""
         for tree in (self._vgpu, self._state, self._driver):
             _remove(tree)
         for path in (*self._sockets, *sorted(self._cdi.glob(OUR_FILES))):

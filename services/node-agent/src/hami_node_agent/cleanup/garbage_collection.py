@@ -216,7 +216,7 @@ class Sweeper:
         return retry is None or time.monotonic() >= retry.at_s
 
     async def _check(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
-        """One that fails is looked at again after a pause; the others do not wait for it."""
+        """Check one suspect; after an error it is checked again later, without delaying others."""
         uid = suspect.pod_uid
         try:
             with self.bulkhead.item("sweep", uid):

@@ -87,7 +87,7 @@ class InstalledFiles(Protocol):
         """List installed libraries of other versions than ours."""
 
     def remove_library(self, path: Path) -> None:
-        """Remove one; failures are logged."""
+        """Remove the library of an earlier version; failures are logged."""
 
 
 @dataclass(eq=False)

@@ -45,7 +45,7 @@ class Plugin(DevicePluginService):
                 yield Advertised(device_id=str(replica), healthy=card.healthy, numa=numa)
 
     def knows(self, device_id: str) -> bool:
-        """By its card: which slot, and how many there are by now, does not matter."""
+        """Whether the device's card is known; its slot, and the number of slots, do not matter."""
         return card_of(device_id) in {card.uuid for card in self._cards.devices()}
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:

@@ -80,7 +80,7 @@ class KubeletRegistration:
         socket_name: str,
         resource_name: str,
     ) -> None:
-        """Raises: InvalidRequest when the socket's path is too long."""
+        """Prepare the registration. Raises: InvalidRequest when the socket's path is too long."""
         self._plugin = plugin
         self._dir = socket_dir
         self._socket = socket_dir / socket_name

@@ -247,7 +247,7 @@ class ClaimPreparation:
     def _names(
         self, pod_uid: PodUid, claimed: Sequence[ContainerClaims]
     ) -> Mapping[SliceKey, tuple[str, ...]]:
-        """By device: the CDI device of the container whose first it is."""
+        """Map the first device of each container's claims to the container's CDI device."""
         names = {}
         for holder in holders(claimed):
             record = self._record_of(pod_uid, holder.name)
@@ -260,7 +260,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 
 
 class LostRecords:
-    """Looks once, when the agent has started."""
+    """Finds slices by claims that have no record, once, when the agent has started."""
 
     def __init__(self, node: NodePorts, slices: DescribedSlices) -> None:
         self._state = node.state
@@ -269,7 +269,7 @@ class LostRecords:
         self._slices = slices
 
     async def run(self) -> None:
-        """Until what this start found is recorded."""
+        """Record the slices found at this start; retry until that succeeds."""
         while not self._state.book.whole:
             await self._state.book_changed.wait(self._state.book_changed.version)
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
@@ -283,7 +283,7 @@ class LostRecords:
                 return
 
     async def take_up(self) -> None:
-        """Records what pods have by claims. Raises: Unavailable."""
+        """Record the slices that pods have by claims. Raises: Unavailable."""
         if not any(self._missing()):
             return
         held = await self._kubelet_state.claimed()
@@ -293,7 +293,7 @@ class LostRecords:
                 await self._record(nonce, grant, container)
 
     def _missing(self) -> Iterator[tuple[str, NodeGrant, str]]:
-        """(Nonce, grant, container) of all that is had by claims without a record."""
+        """Yield (nonce, grant, container) of the slices by claims that have no record."""
         for nonce, grant, container in self._state.book.slices():
             known = nonce in self._state.saved.records
             if not known and grant.container(container) is not None:

@@ -45,7 +45,7 @@ class SlicePublisher:
         self._changed.notify()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publish the node's ResourceSlices until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.store.run(self._changed.notify), name="slices-watch")
             tasks.create_task(self._pass_on(self.cards.changed), name="slices-cards")

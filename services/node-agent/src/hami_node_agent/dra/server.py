@@ -180,7 +180,7 @@ class DriverSockets:
                 )
 
     def clear(self) -> None:
-        """Remove what an agent before us left (blocking)."""
+        """Remove the sockets of an earlier agent (blocking)."""
         for path in (self.registration, self.claims):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ async def serve_driver(
     health: HealthService,
     registration: RegistrationService,
 ) -> None:
-    """Until cancelled. Raises: Unavailable when serving fails too often."""
+    """Serve the DRA driver until cancelled. Raises: Unavailable if that fails too often."""
     await keep_serving(lambda: _cycle(sockets, claims, health, registration), name="DRA driver")
 
 

@@ -122,7 +122,7 @@ class LimitChecker:
         return version
 
     async def check(self, look: MonitorLook) -> None:
-        """One look."""
+        """Check the limits of all containers that the monitor saw in this look."""
         now_s = self.clock()
         if self._began_s is None:
             self._began_s = now_s
@@ -147,7 +147,7 @@ class LimitChecker:
         )
 
     def _limits_now(self, ended: frozenset[PodUid]) -> Mapping[ContainerKey, Mapping[str, Limit]]:
-        """Both are replaced when they change, and never changed."""
+        """Return the limits, made again only when the records or the ended pods were replaced."""
         records, before = self.state.saved.records, self._limits
         if before is None or before[0] is not records or before[1] is not ended:
             found = limits_of(records.values(), ended=ended, controlled=self.policy.controlled)
@@ -184,7 +184,7 @@ class LimitChecker:
         )
 
     async def _with_elsewhere(self, facts: Facts, now_s: float) -> Facts:
-        """With what the kubelet has of containers that use a card and have no grant."""
+        """Add the kubelet's devices of containers that use a card and have no grant."""
         suspects = {each.owner for each in facts.processes if each.owner not in facts.limits}
         self._asked = {
             owner: known

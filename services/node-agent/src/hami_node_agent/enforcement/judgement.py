@@ -322,7 +322,7 @@ _ALL = ""
 def limits_of(
     records: Iterable[Record], *, ended: frozenset[PodUid], controlled: bool
 ) -> dict[ContainerKey, dict[str, Limit]]:
-    """By container and card, of everybody who may run under a grant.
+    """Map container and card to the limit, for containers that may run under a grant.
 
     `controlled`: the library is preloaded in containers that have no MIG instance, and in those
     of pods with whole cards that are to run with it.

@@ -69,7 +69,7 @@ class Standing:
 
     @property
     def violating(self) -> bool:
-        """Whether it does now what its state has it do."""
+        """Whether the state is a violation that the last look found again."""
         return (
             self.state is not None
             and self.state.violates

@@ -23,7 +23,7 @@ class StateStore(Protocol):
     """The agent's state on disk."""
 
     def save(self, state: AgentState) -> None:
-        """Replace it (blocking), also against a power cut. Raises: Unavailable."""
+        """Replace the saved state (blocking); a power cut can't damage it. Raises: Unavailable."""
 
 
 class ContainerFiles(Protocol):
@@ -36,13 +36,14 @@ class ContainerFiles(Protocol):
         """Make the container's limits those of the record. Raises: Unavailable."""
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """A directory with an empty region, which any user in the container can write.
+        """Create a container's directory with an empty region that any of its users may write.
 
-        Other mounts are made on it. Raises: Unavailable.
+        A directory of this name is replaced; its empty files are mount points for the runtime.
+        Raises: Unavailable.
         """
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Recreate what is missing, and leave the rest. Raises: Unavailable."""
+        """Recreate missing files of a container's directory; keep others. Raises: Unavailable."""
 
 
 class GrantSource(Protocol):

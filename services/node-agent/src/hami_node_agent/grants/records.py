@@ -79,7 +79,7 @@ class AgentState:
     """MIG instances that we made or are about to make."""
 
     def with_least_tokens(self, tokens: Mapping[PodUid, int]) -> AgentState:
-        """Raises them; of very many the highest are kept, which are the latest to be handed out."""
+        """Raise the least tokens of pods; beyond `MAX_TOKENS` only the highest are kept."""
         merged = dict(self.least_tokens)
         for uid, token in tokens.items():
             merged[uid] = max(token, merged.get(uid, token))
@@ -109,19 +109,19 @@ class AgentState:
         return replace(self, instances=(*others, made))
 
     def without_instances(self, gone: Iterable[OwnInstance]) -> AgentState:
-        """Drop what is written down for these places."""
+        """Drop the instances recorded for the places of these."""
         places = {(each.card, each.part.start) for each in gone}
         kept = (each for each in self.instances if (each.card, each.part.start) not in places)
         return replace(self, instances=tuple(kept))
 
     def with_report(self, report: PendingReport) -> AgentState:
-        """Queues a report; one that waits already under the same id is not queued twice."""
+        """Queue a report, unless one with the same id is queued."""
         if any(waiting.report_id == report.report_id for waiting in self.reports):
             return self
         return replace(self, reports=(*self.reports, report))
 
     def without_report(self, report_id: str) -> AgentState:
-        """Drop a report that was stored."""
+        """Drop a report from the queue: NATS has stored it."""
         return replace(
             self, reports=tuple(report for report in self.reports if report.report_id != report_id)
         )
@@ -214,7 +214,7 @@ def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
 def shared_records(
     records: Mapping[str, Record], book: GrantBook
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """(Pod uid, container) without a record of its own -> whose record is its."""
+    """Map (pod uid, container) that shares slices to the one that has their record."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for nonce, grant, container in book.slices():
         record = records.get(nonce)

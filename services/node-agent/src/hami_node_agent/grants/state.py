@@ -104,18 +104,21 @@ class NodeState:
             await asyncio.shield(self._save(after, first))
 
     async def remember_tokens(self, grants: Iterable[NodeGrant]) -> None:
-        """Remember, a restart of the agent too, which attempt of each pod is the latest."""
+        """Save the token of the latest binding attempt of each pod."""
         await self._remember({grant.pod_uid: grant.token for grant in grants})
 
     async def remember_withdrawal(self, pod_uid: PodUid, token: int) -> None:
-        """The attempt with this token is over, and those before it."""
+        """Save that the binding attempt with this token is over, and those before it."""
         await self._remember({pod_uid: token + 1})
 
     async def _remember(self, tokens: Mapping[PodUid, int]) -> None:
         try:
             await self.change(lambda saved: saved.with_least_tokens(tokens))
         except Unavailable as exc:
-            logger.warning("Failed to save the tokens of ended attempts", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to save which binding attempts are over; a restart forgets them",
+                extra={"error": str(exc)},
+            )
 
     async def _save(self, after: AgentState, first: Callable[[], None] | None) -> None:
         def write() -> None:

@@ -164,7 +164,7 @@ class MigInstances:
 
     @property
     def done(self) -> Mapping[tuple[str, str], int]:
-        """How often what was done (`make`, `destroy`) and how it ended."""
+        """Number of changes by action (`make`, `destroy`) and result."""
         return self._done
 
     def devices(self) -> list[MigDevice]:
@@ -349,7 +349,7 @@ class MigInstances:
 
 
 def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
-    """Raises: Conflict when the grant names no place."""
+    """Return the MIG slices of a record. Raises: Conflict when the grant names no place."""
     found = []
     for share in record.shares:
         part = MigSlice.from_detail(share.detail)

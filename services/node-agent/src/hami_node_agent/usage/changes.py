@@ -73,7 +73,7 @@ def heartbeat_of(node: str, at: datetime) -> int:
 
 
 def changes(node: str, published: PublishedState, now: Round) -> Changes:
-    """Return what the round adds to what was published."""
+    """Return the samples of a round that differ from those published before."""
     whole = _is_over(node, published, now)
     samples = _by_series(now)
     new = {

@@ -227,7 +227,7 @@ class Monitor:
         return await self.containers()
 
     async def look(self) -> list[Seen]:
-        """Look at what each of them does now."""
+        """Read what each container uses now."""
         cards = await self._cards()
         containers = self._latest = await self.containers()
         self._looked.notify()

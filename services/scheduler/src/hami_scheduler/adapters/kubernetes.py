@@ -138,9 +138,9 @@ class KubernetesClaimApi:
         return await self._api.get(claim_path(namespace, name))
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """Set these fields of its status, of the claim as it is given; None removes one.
+        """Set fields of a claim's status, if it has not changed since; None removes a field.
 
-        Answers what the API server has then.
+        Returns the claim as the API server has it then.
 
         Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
         """
@@ -155,7 +155,7 @@ class KubernetesTemplateApi:
         self._api = api
 
     async def create(self, namespace: str, body: Json) -> Json:
-        """Make it; as it is then.
+        """Create a ResourceClaimTemplate and return it.
 
         Raises: Conflict (it is there), Forbidden (the namespace is being deleted), InvalidRequest,
         NotFound (the namespace is gone), Unavailable.
@@ -163,7 +163,7 @@ class KubernetesTemplateApi:
         return await self._api.create(templates_path(namespace), body)
 
     async def delete(self, namespace: str, name: str, *, uid: str) -> None:
-        """Raises: NotFound, Conflict (another one has the name now), Unavailable."""
+        """Delete a template. Raises: NotFound, Conflict (the uid is another), Unavailable."""
         body = {"preconditions": {"uid": uid}}
         await self._api.delete(f"{templates_path(namespace)}/{name}", body)
 

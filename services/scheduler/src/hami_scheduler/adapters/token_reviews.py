@@ -23,7 +23,7 @@ class KubernetesTokenReviews:
     audience: str
 
     async def review(self, token: str) -> Bearer:
-        """Raises: InvalidRequest when the token is not good for the bus, Unavailable."""
+        """Review a token. Raises: InvalidRequest if it is not valid for the bus, Unavailable."""
         user = await user_of(self.api, token, self.audience)
         return Bearer(username=user["username"], node=await self._node_of(user))
 

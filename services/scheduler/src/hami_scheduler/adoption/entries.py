@@ -54,7 +54,7 @@ class AdoptionEntries:
     label_keys: Sequence[str] = ()
 
     async def write(self, claim: Claim, verdict: AdoptionResult) -> None:
-        """One pod's grant.
+        """Write the grant of one adopted pod.
 
         Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable.
         """
@@ -78,8 +78,10 @@ class AdoptionEntries:
         try:
             await self.grants.granted(grant_of(allocation))
         except Unavailable as exc:
-            # The node gets it with the next snapshot.
-            logger.warning("Failed to publish an adoption to its node", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to publish an adopted pod's grant; the node gets it with the next snapshot",
+                extra={"error": str(exc)},
+            )
 
     def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
         draft = Draft(

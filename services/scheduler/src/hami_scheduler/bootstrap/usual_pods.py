@@ -38,7 +38,7 @@ class UsualPodEntry(BaseModel):
     """Kinds of cards, as in nvidia.com/use-gputype."""
 
     def shape(self) -> PodShape:
-        """Return it as arrivals are counted. Raises: InvalidRequest if the CPU is no quantity."""
+        """Return the shape as a `PodShape`. Raises: InvalidRequest if the CPU is no quantity."""
         return PodShape(
             request=DeviceRequest(
                 vendor=self.vendor,

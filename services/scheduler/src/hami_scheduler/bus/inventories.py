@@ -215,7 +215,7 @@ class InventoryReports:
             await self.drift.note(WRONG_NUMBER, node, detail, repaired=True)
 
     def forget(self, node: str) -> None:
-        """The node was deleted; its next inventory is written whatever is in it."""
+        """Forget a deleted node; its next inventory is written without a comparison."""
         self._last.pop(inventory_subject(node), None)
         self._ignored.pop(NodeName(node), None)
         self.refused.forget(NodeName(node))
@@ -240,12 +240,12 @@ def _is_fresh(last: _LastInventory) -> bool:
 
 
 def _inventory(message: Message) -> Inventory:
-    """Raises: InvalidRequest."""
+    """Read an inventory from a message. Raises: InvalidRequest."""
     return read_of_node(Inventory, message.subject, message.data, "inventory")
 
 
 def _of_different_nodes(reports: Sequence[_Report]) -> list[list[_Report]]:
-    """In as few lists as there are reports of one node, these in their order."""
+    """Split reports into lists with one report per node each; keep each node's order."""
     found: list[list[_Report]] = []
     before: dict[str, int] = {}
     for report in reports:

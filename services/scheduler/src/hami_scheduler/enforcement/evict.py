@@ -37,7 +37,7 @@ MAX_PROBLEM_LENGTH = 512
 
 @dataclass(eq=False, kw_only=True)
 class LimitEvictor:
-    """Ends them one by one."""
+    """Evicts pods that exceed or bypass their limits, one by one."""
 
     history: PostgresLimits
     ender: PodEnder
@@ -69,10 +69,13 @@ class LimitEvictor:
         self.instruments.limit_evictions.labels(result).inc()
         if problem:
             logger.warning(
-                "Failed to evict a pod beyond its grant",
+                "Failed to evict a pod that exceeded or bypassed its limits; trying again later",
                 extra={"pod_uid": period.pod_uid, "error": problem},
             )
         else:
             self.announcer.announce(pod, EVICTED, message)
-            logger.warning("Evicted a pod beyond its grant", extra={"pod_uid": period.pod_uid})
+            logger.warning(
+                "Evicted a pod that exceeded or bypassed its limits",
+                extra={"pod_uid": period.pod_uid},
+            )
         await self.history.note_eviction(period.id, problem=problem)

@@ -52,7 +52,7 @@ class HostScoring:
         return found
 
     def _asks_for_cards(self, pod: Json) -> bool:
-        """By limits, or by ResourceClaims: which class they are of is not looked up here."""
+        """Whether the pod asks for cards by limits, or has any ResourceClaims."""
         claims = (pod.get("spec") or {}).get("resourceClaims")
         return bool(claims) or self.requests.wants_devices(pod)
 

@@ -127,7 +127,7 @@ def _over(allocation: Allocation, facts: PodFacts) -> Transition:
 
 
 def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
-    """The pod was seen on the node, and its binder has not written that down yet."""
+    """Whether the pod is on the node, and the ledger still has it in `binding`."""
     return allocation.state is State.BINDING and facts.node == allocation.node
 
 

@@ -34,7 +34,7 @@ class Member:
 
     @property
     def place(self) -> tuple[int, str, PodUid]:
-        """Return its place in kube-scheduler's queue."""
+        """Return the pod's place in kube-scheduler's queue."""
         return -self.priority, self.created_at, self.request.uid
 
 

@@ -68,7 +68,7 @@ class WaitingPod:
 
     @property
     def place(self) -> tuple[int, str, PodUid]:
-        """Return its place in kube-scheduler's queue."""
+        """Return the pod's place in kube-scheduler's queue."""
         return -self.priority, self.created_at, self.uid
 
 
@@ -147,7 +147,7 @@ class WaitingPods:
             del self._places[bisect_left(self._places, pod.place)]
 
     def in_order(self) -> list[WaitingPod]:
-        """Return them as in kube-scheduler's queue: highest priority first, then oldest."""
+        """Return the waiting pods in kube-scheduler's order: highest priority, then oldest."""
         return [self._pods[uid] for _, _, uid in self._places]
 
     def __len__(self) -> int:

@@ -33,7 +33,10 @@ class PodApi(Protocol):
         annotations: Mapping[str, str],
         labels: Mapping[str, str],
     ) -> None:
-        """One patch, guarded by the uid. Raises: NotFound, Conflict, Unavailable."""
+        """Patch annotations and labels of the pod with this uid.
+
+        Raises: NotFound, Conflict, Unavailable.
+        """
 
     async def bind(
         self,

@@ -185,7 +185,7 @@ class RecordedInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInventory:
-    """Report of an agent; its `observed_at` is when the bus took it."""
+    """Inventory report of a node-agent; `observed_at` is the time at which NATS stored it."""
 
     inventory: NodeInventory
     agent_id: str
@@ -273,10 +273,10 @@ class DecisionLog(Protocol):
     """Store of decisions and of the refused pods that wait."""
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
-        """Write them; an identical repeated refusal or error only raises its count.
+        """Write decisions; a repeated identical refusal or error only raises the count of its row.
 
-        Now and then the cards that are kept with it are brought up to date. So does every one of a
-        pod that has had very many different ones within the hour. Raises: Unavailable.
+        A pod with very many different ones within the hour gets no new rows either. The cards that
+        a row keeps are brought up to date now and then. Raises: Unavailable.
         """
 
     async def arrivals(self, limit: int) -> list[PodRequest]:

@@ -59,12 +59,12 @@ class PreemptionQuestion:
     """Nodes that kube-scheduler would let the pod go to; None: unknown, so all."""
 
     def candidates(self, nodes: Iterable[NodeName]) -> list[NodeName]:
-        """Return those of the nodes that the pod may go to."""
+        """Return the nodes among these to which the pod may go."""
         found = frozenset(nodes).difference(*self.closed.values())
         return sorted(found if self.offered is None else found & self.offered)
 
     def holders(self, rows: Sequence[Row]) -> list[Holder]:
-        """Return who holds these slices (`PostgresQueries.held_at`)."""
+        """Return the pods that hold these slices (rows of `PostgresQueries.held_at`)."""
         return holders_of(
             rows,
             {uid: pod for part in self.packed for uid, pod in pickle.loads(part)},  # our own

@@ -47,7 +47,7 @@ class Fits(StrEnum):
 
 @dataclass(eq=False, kw_only=True)
 class WaitingFigures:
-    """Looks at all that wait, each time somebody asks for the metrics.
+    """Computes metrics of waiting pods, each time the metrics are scraped.
 
     `silent`: nodes whose agents are silent; `is_grouped`: whether a pod waits for others, too;
     `clock`: Unix time.
@@ -64,7 +64,7 @@ class WaitingFigures:
     _fits_since: dict[PodUid, float] = field(default_factory=dict, init=False)
 
     async def oldest(self) -> Mapping[tuple[str, Fits], float]:
-        """By reason and whether it fits, the first moment. Raises: Unavailable."""
+        """Return, by last refusal and fit, since when the oldest pod waits. Raises: Unavailable."""
         pods = self.waiting.in_order()[:MAX_PODS]
         if not pods:
             self._fits_since.clear()
@@ -87,7 +87,7 @@ class WaitingFigures:
         return found
 
     async def _placements(self, pods: list[WaitingPod]) -> Mapping[RequestShape, Placement | None]:
-        """By shape, where such a pod would go now; shapes beyond `MAX_SHAPES` are left out."""
+        """Map each shape to its placement now, for the first `MAX_SHAPES` shapes."""
         offered = tuple(name for name in self.view.cluster.nodes if name not in self.silent())
         found: dict[RequestShape, Placement | None] = {}
         for shape, pod in _first_of_each(pods):

@@ -72,7 +72,7 @@ class LyingRows:
         return len(rows) + len(names) + len(endless)
 
     async def put_back(self, allocation_id: AllocationId) -> bool:
-        """True: the row had ended without an event, and is live again.
+        """Make a row that had ended without an event live again; True if it was one.
 
         Raises: Conflict, Unavailable.
         """

@@ -114,7 +114,10 @@ class Mirrors:
         await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)
 
     async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
-        """False when the label is not there yet. Raises: Conflict, Unavailable."""
+        """Set the label if it is missing twice in a row; False the first time.
+
+        Raises: Conflict, Unavailable.
+        """
         wanted = self.marks.labels(allocation)
         if wanted.items() <= (pod["metadata"].get("labels") or {}).items():
             self._unlabelled.discard(allocation.pod_uid)
@@ -133,7 +136,7 @@ class Mirrors:
         return True
 
     async def repair(self, row: Allocation) -> int:
-        """Write what the pod's object at the API server has otherwise; 1 when it did.
+        """Correct the pod's annotations at the API server; return 1 if they were wrong.
 
         Raises: Conflict, Unavailable.
         """

@@ -67,7 +67,7 @@ class Outcome(StrEnum):
 
 @dataclass(eq=False, kw_only=True)
 class GrantRestorer:
-    """Enters lost grants again."""
+    """Writes grants that the ledger lost back into it."""
 
     store: AllocationStore
     apply: Callable[[Change], None]
@@ -97,7 +97,10 @@ class GrantRestorer:
         try:
             change = await self.store.enter(self._entry(pod, grant, facts, holdings))
         except (CapacityConflict, Conflict) as exc:
-            logger.warning("Failed to restore a lost grant", extra={"error": str(exc)})
+            logger.warning(
+                "Failed to restore a grant that the ledger lost; trying again later",
+                extra={"error": str(exc)},
+            )
             return Outcome.LATER
         self.apply(change)
         logger.info("Restored a lost grant", extra={"pod_uid": facts.uid, "node": grant.node})

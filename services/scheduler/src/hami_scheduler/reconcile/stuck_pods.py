@@ -66,13 +66,13 @@ class StuckPodReporter:
             except HamiError as exc:
                 # It is looked at again; the others need not wait for it.
                 logger.warning(
-                    "Failed to report a stuck pod",
+                    "Failed to report a pod that waits for its cards; trying again",
                     extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
                 )
         return len(late)
 
     async def _report(self, allocation: Allocation) -> bool:
-        """False when the row changed since: the next look finds what it waits for then."""
+        """Report the pod; False when its row has changed since, and the next round reports it."""
         try:
             pod = await self.pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:

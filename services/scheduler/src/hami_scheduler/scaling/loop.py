@@ -241,7 +241,7 @@ class Scaler:
             reason = clip(f"{reason}: {reported}", MAX_MESSAGE)
         await self._end(wish, "given-up", node=node, reason=reason)
         self.instruments.scale_given_up.labels(wish.type).inc()
-        message = f"a node of {wish.type} was given up: {reason}"
+        message = f"no longer waiting for a node of {wish.type}: {reason}"
         self._announce(wish.pods, GIVEN_UP, message, warns=True)
 
     async def _end(
@@ -339,7 +339,9 @@ class Scaler:
             self._announce(pods, ASKED, f"{nodes_text}; it is 1 of {len(pods)}")
         for reason, names in plan.refused.items():
             uids = [PodUid(name) for name in names]
-            self._announce(uids, NOT_ASKED, f"no node is {verb}: {reason}", warns=True)
+            self._announce(
+                uids, NOT_ASKED, f"no new node is {verb} for this pod: {reason}", warns=True
+            )
 
     def _announce(
         self, pods: Iterable[PodUid], reason: str, message: str, *, warns: bool = False

@@ -136,12 +136,12 @@ class Placeholders:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def all(self) -> list[Json]:
-        """Return those that are there."""
+        """Return the placeholder pods that exist."""
         found: list[Json] = (await self._api.get(self._path, labelSelector=LABEL))["items"]
         return found
 
     async def create(self, wish: ScaleWish, kind: NodeType, existing: Iterable[str]) -> None:
-        """Make the wish's. Raises: Conflict when there is one of its name."""
+        """Create a wish's placeholder pod. Raises: Conflict when its name is taken."""
         image, secrets = self._image, list[Json]()
         if not image:
             own = (await self._api.get(f"{self._path}/{self._pod_name}"))["spec"]

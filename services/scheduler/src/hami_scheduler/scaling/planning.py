@@ -230,7 +230,7 @@ class ScaleQuestions:
 
 
 def _small(node: Json) -> Json:
-    """Return what a plan reads of a node."""
+    """Return the fields of a node that planning reads."""
     metadata = node["metadata"]
     return {
         "metadata": {"name": metadata["name"], "labels": metadata.get("labels") or {}},

@@ -93,7 +93,7 @@ class PodWatch:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
     def _forget_if_over(self, pod: JsonMapping, facts: PodFacts) -> None:
-        """Forget what /filter assumed for a pod that will not come to /bind any more."""
+        """Drop the assumed placement of a pod that will not reach /bind any more."""
         assumed = self.state.assumed(facts.uid)
         if assumed is None:
             return
@@ -148,7 +148,7 @@ class PodWatch:
         self.queue.add(facts.uid)
 
     async def run_comparisons(self) -> None:
-        """Compare usual pods with the ledger, until cancelled."""
+        """Compare running pods with the ledger, in batches, until cancelled."""
         while True:
             await self._usual_came.wait()
             await asyncio.sleep(COMPARE_INTERVAL_S)
@@ -157,9 +157,9 @@ class PodWatch:
                 self._usual_came.clear()
 
     async def compare(self) -> None:
-        """Find those of the usual pods of which the ledger has something else.
+        """Queue the running pods whose rows in the ledger differ from their objects.
 
-        Those that came since the last call have their turn at the next one.
+        Pods that the watch reported since the last call are compared in the next one.
         """
         usual, self._unchanged, self._usual = self._unchanged, self._usual, {}
         uids = list(usual)
@@ -170,7 +170,10 @@ class PodWatch:
                 rows = await self.store.standing_of(some)
             except HamiError as exc:
                 # Each by itself then, with pauses.
-                logger.warning("Failed to compare pods", extra={"error": clip(str(exc))})
+                logger.warning(
+                    "Failed to compare pods with the ledger; comparing them one by one",
+                    extra={"error": clip(str(exc))},
+                )
                 different.update(some)
                 continue
             different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))
@@ -211,7 +214,7 @@ class PodWatch:
 
 
 def _usual(facts: PodFacts) -> bool:
-    """True for a pod that is on its node and lives."""
+    """Whether the pod is bound to a node, and neither ended nor being deleted."""
     lives = facts.exists and facts.phase not in TERMINAL_PHASES and not facts.deleting
     return lives and facts.node is not None and not facts.bind_phase
 

@@ -93,7 +93,7 @@ class TamperingPolicy:
 
     @classmethod
     def of(cls, settings: AdmissionSettings) -> TamperingPolicy:
-        """From the variables HAMI_ADMISSION_*."""
+        """Make the policy from the settings HAMI_ADMISSION_*."""
         return cls(
             mode=settings.tampering,
             trusted_namespaces=frozenset(settings.trusted_namespaces),

@@ -106,7 +106,7 @@ def before_rollout(migrations: Path, current: Collection[str]) -> str:
 
 
 def _missing(migrations: Path, current: Collection[str]) -> list[Script]:
-    """In an order in which they may be applied, which is that of their numbers."""
+    """Return the migrations that are not applied, in the order of their numbers."""
     script = ScriptDirectory(str(_folder(migrations)))
     history = {revision.revision: revision for revision in script.walk_revisions()}
     unknown = sorted(set(current) - history.keys())

@@ -166,7 +166,7 @@ class OutboxPublisher(Protocol):
 
     @property
     def connected(self) -> bool:
-        """False: nothing can be published now."""
+        """Whether facts can be published now."""
         ...
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:

@@ -87,7 +87,7 @@ def write_position(asked: Question, as_of: datetime, row: Mapping[str, Any]) -> 
 
 
 def read_position(asked: Question, text: str) -> Position:
-    """Raises: InvalidRequest for a text that is no position of this question."""
+    """Read a position. Raises: InvalidRequest for a text that is none of this question."""
     try:
         if len(text) > _MAX_CHARACTERS:
             raise ValueError("too long")

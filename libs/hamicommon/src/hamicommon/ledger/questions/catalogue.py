@@ -542,7 +542,7 @@ def questions() -> MappingProxyType[str, Question]:
 
 
 def question(name: str) -> Question:
-    """Raises: NotFound, with the nearest name."""
+    """Return the question of this name. Raises: NotFound, with the nearest name."""
     try:
         return questions()[name]
     except KeyError:

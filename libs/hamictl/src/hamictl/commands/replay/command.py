@@ -84,11 +84,16 @@ def replay(
     nodes: Annotated[
         str,
         typer.Option(
-            "--nodes", help="CSV of nodes in openb's form; - is stdin; with --from also: live"
+            "--nodes",
+            help="CSV of nodes in the format of Alibaba's openb trace; - is stdin; with --from, "
+            "`live` takes the nodes of the cluster as they are",
         ),
     ] = "",
     pods: Annotated[
-        str, typer.Option("--pods", help="CSV of pods in openb's form; - is stdin")
+        str,
+        typer.Option(
+            "--pods", help="CSV of pods in the format of Alibaba's openb trace; - is stdin"
+        ),
     ] = "",
     source: Annotated[
         str,

@@ -77,7 +77,7 @@ class DeviceAllocator:
                 self._on_counts()
         except PluginError as exc:
             logger.warning(
-                "Lost the stream of a device plugin",
+                "A device plugin failed; its devices are unhealthy until it registers again",
                 extra={"resource": resource, "error": str(exc)},
             )
         finally:

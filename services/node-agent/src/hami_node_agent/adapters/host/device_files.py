@@ -69,7 +69,7 @@ def _capability_minor(access: Path) -> int | None:
 
 
 def require_imex(channels: Iterable[int], dev_root: Path) -> None:
-    """Raises: Unavailable when a channel has no file on this node."""
+    """Check the IMEX channels. Raises: Unavailable when one has no file on this node."""
     for channel in channels:
         path = dev_root / "nvidia-caps-imex-channels" / f"channel{channel}"
         if not path.exists():

@@ -177,12 +177,13 @@ class HostFiles:
         )
 
     def remove_library(self, path: Path) -> None:
-        """Remove a library; failures are logged."""
+        """Remove the library of an earlier version; failures are logged."""
         try:
             path.unlink(missing_ok=True)
         except OSError as exc:
             logger.warning(
-                "Failed to remove a library", extra={"path": str(path), "error": str(exc)}
+                "Failed to remove the library of an earlier version",
+                extra={"path": str(path), "error": str(exc)},
             )
         else:
             logger.info("Removed the library of an earlier version", extra={"path": str(path)})
@@ -210,9 +211,9 @@ class HostFiles:
                 raise Unavailable(f"{directory} can't be written: {exc}") from exc
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        """Changes the limits file's lines on waiting and relaxed limits, and nothing else in it.
+        """Change only the limits file's lines on waiting and relaxed limits.
 
-        Nothing where there is no such file. Raises: Unavailable.
+        Does nothing where there is no such file. Raises: Unavailable.
         """
         if self._feedback.get(nonce) == feedback:
             return
@@ -240,9 +241,10 @@ class HostFiles:
         self._pids[nonce] = text
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """A directory with an empty region, which any user in the container can write.
+        """Create a container's directory with an empty region that any of its users may write.
 
-        Other mounts are made on it. Raises: Unavailable.
+        A directory of this name is replaced; its empty files are mount points for the runtime.
+        Raises: Unavailable.
         """
         try:
             # What is in it now is removed when nobody waits.
@@ -253,7 +255,7 @@ class HostFiles:
         self.keep_cache_dir(name, nonce)
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Recreate what is missing, and leave the rest. Raises: Unavailable.
+        """Recreate missing files of a container's directory; keep others. Raises: Unavailable.
 
         A directory of an older answer belongs to its tenant: nothing in it is followed.
         """
@@ -309,7 +311,7 @@ class HostFiles:
                     self._removals[parent].give_up(name)
 
     def remove_given_up(self, budget_s: float) -> bool:
-        """Works on what was given up for about that long; True when there was more to do."""
+        """Remove directories given up, for about `budget_s`; True when some are left."""
         share_s = budget_s / len(self._removals)
         # Each has its turn, whatever the one before answers.
         more = [removal.work(share_s) for removal in self._removals.values()]
@@ -322,7 +324,7 @@ class HostFiles:
 
     @property
     def removal_failures(self) -> Mapping[str, int]:
-        """How often one could not be removed since the start, by the system's error."""
+        """Number of failed removals of directories since the start, by the system's error."""
         failures: Counter[str] = Counter()
         for removal in self._removals.values():
             failures.update(removal.failures)
@@ -339,7 +341,7 @@ class _Installed(NamedTuple):
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Empty: it is not there. Raises: OSError."""
+    """Return the file's inode, size, times and mode; empty without a file. Raises: OSError."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -348,7 +350,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _difference(path: Path, content: bytes) -> str:
-    """How the file is another than this; empty: it is not. Raises: OSError."""
+    """Describe how a file differs from this content; empty: it does not. Raises: OSError."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

@@ -71,7 +71,7 @@ class HostProcesses:
         return int(fields[_START_FIELD - _STATE_FIELD])
 
     def _read(self, pid: int, started_ticks: int) -> tuple[HostProcess, bool]:
-        """The process, and whether all of it could be read: what could not is read again."""
+        """Read a process; False if parts of it could not be read, and must be read again."""
         inner, status = pid, self._text(pid, "status")
         for line in status.splitlines():
             if line.startswith("NSpid:"):
@@ -155,7 +155,7 @@ def _has_process(cgroup: Path) -> bool:
 
 
 def _with_all_below(cgroup: Path) -> Iterator[str]:
-    """Iterative: a tenant may nest them as deep as it likes (version 1 has no limit of its own)."""
+    """Yield the cgroup and all below it, without recursion: tenants may nest them deeply."""
     waiting = [str(cgroup)]
     while waiting:
         folder = waiting.pop()

@@ -67,11 +67,11 @@ class Removal:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """How often something could not be removed since the start, by the system's error."""
+        """Number of failed removals since the start, by the system's error."""
         return dict(self._failures)
 
     def detach(self, name: str) -> None:
-        """Take what has that name away from it. Nothing when there is nothing. Raises: OSError."""
+        """Move the directory of this name, if there is one, to `REMOVING`. Raises: OSError."""
         if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
             raise OSError(errno.EINVAL, "not the name of a HAMi directory", clip(name))
         if not os.path.lexists(self._parent / name):
@@ -84,7 +84,7 @@ class Removal:
             return
 
     def give_up(self, name: str) -> None:
-        """Remove what has that name, now or in a later round; failures are logged and counted."""
+        """Move the directory away, for `work` to remove; failures are logged and counted."""
         with self._known:
             trouble = self._troubles.get(name)
         if trouble is not None and self._clock() < trouble.retry_at_s:
@@ -100,7 +100,7 @@ class Removal:
                 self._in_place.add(name)
 
     def work(self, budget_s: float) -> bool:
-        """Remove files for about that long; True if more are left. Never raises OSError."""
+        """Remove files for about `budget_s`; True if more are left. Never raises OSError."""
         ends_s = self._clock() + budget_s
         due = self._due()
         left = len(due)
@@ -143,7 +143,7 @@ class Removal:
         return [(place, name) for _, place, name in sorted(due)]
 
     def _is_removed(self, place: Path, name: str) -> bool:
-        """True also when it failed: its next turn is another round's."""
+        """Remove one directory; True also when that failed: it is tried again in another round."""
         try:
             remove_tree(place / name, deadline_s=time.monotonic() + TURN_S)
         except OutOfTime:
@@ -159,7 +159,7 @@ class Removal:
         return True
 
     def _failed(self, name: str, exc: OSError) -> None:
-        """The pause doubles with every failure; it is never given up, because it holds space."""
+        """Log a failure; the pause before the next attempt doubles, and attempts never end."""
         with self._known:
             failures = self._troubles[name].failures + 1 if name in self._troubles else 1
             pause_s = min(RETRY_FIRST_S * 2.0 ** min(failures - 1, 16), RETRY_LAST_S)
@@ -184,7 +184,7 @@ _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 
 
 class OutOfTime(Exception):
-    """The deadline came first; what was removed by then is gone."""
+    """Error for a removal that the deadline ended before all of the tree was removed."""
 
 
 def remove_tree(path: Path, *, deadline_s: float) -> None:
@@ -230,7 +230,7 @@ class _Tree:
                 raise self._error
 
     def is_gone(self, parent: int, name: str) -> bool:
-        """Remove what is no directory, or is an empty one; True when it is not there any more.
+        """Remove a file or an empty directory; True when nothing has that name any more.
 
         Raises: OutOfTime, OSError.
         """
@@ -263,7 +263,7 @@ class _Tree:
         self._attempt(top, name)
 
     def _attempt(self, directory: int, name: str) -> bool:
-        """False where something is in it, or it became something else; errors are kept."""
+        """Call `is_gone`, keep its error for the end, and then return True."""
         try:
             return self.is_gone(directory, name)
         except OSError as exc:

@@ -23,13 +23,13 @@ TIMEOUT_S = 5.0
 
 
 class ContainerRuntime:
-    """A runtime that is asked again each time: it may have been restarted otherwise configured."""
+    """Client of the container runtime; asks each time, as a restart may change the answer."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
     async def report(self) -> RuntimeReport:
-        """Raises: Unavailable when it does not answer."""
+        """Ask the runtime for its report. Raises: Unavailable when it does not answer."""
         if not self._socket.exists():
             raise Unavailable(f"cri_socket {self._socket}: no such socket")
         async with grpc.aio.insecure_channel(f"unix:{self._socket}") as channel:

@@ -44,7 +44,7 @@ _MIB = re.compile(r"(\d{1,10})m")
 
 @dataclass(eq=False)
 class KubeletStateReader:
-    """Reads both, merged by pod uid and container.
+    """Reads the kubelet's checkpoint and PodResources, merged by pod uid and container.
 
     `card_at`: the card with an NVML index, for answers that name cards by it.
     """
@@ -285,7 +285,7 @@ def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -
 
 
 def _cdi_names(answer: api.ContainerAllocateResponse) -> list[str]:
-    """From the field, and from annotations for kubelets that do not know it."""
+    """Return CDI names from `cdi_devices`, and from annotations for kubelets without it."""
     names = [device.name for device in answer.cdi_devices]
     return names + [name for value in answer.annotations.values() for name in value.split(",")]
 

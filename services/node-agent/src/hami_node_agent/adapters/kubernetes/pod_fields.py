@@ -62,7 +62,7 @@ def containers_of(pod: Json) -> list[dict[str, Any]]:
 
 
 def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
-    """(id, name) of those that were started; the API server has `containerd://<id>`."""
+    """Yield (id, name) of started containers; the API server has `containerd://<id>`."""
     status = pod.get("status") or {}
     for key in STATUSES:
         for each in status.get(key) or []:

@@ -57,11 +57,11 @@ class SignedGrants:
 
     @property
     def readable(self) -> bool:
-        """False where no key was given."""
+        """Whether signed grants can be read: a key was given."""
         return self._key is not None
 
     def forget(self, pod_uid: str) -> None:
-        """The pod is gone."""
+        """Forget the token of a pod that was deleted."""
         self._tokens.pop(pod_uid, None)
 
     def of(self, pod: Json) -> NodeGrant | None:
@@ -73,7 +73,8 @@ class SignedGrants:
             grant = verify(text, self._key, now=datetime.now(UTC))
         except InvalidRequest as exc:
             logger.warning(
-                "Refused a signed grant", extra={"pod": pod["metadata"]["name"], "error": str(exc)}
+                "Ignoring a signed grant that is not valid",
+                extra={"pod": pod["metadata"]["name"], "error": str(exc)},
             )
             return None
         # A signed grant copied to another pod, or from another node, is worth nothing.

@@ -81,7 +81,7 @@ class ResourceSlices:
             await self._api.create(_SLICES, body)
 
     async def remove(self, name: str) -> None:
-        """Delete it; one that is gone is gone. Raises: Forbidden, Unavailable."""
+        """Delete a slice, if it still exists. Raises: Forbidden, Unavailable."""
         try:
             await self._api.delete(f"{_SLICES}/{name}")
         except NotFound:

@@ -81,7 +81,7 @@ def _add(held_mib: dict[int, int | None], process: Any) -> None:
 
 
 def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
-    """None where the card can't report it (MIG, some virtual cards)."""
+    """Read how busy the card was; None if it can't report that (MIG, some virtual cards)."""
     try:
         samples = _query_samples(handle, since_us)
     except pynvml.NVMLError as exc:

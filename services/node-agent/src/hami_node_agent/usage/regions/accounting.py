@@ -34,28 +34,28 @@ class RegionHeld:
 
     @property
     def plausible(self) -> bool:
-        """False when a counter has an impossible value."""
+        """Whether all counters have possible values."""
         counters = (self.total_bytes, self.context_bytes, self.module_bytes, self.buffer_bytes)
         return max(counters) <= MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionProcess:
-    """One process that registered itself."""
+    """One process that registered itself in a container's shared region."""
 
     pid: int
     """Pid as the process sees it."""
     host_pid: int
-    """0: not known to the library."""
+    """Pid as the host sees it; 0: the library does not know it."""
     started_ticks: int
-    """Clock ticks from boot to its start; 0: HAMi's library does not write it."""
+    """Clock ticks from boot to the process's start; 0: unknown (HAMi's library)."""
     held: tuple[RegionHeld, ...]
-    """In the order of the region's cards."""
+    """Memory and cores in use on each card, in the order of `Region.cards`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCard:
-    """One card of the container and its limits there; 0 is none."""
+    """One card in a container's shared region, with its limits; 0 means no limit."""
 
     index: int
     uuid: str
@@ -65,7 +65,7 @@ class RegionCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """One container's region at one moment."""
+    """Content of one container's shared region (limits and use) at one moment."""
 
     cards: tuple[RegionCard, ...]
     processes: tuple[RegionProcess, ...]

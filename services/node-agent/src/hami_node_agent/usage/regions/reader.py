@@ -162,7 +162,7 @@ def _size(descriptor: int) -> int:
 
 
 def _form(head: bytes, size: int) -> layout.RegionForm | None:
-    """By its first eight bytes and its size."""
+    """Return the form of a region by its first eight bytes and its size; None: not ready."""
     start = head[:8]
     # The library makes the file, sets its size and writes the magic last.
     if not any(start[:4]):

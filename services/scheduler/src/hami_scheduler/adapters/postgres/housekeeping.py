@@ -130,11 +130,11 @@ class PostgresCallJournal:
         return int(row["id"])
 
     async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """Write what became of it."""
+        """Write the call's outcome."""
         await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
 
     async def refused(self, call: OperatorCall, message: str) -> None:
-        """Write that the caller may not; an identical one of the hour is counted on its row."""
+        """Write a refused call; identical ones within an hour only raise the count of one row."""
         await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
 
 

@@ -124,7 +124,7 @@ class PostgresLimits:
         return found is not None
 
     async def note_eviction(self, period_id: int, *, problem: str) -> None:
-        """How it went; an empty `problem`: the API server took it."""
+        """Write an eviction's result; an empty `problem`: the API server accepted it."""
         await self._database.fetch(_NOTE, period_id, problem)
 
     async def close_silent(self, *, silent_s: float) -> int:
@@ -133,7 +133,7 @@ class PostgresLimits:
 
 
 async def _begin(connection: Connection, period: LimitPeriod, received_at: datetime) -> bool:
-    """False when it is one that had only just ended."""
+    """Begin a period; False when it continues one that had only just ended."""
     values = (
         *(period.node, period.pod_uid, period.container, period.device_uuid, str(period.state)),
         *(received_at, _mib(period.held_mib), _mib(period.peak_mib), _mib(period.granted_mib)),

@@ -312,7 +312,7 @@ class PostgresLedgerStats:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def read(self) -> LedgerStats:
-        """Read them. Raises: Unavailable, Conflict."""
+        """Read the ledger's statistics. Raises: Unavailable, Conflict."""
         # The moment is that of the first statement: what changes between the two is reported next
         # time.
         [cluster] = await self.database.fetch(_CLUSTER)

@@ -120,11 +120,11 @@ class PostgresScaling:
         await self._database.fetch(_SAVE, kind.name, _KIND.dump_python(kind, mode="json"), wrong)
 
     async def mark_wrong(self, kind: str, why: str) -> None:
-        """Use a type no more."""
+        """Mark a node type as wrong, so that it is not asked for any more."""
         await self._database.fetch(_WRONG, kind, why)
 
     async def held(self, pods: Sequence[PodUid]) -> set[PodUid]:
-        """Return those of the pods that have a grant, or a room."""
+        """Return the pods among these that have a grant or a room (kept free by preemption)."""
         return {PodUid(row["pod_uid"]) for row in await self._database.fetch(_HELD, list(pods))}
 
 

@@ -73,7 +73,7 @@ async def find_leaving(connection: Connection, room: Room) -> list[Allocation]:
 async def rules_of_room(
     connection: Connection, allocation: Allocation, rules: Rules
 ) -> tuple[CardDemand, ...]:
-    """Return what a room takes from each card, with the rules that its pod was placed by."""
+    """Return what a room takes from each card, by the rules of its pod's placement."""
     row = await connection.fetchrow(_RULES, allocation.id)
     policy, totals = row["policy"] or {}, (row["detail"] or {}).get("core_totals") or {}
     return demands(
@@ -85,7 +85,7 @@ async def rules_of_room(
 
 
 async def record_victims(connection: Connection, room_id: AllocationId, room: Room) -> None:
-    """Write down who ends for the room."""
+    """Record the pods that are ended for the room."""
     await connection.execute(
         _RECORD,
         room_id,
