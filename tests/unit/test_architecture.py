@@ -17,7 +17,7 @@ SOURCES = sorted(
 )
 # The environment is handed on to children there, never read for a setting.
 ENVIRONMENT_PASSED_ON = {"children.py", "processes.py"}
-LONGEST_MODULE_LINES = 600
+LONGEST_MODULE_LINES = 700
 # Each service and tool has one, of which only its own modules know.
 ONE_OF_EACH_PACKAGE = {"Settings"}
 SILENCES = re.compile(r"# (type: ignore|noqa)")

@@ -10,7 +10,7 @@ import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.group_members import GroupMembers
-from hami_scheduler.placement.groups import MAX_BACKOFF_S, TURN_AFTER_S, GroupPlans, Verdict
+from hami_scheduler.placement.groups import MAX_BACKOFF_S, TURN_AFTER_S, GroupPlans, GroupVerdict
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.pod_groups import GROUP_LABEL, PodGroup
@@ -79,7 +79,9 @@ class Stage:
         for name in names:
             self.plans.pod_seen(member(name, group=group, size=size, **options))
 
-    def ask(self, name: str, *nodes: NodeName, group: PodGroup = GROUP) -> Draft | Verdict | None:
+    def ask(
+        self, name: str, *nodes: NodeName, group: PodGroup = GROUP
+    ) -> Draft | GroupVerdict | None:
         return self.plans.place(group, PodUid(name), nodes or NODES)
 
     def used(self) -> int:
@@ -118,7 +120,7 @@ async def stage() -> Stage:
 
 
 def sentence(answer: object) -> str:
-    assert isinstance(answer, Verdict)
+    assert isinstance(answer, GroupVerdict)
     return answer.sentence
 
 
@@ -178,7 +180,7 @@ async def test_members_that_were_refused_are_woken_when_all_fit(stage: Stage) ->
     assert isinstance(stage.ask("x", group=PodGroup("default", "other")), Draft)
     stage.show("a", "b", "c", "d")
     for name in "abc":
-        assert isinstance(stage.ask(name), Verdict)
+        assert isinstance(stage.ask(name), GroupVerdict)
 
     stage.state.lift([PodUid("x")])
     assert isinstance(stage.ask("d"), Draft)
@@ -238,7 +240,7 @@ async def test_a_group_that_was_given_up_backs_off_longer_each_time(stage: Stage
         assert stage.used() == 0
         assert sentence(stage.ask("b")).startswith("not all came; tried again in ")
         began = stage.now
-        while isinstance(stage.ask("b"), Verdict):
+        while isinstance(stage.ask("b"), GroupVerdict):
             stage.now += 0.5
         pauses.append(stage.now - began)
     assert 2.5 <= pauses[0] <= 5.5

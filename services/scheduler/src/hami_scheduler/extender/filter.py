@@ -44,7 +44,7 @@ from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.expected_nodes import ExpectedNodes
-from hami_scheduler.placement.groups import GroupPlans, Verdict
+from hami_scheduler.placement.groups import GroupPlans, GroupVerdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
 from hami_scheduler.placement.waiting_pods import Demand
 from hami_scheduler.pod_events import (
@@ -242,7 +242,11 @@ class Filter:
         )
 
     def _group_waits(
-        self, group: PodGroup, verdict: Verdict, names: Sequence[NodeName], trace: DecisionTrace
+        self,
+        group: PodGroup,
+        verdict: GroupVerdict,
+        names: Sequence[NodeName],
+        trace: DecisionTrace,
     ) -> FilterResult:
         """Refuse a member of a group that does not start now; each verdict is recorded once."""
         reasons = dict.fromkeys(names, GROUP_WAITING)

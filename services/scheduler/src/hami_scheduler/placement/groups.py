@@ -40,7 +40,7 @@ BIND_MARGIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GroupVerdict:
     """Why no member of a group starts now."""
 
     sentence: str
@@ -60,7 +60,7 @@ class Verdict:
 class _Group:
     """Memory of a group between calls; losing it costs time, never correctness."""
 
-    verdict: Verdict | None = None
+    verdict: GroupVerdict | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(MIN_BACKOFF_S, MAX_BACKOFF_S))
     not_before: float = float("-inf")
     why_backs_off: str = ""
@@ -100,7 +100,7 @@ class GroupPlans:
 
     def place(
         self, group: PodGroup, uid: PodUid, names: Sequence[NodeName]
-    ) -> Draft | Verdict | None:
+    ) -> Draft | GroupVerdict | None:
         """Return the member's assumed placement, or why its group waits.
 
         None: nobody waits for it, so it is placed alone.
@@ -302,9 +302,9 @@ class GroupPlans:
         *,
         until: float = float("inf"),
         offered: tuple[NodeName, ...] | None = None,
-    ) -> Verdict:
+    ) -> GroupVerdict:
         before = known.verdict
-        known.verdict = Verdict(
+        known.verdict = GroupVerdict(
             sentence=sentence,
             key=self._key(found.group),
             quorum=found.quorum,
