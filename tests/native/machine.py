@@ -23,6 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBVGPU = ROOT / "native/libvgpu/build/libvgpu.so"
 FAKEGPU = ROOT / "native/fakegpu/build"
 MIB = 1 << 20
+DRIVER_LOCK_OFFSET = 56
+"""Place of `lock` in `struct fg_state` (native/fakegpu/src/state/state.h)."""
+FUTEX_TID_MASK = 0x3FFFFFFF
+"""Bits of a robust mutex that hold its owner (linux/futex.h)."""
 CARDS = ("GPU-11111111-0000-0000-0000-000000000001", "GPU-22222222-0000-0000-0000-000000000002")
 
 
@@ -168,6 +172,15 @@ class Machine:
 
     def peak(self, card: int = 0) -> int:
         return int(self.ctl("show")["cards"][card]["peak_bytes"])
+
+    def is_driver_locked_by(self, pid: int) -> bool:
+        """Whether the program is inside the stand-in driver's lock, which it keeps while stopped.
+
+        A real driver's locks are the kernel's: no stopped program holds one.
+        """
+        with Path(self.settings["state"]).open("rb") as state:
+            state.seek(DRIVER_LOCK_OFFSET)
+            return int.from_bytes(state.read(4), sys.byteorder) & FUTEX_TID_MASK == pid
 
     def start(self, env: dict[str, str], prefix: Sequence[str] = ()) -> Client:
         """Starts a program; `prefix` is a command that runs it in other surroundings."""

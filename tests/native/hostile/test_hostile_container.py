@@ -247,12 +247,22 @@ class Tenant:
     def stop_busy(self) -> None:
         """Perhaps with the lock of the region; what it has answered is read when it goes on."""
         if one := self.busy():
-            one.process.send_signal(signal.SIGSTOP)
+            self.stop_outside_driver(one)
             others = [each for each in self.programs if each.pid not in self.stopped | {one.pid}]
             for other in others:
                 self.within_slice(other)
             one.process.send_signal(signal.SIGCONT)
             assert one.receive()["refused"] >= 0
+
+    def stop_outside_driver(self, one: Client) -> None:
+        """Stop a program where it does not hold the driver's own lock."""
+        for _ in range(100):
+            one.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, one.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if not self.container.machine.is_driver_locked_by(one.pid):
+                return
+            one.process.send_signal(signal.SIGCONT)
+        raise AssertionError("the program never left the driver's lock")
 
     def go_on(self) -> None:
         for one in self.programs:

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "card/clock.h"
@@ -61,6 +62,7 @@ struct fg_state {
     int32_t process_count; /* entries from here on have never been used */
     struct fg_process processes[FG_MAX_PROCESSES];
 };
+_Static_assert(offsetof(struct fg_state, lock) == 56, "tests/native/machine.py reads the lock's owner there");
 
 /* The state of the machine, mapped; NULL if it cannot be. */
 struct fg_state *fg_state(const struct fg_machine *machine);
