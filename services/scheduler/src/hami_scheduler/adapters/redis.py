@@ -41,6 +41,15 @@ if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('GET', KEYS[1]) == A
 end
 return 0
 """
+# Deletes KEYS[1] if it is a lock under the token ARGV[1].
+_RELEASE = """
+local value = redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1])
+local is_json, held = pcall(cjson.decode, value or '')
+if is_json and type(held) == 'table' and held.token == tonumber(ARGV[1]) then
+  return redis.call('DEL', KEYS[1])
+end
+return 0
+"""
 
 
 @dataclass(slots=True)
@@ -63,6 +72,7 @@ class RedisNodeLock:
         self._client = client
         self._lock_ms = int(lock_s * 1000)
         self._delete = client.register_script(_DELETE)
+        self._release = client.register_script(_RELEASE)
         self._turns: dict[NodeName, _Turns] = {}
         self._abandoned: TTLCache[int, None] = TTLCache(MAX_ABANDONED, lock_s)
         """Tokens that want their lock no more, and may have it."""
@@ -136,11 +146,9 @@ class RedisNodeLock:
     async def release(self, node: NodeName, token: int) -> bool:
         """See the port."""
         self._abandoned[token] = None
-        current = await self._read(node)
-        if current is None or current[1].token != token:
-            return False
-        is_freed = await self._delete_if(node, current[0])
-        if turns := self._turns.get(node):
+        with _translated():
+            is_freed = bool(await self._release(keys=[_KEY.format(node=node)], args=[token]))
+        if is_freed and (turns := self._turns.get(node)):
             turns.freed.set()
         return is_freed
 
