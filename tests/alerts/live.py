@@ -58,7 +58,9 @@ def expressions() -> dict[str, str]:
             for target in panel["targets"]:
                 if "expr" in target:
                     where = f"{board.stem}/{panel['title']}/{target['refId']}"
-                    expr = target["expr"].replace("$__rate_interval", "1m")
+                    expr = (
+                        target["expr"].replace("$__rate_interval", "1m").replace("$__range", "1h")
+                    )
                     for name, value in VARIABLES.items():
                         expr = expr.replace(name, value)
                     found[where] = expr
