@@ -112,7 +112,7 @@ END $$
 """
 
 # Views take no lower version than the one they have, so nobody may write one; one that is a year
-# ahead of its time is put right by `adapters/postgres/inventory/counters.py`.
+# ahead of its time is put right by `adapters/postgres/row_repairs.py`.
 OLDER = """
 CREATE FUNCTION hami_refuse_older() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -18,7 +18,7 @@ from annotations_page import annotations_page
 from fastapi import FastAPI
 from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app as metrics_app
-from hami_scheduler.api.v1 import operator_routes
+from hami_scheduler.api.app import operator_routes
 from hamictl.__main__ import app as hamictl_app
 from hamictl.verbs.examples import EXAMPLES
 from markup import table, text_of

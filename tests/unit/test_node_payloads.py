@@ -105,6 +105,15 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
             ("history", "pod_named", "announcer", "instruments", "log_limit", "evictor"), Mock()
         )
     )
+    claims = ClaimGrants(
+        **any_of(
+            (
+                *("store", "pods", "claims", "request_of", "view", "vendors", "instruments"),
+                *("label_keys", "binding_s"),
+            ),
+            Mock(),
+        )
+    )
     usage = UsageHistory(Mock(), MetricsInstruments(), lambda: NOW, grace_s=1.0)
     follower = ClusterFollower(Mock(rules={}), lambda: NOW, RoomThread())
 
@@ -122,7 +131,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
         events.usage_subject: [one_of_many(usage.ingest)],
         events.limits_subject: [check],
         events.snapshot_subject: [GrantSnapshots(Mock()).respond],
-        events.claims_subject: [ClaimGrants(Mock(), claims=Mock(), request_of=Mock()).respond],
+        events.claims_subject: [claims.respond],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.ports.ledger import AgentInventory, AllocationStore
 from hamicommon.domain.allocations import (
     AllocationState,

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from hami_scheduler.adapters.postgres import quotas as module
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.ledger.writer import Answer, LedgerWriter
 from hamicommon.domain.allocations import Placement
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import asyncpg
 import pytest
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hamicommon.domain.ids import NodeName
 from hamicommon.ledger import partitions

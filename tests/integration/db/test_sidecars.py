@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.requests import Role
 from hamicommon.ledger import invariants

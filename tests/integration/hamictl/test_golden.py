@@ -25,9 +25,9 @@ from hami_metrics.questions.asking import Asking, LocalViewers, Seal
 from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
+from hami_scheduler.api.app import operator_routes
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.http import answer_errors
-from hami_scheduler.api.v1 import operator_routes
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import NotFound
 from hamicommon.ledger.database import open_database

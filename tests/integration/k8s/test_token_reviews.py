@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
+from hami_scheduler.adapters.kubernetes import KubernetesTokenReviews
 from hami_scheduler.bus.auth import Bearer
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.client import KubeApi, open_kube_api

@@ -12,9 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-from hami_scheduler.api.app import create_app
-from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.running import running
+from hami_scheduler.api.app import Service, create_app
+from hami_scheduler.bootstrap.loops import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.settings import Settings
 from hamicommon import events

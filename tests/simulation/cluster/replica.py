@@ -16,7 +16,7 @@ from hami_scheduler.adapters.kubernetes import (
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.redis import RedisNodeLock
-from hami_scheduler.api.service import Service
+from hami_scheduler.api.app import Service
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build

@@ -1,7 +1,8 @@
 """Limit on the log lines about one pod: each text once, and few texts, per ten minutes.
 
 kube-scheduler tries a pod that can't be placed again each second, for as long as it exists, and its
-author may change what is wrong with it each time. The decisions (`decision_log.py`) have all of it.
+author may change what is wrong with it each time. The decisions (`placement/decisions.py`) have all
+of it.
 """
 
 from __future__ import annotations

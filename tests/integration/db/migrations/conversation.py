@@ -24,7 +24,7 @@ from hami_metrics.domain.samples import FINE_S, Sample, Series, bucket_of
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports.ledger import AgentInventory, DecisionRow

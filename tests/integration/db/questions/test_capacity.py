@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports.ledger import AgentInventory

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from hami_scheduler import activity
 from hami_scheduler.api.app import create_app
-from hami_scheduler.bootstrap.running import running
+from hami_scheduler.bootstrap.loops import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hamicommon import events
 from hamicommon.errors import Unavailable

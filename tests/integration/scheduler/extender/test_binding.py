@@ -8,7 +8,7 @@ import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender import bind as bind_module
-from hami_scheduler.extender.agent_offers import AgentOffers
+from hami_scheduler.extender.bind_steps import AgentOffers
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
 from hamicommon.domain.ids import NodeName, PodUid

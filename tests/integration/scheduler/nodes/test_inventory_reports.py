@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of

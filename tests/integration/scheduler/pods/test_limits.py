@@ -12,8 +12,7 @@ from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import limit_notes
-from hami_scheduler.enforcement.checks import LimitChecks
-from hami_scheduler.enforcement.evict import LimitEvictor
+from hami_scheduler.enforcement.checks import LimitChecks, LimitEvictor
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hami_scheduler.adoption.claim_holders import ClaimHolders
+from hami_scheduler.adoption.resource_claims import ClaimHolders
 from hamicommon import events
 from hamicommon.k8s.annotations import ASSIGNED_NODE
 from hamicommon.k8s.types import Json

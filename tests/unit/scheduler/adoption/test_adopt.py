@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.adoption.claims import Claim, claim_of
-from hami_scheduler.adoption.entries import AdoptionEntries
-from hami_scheduler.adoption.rules import AdoptionResult, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Claim, Why, claim_of, held_twice, judge
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
 from hamicommon import device_config
@@ -89,15 +87,10 @@ class World:
         view = state_of(self.ledger, VENDORS.rules)
         adopter = Adopter(
             ledger=self.ledger,
-            entries=AdoptionEntries(
-                ledger=self.ledger,
-                pods=self.pods,
-                grants=self.grants,
-                view=view,
-                announcer=Announcer(self.events),
-                instruments=SchedulerInstruments(),
-                vendors=VENDORS,
-            ),
+            pods=self.pods,
+            grants=self.grants,
+            announcer=Announcer(self.events),
+            instruments=SchedulerInstruments(),
             witness=self,
             view=view,
             vendors=VENDORS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from hami_scheduler.api.local_callers import LocalCallers
+from hami_scheduler.api.operator_access import LocalCallers
 from starlette.types import Receive, Scope, Send
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hami_scheduler.bootstrap.usual_pods import read_usual_pods
+from hami_scheduler.placement.fragmentation_tables import read_usual_pods
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cluster.arrivals import PodShape, UsualPods
 

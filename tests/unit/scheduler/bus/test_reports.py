@@ -10,8 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.bus.reports import GrantReports, MadeInstances
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import GONE
 from hamicommon.bus.client import Message

@@ -6,11 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.enforcement.periods import (
-    EvictionPolicy,
-    LimitPeriod,
-    due,
-)
+from hami_scheduler.enforcement.periods import EvictionPolicy, LimitPeriod, due
 from hamicommon.domain.granted_cards import LimitState
 from hamicommon.events import LimitFinding
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hami_scheduler.extender.filter_simulation import simulate_filter
+from hami_scheduler.extender.filter import simulate_filter
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.errors import InvalidRequest

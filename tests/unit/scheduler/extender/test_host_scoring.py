@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hami_scheduler.extender import host_scoring
-from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender import filter as host_scoring
+from hami_scheduler.extender.filter import HostScoring
 from hami_scheduler.extender.protocol import ExtenderArgs
 from hami_scheduler.metrics import SchedulerInstruments
 from hamicommon.domain.ids import NodeName

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from hami_scheduler.extender.agent_offers import AgentOffers
-from hami_scheduler.extender.pod_binding import PodBinding
+from hami_scheduler.extender.bind_steps import AgentOffers, PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import AgentNotReady, GrantAnnouncer
 from hamicommon.domain.ids import NodeName

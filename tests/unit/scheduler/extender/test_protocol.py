@@ -15,8 +15,7 @@ from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.app import ExtenderApp, ExtenderVerbs
 from hami_scheduler.extender.bind import Bind
-from hami_scheduler.extender.filter import Filter
-from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.filter import Filter, HostScoring
 from hami_scheduler.extender.protocol import (
     MAX_BODY_BYTES,
     BindArgs,

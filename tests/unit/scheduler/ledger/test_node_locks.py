@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.node_lock_annotation import held, lock_keys, owned, value_of
-from hami_scheduler.ledger.node_locks import NodeLocks
+from hami_scheduler.ledger.node_locks import MirroredLocks, NodeLocks
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import (
     Allocation,

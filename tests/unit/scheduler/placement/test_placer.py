@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
-from hami_scheduler.placement.decisions.decision import DecisionTrace
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions import DecisionQueue, DecisionTrace
 from hami_scheduler.placement.placer import OverQuota, Placer
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent

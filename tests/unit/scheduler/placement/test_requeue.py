@@ -11,8 +11,13 @@ import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import draft_of
-from hami_scheduler.placement.requeue import MAX_PASSED_OVER, MAX_REQUEUED, Requeuer
-from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.placement.waiting_pods import (
+    MAX_PASSED_OVER,
+    MAX_REQUEUED,
+    Requeuer,
+    WaitingPod,
+    WaitingPods,
+)
 from hami_scheduler.ports.ledger import CardReader
 from hamicommon import device_config
 from hamicommon.device_config import NvidiaConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_scheduler.reconcile.restore import (
+from hami_scheduler.reconcile.ungranted_pods import (
     ANSWER_KEPT_S,
     PATIENCE_S,
     GrantRestorer,

@@ -1,4 +1,4 @@
-"""Pods, nodes and claims at the API server: read, patch, bind, show events."""
+"""Pods, nodes, claims and tokens at the API server: read, patch, bind, show events, review."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from cachetools import LRUCache
+from hamicommon.access.reviews import user_of
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.claims import claim_path
@@ -21,6 +22,7 @@ from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.types import Json, JsonMapping
 
 from hami_scheduler.background_queue import BackgroundQueue
+from hami_scheduler.bus.auth import Bearer
 from hami_scheduler.ports.cluster import PodEvent
 
 # Events of one series are counted up in one object, as client-go does, this many remembered; the
@@ -305,3 +307,35 @@ def _claim_path(claim: Json) -> str:
 def _guard(claim: Json) -> Json:
     """The server refuses (409) a claim that is another one, or that has changed."""
     return {key: claim["metadata"][key] for key in ("uid", "resourceVersion")}
+
+
+_EXTRA = "authentication.kubernetes.io/"
+
+
+@dataclass(eq=False)
+class KubernetesTokenReviews:
+    """TokenReview, and where it does not name the node (Kubernetes < 1.30) the pod itself."""
+
+    api: KubeApi
+    audience: str
+
+    async def review(self, token: str) -> Bearer:
+        """Review a token. Raises: InvalidRequest if it is not valid for the bus, Unavailable."""
+        user = await user_of(self.api, token, self.audience)
+        return Bearer(username=user["username"], node=await self._node_of(user))
+
+    async def _node_of(self, user: dict[str, Any]) -> NodeName | None:
+        extra = user.get("extra") or {}
+        named = extra.get(f"{_EXTRA}node-name")
+        if named:
+            return NodeName(named[0])
+        pods, uids = extra.get(f"{_EXTRA}pod-name"), extra.get(f"{_EXTRA}pod-uid")
+        if not pods or not uids:
+            return None
+        namespace = user["username"].split(":")[2]
+        try:
+            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pods[0]}")
+        except NotFound:
+            return None
+        node = (pod.get("spec") or {}).get("nodeName")
+        return NodeName(node) if node and pod["metadata"]["uid"] == uids[0] else None

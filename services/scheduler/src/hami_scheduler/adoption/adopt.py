@@ -1,7 +1,8 @@
 """`POST /v1/adopt`: pods of a running HAMi into the ledger, with their nodes as witnesses.
 
 In: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
-ledger's cards. `rules.py` judges each pod; with `apply`, `entries.py` writes what fits. Without
+ledger's cards. `rules.py` judges each pod; with `apply`, one that fits is read once more at the API
+server and written with its evidence, and its node's agent has the grant from then on. Without
 `apply` nothing is written anywhere. Both may be repeated at any time.
 """
 
@@ -9,28 +10,54 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hamicommon.domain.allocations import Allocation, ContainerGrant, Footprint, footprints
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+    Footprint,
+    Origin,
+    Placement,
+    footprints,
+)
 from hamicommon.domain.devices import DeviceUsage
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodOwner, PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adoption.claims import Claim, claim_of
-from hami_scheduler.adoption.entries import AdoptionEntries, is_over
-from hami_scheduler.adoption.rules import AdoptionResult, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Claim, Why, claim_of, held_twice, judge
 from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_events import ADOPTED, Announcer
+from hami_scheduler.ports.cluster import GrantAnnouncer, PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.nats import NatsNodeWitness
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "adopt"
+REASON = "placed by HAMi, adopted"
+
+
+def is_over(pod: JsonMapping) -> bool:
+    """Whether the pod has ended."""
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,23 +170,28 @@ def unaccounted(case: NodeCase) -> Iterator[dict[str, Any]]:
         yield {"node": case.node, "uuid": card, "pods": sorted(pods)}
 
 
-logger = logging.getLogger(__name__)
-
 MAX_CONCURRENT_NODES = 16
 
 
 @dataclass(eq=False, kw_only=True)
 class Adopter:
-    """The use case of /v1/adopt."""
+    """The use case of /v1/adopt.
+
+    `label_keys`: labels of a pod that are kept with its owner.
+    """
 
     ledger: AllocationStore
-    entries: AdoptionEntries
+    pods: PodApi
+    grants: GrantAnnouncer
     witness: NatsNodeWitness
     view: ClusterState
+    announcer: Announcer
+    instruments: SchedulerInstruments
     vendors: Vendors
     known_pods: Mapping[PodUid, JsonMapping]
     synced: Callable[[], bool]
     request_of: Callable[[JsonMapping], PodRequest]
+    label_keys: Sequence[str] = ()
 
     async def answer(self, body: object) -> dict[str, Any]:
         """Adopts, or reports what would be adopted.
@@ -271,7 +303,7 @@ class Adopter:
         )
         if verdict.refused is None and wanted.apply:
             try:
-                await self.entries.write(claim, verdict)
+                await self._write(claim, verdict)
             except NotFound as exc:
                 verdict = AdoptionResult(refused=Why.GONE, sentence=str(exc))
             except CapacityConflict as exc:
@@ -315,3 +347,54 @@ class Adopter:
 
     def _cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
         return {s.usage.device.uuid: s.usage for s in self.view.cluster.cards(node)}
+
+    async def _write(self, claim: Claim, verdict: AdoptionResult) -> None:
+        """Write the grant of one adopted pod.
+
+        Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable.
+        """
+        pod = await self.pods.get(claim.namespace, claim.name)
+        facts = facts_of(pod)
+        if facts.uid != claim.uid or facts.node != claim.node or is_over(pod):
+            raise NotFound("it has ended or was replaced")
+        # Its annotation could only be its author's: HAMi's webhook stamps no creator.
+        owner = owner_of(pod, self.label_keys, stamped=False)
+        change = await self.ledger.enter(self._entry(claim, verdict, owner))
+        allocation = change.allocation
+        self.view.apply(change)
+        self.instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
+        self.announcer.announce(
+            PodRef(claim.namespace, claim.name, claim.uid),
+            ADOPTED,
+            "the ledger now has the devices that this pod got from HAMi on "
+            f"{claim.node}; it keeps running",
+            warning=False,
+        )
+        try:
+            await self.grants.granted(grant_of(allocation))
+        except Unavailable as exc:
+            logger.warning(
+                "Failed to publish an adopted pod's grant; the node gets it with the next snapshot",
+                extra={"error": str(exc)},
+            )
+
+    def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
+        draft = Draft(
+            allocation_id=AllocationId(str(uuid.uuid4())),
+            pod_uid=claim.uid,
+            namespace=claim.namespace,
+            pod_name=claim.name,
+            placement=Placement(node=claim.node, containers=verdict.containers),
+            lease_s=0.0,
+            quota=quota_amounts(verdict.containers, self.vendors),
+            owner=owner,
+            actor=ACTOR,
+        )
+        reason = f"{REASON}; {verdict.sentence}" if verdict.sentence else REASON
+        return Entry(
+            draft=draft,
+            state=AllocationState.ALLOCATED,
+            origin=Origin.ADOPTED,
+            reason=reason,
+            evidence=verdict.evidence,
+        )

@@ -1,22 +1,31 @@
-"""Grants of what kube-scheduler allocated to a pod's ResourceClaims, when its node prepares them.
+"""Grants for pods whose ResourceClaims kube-scheduler allocated.
 
-In: `hami.grants.claims.<node>`, asked by the node's agent before the pod's sandbox exists, or /bind
-of a kube-scheduler that asks us (`claims_at_bind.py`). What is
-granted is read from the claims themselves and never from the question. Out: one grant of all of the
-pod's claims, if the ledger has room beside the pods of the device plugin (`running_pods.py`): the
-API server and kube-scheduler know nothing of those.
+Three ask for one: the node's agent before the pod's sandbox exists (`hami.grants.claims.<node>`),
+/bind of a kube-scheduler that calls us, and the watch for a pod that comes to a claim which another
+pod holds: the kubelet has a claim prepared once, so the second pod starts without a question.
+What is granted is read from the claims themselves and never from the question. Out: one grant of
+all of the pod's claims by the guarded UPDATE of every other grant, if the ledger has room beside
+the pods of the device plugin; the API server and kube-scheduler know nothing of those. A claim's
+slices are counted once, and given back with its last pod (ADR 12).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from hamicommon import telemetry
 from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
-from hamicommon.domain.allocations import Allocation, Origin
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    Origin,
+    Placement,
+)
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.dra.claims import (
@@ -27,23 +36,53 @@ from hamicommon.dra.claims import (
     container_claims,
     granted_containers,
     granted_shares,
+    is_held_by_others,
+    pods_of,
 )
-from hamicommon.dra.devices import named_devices
-from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from hamicommon.dra.devices import DRIVER, named_devices
+from hamicommon.errors import (
+    CapacityConflict,
+    Conflict,
+    Forbidden,
+    HamiError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from hamicommon.events import ClaimsReply, ClaimsRequest
-from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of, binding_annotations, node_label
+from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.ledger.model import Entry
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.adoption.running_pods import (
-    NodeQuestion,
-    RunningPodGrant,
-    RunningPods,
-    reply_with,
-)
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.placer import draft_of
+from hami_scheduler.ports.cluster import GrantAnnouncer, PodApi
+from hami_scheduler.ports.ledger import AllocationStore
+from hami_scheduler.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeQuestion:
+    """Which pod a node asks about."""
+
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    name: str
+    arriving_s: float = 0.0
+    """Longest time that its binding takes from now on; 0: it is on the node."""
 
 
 tracer = get_tracer(__name__)
@@ -54,13 +93,22 @@ MAX_REASON_LENGTH = 512
 """Characters: some ten slices; the history has all of them (`_evidence`)."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class ClaimGrants:
-    """Responder of `hami.grants.claims.*`."""
+    """Enter grants of claims, for nodes that ask, for /bind and for the watch.
 
-    pods: RunningPods
+    `binding_s`: so long a grant of /bind waits for its pod to be bound.
+    """
+
+    store: AllocationStore
+    pods: PodApi
     claims: KubernetesClaimApi
     request_of: Callable[[JsonMapping], PodRequest]
+    view: ClusterState
+    vendors: Vendors
+    instruments: SchedulerInstruments
+    label_keys: Sequence[str]
+    binding_s: float
 
     async def respond(self, subject: str, body: bytes) -> ClaimsReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
@@ -72,9 +120,36 @@ class ClaimGrants:
             name=asked.pod_name,
         )
         try:
-            return reply_with(await self.grant(question))
+            return ClaimsReply(node=asked.node, grant=grant_of(await self.grant(question)))
         except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
             return ClaimsReply(node=asked.node, refused=str(exc))
+
+    async def grant_at_bind(
+        self, namespace: str, name: str, uid: PodUid, node: NodeName
+    ) -> Allocation | None:
+        """The grant of the pod's claims, in state `binding`; None: none of them is ours.
+
+        kube-scheduler writes what it allocated into the claims before it binds, so when the node
+        prepares, it would be too late for another node. If the ledger has no room, the allocation
+        is taken off the claims: otherwise kube-scheduler would try the same card forever.
+
+        Raises: NotFound, InvalidRequest, Conflict with the reason, Unavailable.
+        """
+        pod = await self.pods.get(namespace, name)
+        if not (pod.get("spec") or {}).get("resourceClaims"):
+            return None
+        claims = await self._ours(namespace, pod)
+        if not claims:
+            return None
+        asked = NodeQuestion(
+            node=node, uid=uid, namespace=namespace, name=name, arriving_s=self.binding_s
+        )
+        try:
+            return await self.grant(asked)
+        except CapacityConflict:
+            for claim in claims:
+                await self._take_back(claim, uid)
+            raise
 
     async def grant(self, asked: NodeQuestion) -> Allocation:
         """The pod's live grant, which is entered where there is none.
@@ -83,8 +158,14 @@ class ClaimGrants:
 
         Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable.
         """
-        pod = await self.pods.read(asked)
-        live = await self.pods.granted(asked)
+        pod = await self.pods.get(asked.namespace, asked.name)
+        facts = facts_of(pod)
+        there = facts.node == asked.node or (bool(asked.arriving_s) and facts.node is None)
+        if facts.uid != asked.uid or not there or facts.phase in TERMINAL_PHASES:
+            raise NotFound(f"pod {asked.namespace}/{asked.name} does not run on {asked.node}")
+        live = await self.store.live_of(asked.uid)
+        if live is not None and (live.node != asked.node or live.token is None):
+            raise Conflict(f"the pod is {live.state} on {live.node}")
         if live is not None and live.origin is Origin.CLAIM:
             return live
         request = self.request_of(pod)
@@ -94,17 +175,9 @@ class ClaimGrants:
         admission = annotations_of(pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
             span.set_attributes(_attributes(asked))
-            cards = await self.pods.cards(asked.node)
-            shares = granted_shares(claimed, named_devices(cards))
-            found = RunningPodGrant(
-                request=request,
-                containers=granted_containers(claimed, shares),
-                origin=Origin.CLAIM,
-                reason=clip(f"{REASON}: {_named(claimed)}", MAX_REASON_LENGTH),
-                evidence={"claims": list(_evidence(claimed))},
-                claims=claimed_slices_of(claimed, shares),
-            )
-            return await self.pods.enter(pod, asked, found)
+            await self.view.refresh()
+            entry = self._entry(pod, asked, request, claimed)
+            return await self._enter(entry, is_arriving=bool(asked.arriving_s))
 
     async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
         devices = {
@@ -115,6 +188,83 @@ class ClaimGrants:
         if not any(container.devices for container in claimed):
             raise InvalidRequest("none of its containers uses a HAMi card through a claim")
         return claimed
+
+    def _entry(
+        self,
+        pod: JsonMapping,
+        asked: NodeQuestion,
+        request: PodRequest,
+        claimed: Sequence[ContainerClaims],
+    ) -> Entry:
+        cards = {s.usage.device.uuid: s for s in self.view.cluster.cards(asked.node)}
+        shares = granted_shares(claimed, named_devices({u: s.usage for u, s in cards.items()}))
+        draft = draft_of(
+            request,
+            Placement(node=asked.node, containers=granted_containers(claimed, shares)),
+            cards,
+            self.vendors,
+            now=datetime.now(UTC),
+            lease_s=asked.arriving_s,
+            owner=owner_of(pod, self.label_keys, stamped=False),
+        )
+        return Entry(
+            draft=draft,
+            state=AllocationState.BINDING if asked.arriving_s else AllocationState.BOUND,
+            origin=Origin.CLAIM,
+            reason=clip(f"{REASON}: {_named(claimed)}", MAX_REASON_LENGTH),
+            evidence={"claims": list(_evidence(claimed))},
+            claims=claimed_slices_of(claimed, shares),
+        )
+
+    async def _enter(self, entry: Entry, *, is_arriving: bool) -> Allocation:
+        try:
+            change = await self.store.enter(entry)
+        except CapacityConflict:
+            self.view.doubt(entry.draft.placement.node)
+            raise
+        self.view.apply(change)
+        self.instruments.transitions.labels(entry.state.value).inc()
+        if not is_arriving:
+            await self._mirror(change.allocation)
+        return change.allocation
+
+    async def _mirror(self, allocation: Allocation) -> None:
+        """Write the pod's annotations as a binding does; a failure costs only the mirror."""
+        now = datetime.now(UTC)
+        common = binding_annotations(
+            allocation.node, filtered_at=allocation.reserved_at, bound_at=now
+        )
+        try:
+            await self.pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={**allocation.annotations, **common},
+                labels=node_label(allocation.node),
+            )
+        except HamiError as exc:
+            logger.warning("Failed to annotate a running pod", extra={"error": str(exc)})
+
+    async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
+        """Return the claims with cards of ours; none if we may not read them."""
+        try:
+            found = [await self.claims.get(namespace, n) for n in claim_names(pod).values()]
+        except Forbidden as exc:
+            logger.info("Failed to read claims at /bind", extra={"error": clip(str(exc))})
+            return []
+        return [claim for claim in found if _has_cards(claim)]
+
+    async def _take_back(self, claim: Json, uid: PodUid) -> None:
+        """Take the claims' allocation back; otherwise kube-scheduler tries the same card again."""
+        if is_held_by_others(claim, uid):
+            return
+        try:
+            await self.claims.set_status(claim, {"allocation": None, "reservedFor": None})
+        except NotFound:
+            return
+        except HamiError as exc:
+            extra = {"claim": claim["metadata"]["name"], "error": clip(str(exc))}
+            logger.warning("Failed to take back the allocation of a refused claim", extra=extra)
 
 
 def _attributes(asked: NodeQuestion) -> dict[str, str]:
@@ -147,3 +297,149 @@ def _evidence(claimed: Iterable[ContainerClaims]) -> Iterable[dict[str, Any]]:
                 "share_id": device.share_id,
                 "device": device.device,
             }
+
+
+def _has_cards(claim: JsonMapping) -> bool:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return any(result["driver"] == DRIVER for result in results)
+
+
+ATTEMPTS = 3
+
+
+@dataclass(eq=False, kw_only=True)
+class ClaimHolders:
+    """Handlers of the pod informer, the worker behind them, and the look before an end."""
+
+    grants: ClaimGrants
+    claims: KubernetesClaimApi
+    store: AllocationStore
+    announcer: GrantAnnouncer
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    clock: Callable[[], float] | None = None
+    _pods: dict[str, JsonMapping] = field(default_factory=dict, init=False)
+    """Pods in the queue."""
+    _handled: set[PodUid] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue("claim-holders", self._sync, self.bulkhead, self.clock)
+
+    def pod_seen(self, pod: JsonMapping) -> None:
+        """The informer saw a pod, or a change of one."""
+        if not any("resourceClaimName" in each for each in pod["spec"].get("resourceClaims") or ()):
+            return
+        facts = facts_of(pod)
+        if facts.node is None or facts.phase in TERMINAL_PHASES or facts.uid in self._handled:
+            return
+        self._pods[facts.uid] = pod
+        self.queue.add(facts.uid)
+
+    def pod_gone(self, pod: JsonMapping) -> None:
+        """The informer saw it go."""
+        uid = PodUid(pod["metadata"]["uid"])
+        self._pods.pop(uid, None)
+        self._handled.discard(uid)
+        self.queue.discard(uid)
+
+    async def _sync(self, key: str) -> None:
+        uid, pod = PodUid(key), self._pods.get(key)
+        if pod is None:
+            return
+        live, started = await self.store.live_of(uid), facts_of(pod).started
+        if live is None and (started or await self._shares(pod)):
+            live = await self._enter(_question(pod))
+        # One that runs on claims of others is asked about once.
+        if live is not None or started:
+            self._handled.add(uid)
+        if self._pods.get(key) is pod:  # otherwise it changed since, and is in the queue
+            del self._pods[key]
+
+    async def _shares(self, pod: JsonMapping) -> bool:
+        """Whether another pod has a claim of its; who is alone asks when the node prepares it."""
+        namespace = str(pod["metadata"].get("namespace") or "default")
+        try:
+            names = claim_names(pod)
+            claims = [await self.claims.get(namespace, name) for name in names.values()]
+        except (NotFound, Forbidden):
+            return False
+        return any(len(pods_of(claim)) > 1 for claim in claims)
+
+    async def before_end(self, allocation: Allocation) -> None:
+        """All others that hold its claims are in the ledger after this. Raises: Unavailable."""
+        counted = [each for each in allocation.claims if each.counted]
+        for name in sorted({each.claim for each in counted}):
+            try:
+                claim = await self.claims.get(allocation.namespace, name)
+            except (NotFound, Forbidden):
+                continue
+            if not {each.key for each in counted} & _slices(claim):
+                # Another one by this name, or allocated again since.
+                continue
+            for pod in pods_of(claim):
+                if pod["uid"] != allocation.pod_uid:
+                    await self._enter(
+                        NodeQuestion(
+                            node=allocation.node,
+                            uid=PodUid(pod["uid"]),
+                            namespace=allocation.namespace,
+                            name=str(pod["name"]),
+                        )
+                    )
+
+    async def restore(self, pod: JsonMapping) -> bool:
+        """Enter the grant of a pod that runs without one.
+
+        The ledger lost it, and nobody asks again. False: it has no card of ours by its claims.
+
+        Raises: Conflict when the ledger has no room for it, Unavailable.
+        """
+        try:
+            allocation = await self.grants.grant(_question(pod))
+        except (NotFound, InvalidRequest, Forbidden):
+            return False
+        await self._announce(allocation)
+        return True
+
+    async def _enter(self, asked: NodeQuestion) -> Allocation | None:
+        """None when it is not to have a grant. Raises: Unavailable."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                allocation = await self.grants.grant(asked)
+                break
+            except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
+                # A race for the claim's rows, or for the pod's, is lost once or twice.
+                if not isinstance(exc, Conflict) or attempt == ATTEMPTS:
+                    extra = {"pod_uid": asked.uid, "error": clip(str(exc))}
+                    logger.info("Refused a grant to the pod of a claim", extra=extra)
+                    return None
+        await self._announce(allocation)
+        return allocation
+
+    async def _announce(self, allocation: Allocation) -> None:
+        try:
+            await self.announcer.granted(grant_of(allocation))
+        except Unavailable as exc:
+            # The node gets it with the next snapshot.
+            logger.warning("Failed to publish the grant of a claim", extra={"error": str(exc)})
+
+
+def _question(pod: JsonMapping) -> NodeQuestion:
+    facts, metadata = facts_of(pod), pod["metadata"]
+    assert facts.node is not None
+    return NodeQuestion(
+        node=facts.node,
+        uid=facts.uid,
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata["name"]),
+    )
+
+
+def _slices(claim: JsonMapping) -> set[tuple[str, str, str]]:
+    """Keys of what is allocated to it."""
+    uid = str(claim["metadata"]["uid"])
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return {
+        (uid, str(each["request"]), str(each.get("shareID") or each["device"]))
+        for each in (allocation.get("devices") or {}).get("results") or ()
+    }

@@ -1,26 +1,32 @@
-"""`GET /v1/pods/{uid}/explain`: why a pod is where it is, or waits.
+"""Why a pod is where it is, or waits.
 
-Gathers what the ledger and the API server know, and hands it to the pure `hamicommon.explain`: the
-stored decision with its cards, who held what at that moment, and the pod itself.
+`GET /v1/pods/{uid}/explain` gathers what the ledger and the API server know, and hands it to the
+pure `hamicommon.explain`: the stored decision with its cards, who held what at that moment, and the
+pod itself. `GET /v1/undecided-pods` has the pods that wait and never came to /filter, so without a
+decision: kube-scheduler allocates their ResourceClaims, or it refuses every node by itself
+(cordoned, tainted, no CPU) with its own reason in the pod's condition PodScheduled, or the pod
+names a resource that is nearly one of ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hamicommon.admission.idle_cards import resource_names
-from hamicommon.admission.mistakes.typos import misspelt
+from hamicommon.admission.mistakes.typos import misspelt, misspelt_resources
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import Origin
 from hamicommon.domain.granted_cards import HEALTHY, LimitState
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
-from hamicommon.errors import NotFound
+from hamicommon.dra.claims import claim_names
+from hamicommon.dra.requests import amounts_of, is_ours
+from hamicommon.errors import Forbidden, NotFound
 from hamicommon.explain.answer import (
     MAX_NODES,
     CardTrouble,
@@ -33,20 +39,22 @@ from hamicommon.explain.answer import (
 from hamicommon.explain.counterfactuals import Circumstances, PodHolding
 from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
-from hamicommon.explain.unscheduled import waits, why_undecided
-from hamicommon.k8s.annotations import RETRY_AT, annotations_of
+from hamicommon.explain.unscheduled import unallocated, waits, why_undecided
+from hamicommon.k8s.annotations import CLAIM_SHAPE, RETRY_AT, annotations_of
 from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.rules import ROOM_HELD
+from hamicommon.vendors.pod_request import wants_devices
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions import DecisionQueue
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import Row
 
 if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
     from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 # kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
@@ -343,3 +351,117 @@ def _retry(record: DecisionRecord, pod: Json | None) -> str:
         "kube-scheduler retries it when capacity that it could use becomes free, at the latest "
         f"{RETRIED_AFTER} after the last attempt" + (f"; last requeued at {woken}" if woken else "")
     )
+
+
+CLAIMS = "ResourceClaims"
+MISSPELT = "MisspeltResource"
+UNSCHEDULABLE = "Unschedulable"
+"""Reason codes."""
+MAX_PODS = 500
+"""The oldest; their claims are read one by one."""
+_MAX_CONCURRENT_READS = 8
+_MIB = 2**20
+AMOUNTS = ("card_count", "memory_bytes", "memory_ratio", "core_ratio")
+
+
+@dataclass(eq=False, kw_only=True)
+class UndecidedPods:
+    """The use case.
+
+    `pods`: all that the pod watch knows; `came`: whether a pod has come to /filter.
+    """
+
+    pods: Callable[[], Iterable[JsonMapping]]
+    claims: KubernetesClaimApi
+    vendors: Vendors
+    scheduler_name: str
+    came: Callable[[PodUid], bool]
+
+    async def waiting(self, namespace: str | None) -> list[Row]:
+        """The oldest first, with the columns of the question `waiting-pods`.
+
+        Pods that want nothing of ours are not among them. Raises: Unavailable.
+        """
+        found = (
+            pod
+            for pod in self.pods()
+            if waits(pod) and namespace in (None, pod["metadata"].get("namespace"))
+            if not self.came(PodUid(pod["metadata"]["uid"]))
+        )
+        pods = sorted(
+            found,
+            key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["uid"]),
+        )
+        turns = asyncio.Semaphore(_MAX_CONCURRENT_READS)
+
+        async def row(pod: JsonMapping) -> Row | None:
+            async with turns:
+                return await self._row(pod)
+
+        rows = await asyncio.gather(*map(row, pods[:MAX_PODS]))
+        return [each for each in rows if each is not None]
+
+    async def _row(self, pod: JsonMapping) -> Row | None:
+        """Return the row of a pod; None: it wants nothing of ours."""
+        if pod["spec"].get("resourceClaims") and (asked := await self._asked_by_claims(pod)):
+            return _row(pod, CLAIMS, unallocated(pod), asked)
+        copy = dict(pod)
+        if wants_devices(copy, self.vendors):
+            ours = pod["spec"].get("schedulerName") == self.scheduler_name
+            summary = why_undecided(pod, self.vendors, self.scheduler_name)
+            return _row(pod, UNSCHEDULABLE, summary) if ours else None
+        if mistakes := misspelt_resources(copy, self.vendors):
+            return _row(pod, MISSPELT, "; ".join(mistakes))
+        return None
+
+    async def _asked_by_claims(self, pod: JsonMapping) -> Row | None:
+        """Return the amounts of a pod whose claims are ours; None: they are not.
+
+        Where we may not read claims, claims of ours are switched off.
+        """
+        try:
+            claims = await self._claims_of(pod)
+        except Forbidden:
+            return None
+        ours = {name: claim for name, claim in claims.items() if is_ours(claim)}
+        return _amounts(ours.values()) if ours or CLAIM_SHAPE in annotations_of(pod) else None
+
+    async def _claims_of(self, pod: JsonMapping) -> dict[str, Json]:
+        """Return the claims that exist; a claim may still have to be made from its template."""
+        found: dict[str, Json] = {}
+        try:
+            names = claim_names(pod)
+        except NotFound:
+            return found
+        for key, name in names.items():
+            try:
+                found[key] = await self.claims.get(pod["metadata"].get("namespace", ""), name)
+            except NotFound:
+                continue
+        return found
+
+
+def _row(pod: JsonMapping, reason_code: str, summary: str, asked: Row | None = None) -> Row:
+    metadata = pod["metadata"]
+    return {
+        "since_at": metadata.get("creationTimestamp"),
+        "pod_uid": metadata["uid"],
+        "namespace": metadata.get("namespace"),
+        "pod_name": metadata["name"],
+        **(asked or dict.fromkeys(AMOUNTS)),
+        "reason_code": reason_code,
+        "summary": summary,
+    }
+
+
+def _amounts(claims: Iterable[JsonMapping]) -> Row:
+    """Return the amounts asked of each card, if the claims state them."""
+    asked = amounts_of(claims)
+    if asked is None:
+        return dict.fromkeys(AMOUNTS)
+    return {
+        "card_count": asked.card_count,
+        "memory_bytes": asked.memory_mib * _MIB or None,
+        "memory_ratio": 1.0 if asked.whole_memory else None,
+        "core_ratio": asked.core_percent / 100,
+    }

@@ -24,6 +24,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesPodApi,
     KubernetesPodEvents,
     KubernetesTemplateApi,
+    KubernetesTokenReviews,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
@@ -34,15 +35,13 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresJournal,
     PostgresRetention,
 )
-from hami_scheduler.adapters.postgres.inventory.counters import PostgresCounters
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
+from hami_scheduler.adapters.postgres.row_repairs import PostgresCounters, PostgresRowRepairs
 from hami_scheduler.adapters.postgres.scaling import PostgresScaling
 from hami_scheduler.adapters.redis import RedisNodeLock, open_node_lock
-from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.ledger.quota import quota_amounts

@@ -16,31 +16,26 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adoption.claim_holders import ClaimHolders
-from hami_scheduler.adoption.resource_claims import ClaimGrants
-from hami_scheduler.adoption.running_pods import RunningPods
+from hami_scheduler.adoption.resource_claims import ClaimGrants, ClaimHolders
 from hami_scheduler.bootstrap.connections import Connections
-from hami_scheduler.bootstrap.usual_pods import read_usual_pods
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.extender.bind import BINDING_EXTRA_S
-from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.bookings import Bookings
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ledger.node_locks import NodeLocks
+from hami_scheduler.ledger.node_locks import MirroredLocks, NodeLocks
 from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions import DecisionQueue
 from hami_scheduler.placement.expected_nodes import ExpectedNodes
-from hami_scheduler.placement.fragmentation_tables import TableMaker
+from hami_scheduler.placement.fragmentation_tables import TableMaker, read_usual_pods
 from hami_scheduler.placement.group_members import GroupMembers
 from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.placement.placer import vendors_annotations
-from hami_scheduler.placement.requeue import Requeuer
-from hami_scheduler.placement.waiting_pods import ArrivalCounts, Demand, WaitingPods
+from hami_scheduler.placement.waiting_pods import ArrivalCounts, Demand, Requeuer, WaitingPods
 from hami_scheduler.pod_events import Announcer, Outcomes, PodMarks
 from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.lying_rows import LyingRows
@@ -117,16 +112,16 @@ class Core:
             nodes=connections.nodes, pods=pods, lock=connections.lock, store=store, vendors=vendors
         )
         self.locks = NodeLocks(connections.lock, self.mirrored)
-        self.running_pods = RunningPods(
+        self.claim_grants = ClaimGrants(
             store=store,
             pods=pods,
+            claims=connections.claims,
+            request_of=self.requests.of,
             view=self.state,
             vendors=vendors,
             instruments=instruments,
             label_keys=settings.kept_labels,
-        )
-        self.claim_grants = ClaimGrants(
-            self.running_pods, claims=connections.claims, request_of=self.requests.of
+            binding_s=settings.bind_timeout_s + BINDING_EXTRA_S,
         )
         self.claim_holders = ClaimHolders(
             grants=self.claim_grants,

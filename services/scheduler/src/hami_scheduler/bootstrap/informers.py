@@ -13,7 +13,7 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 
 from hami_scheduler.activity import SchedulerLease
-from hami_scheduler.adoption.claim_holders import ClaimHolders
+from hami_scheduler.adoption.resource_claims import ClaimHolders
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.drift import NodeProblems
@@ -22,8 +22,7 @@ from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.settings import Settings
-from hami_scheduler.watch.annotated_inventory import AnnotatedInventory
-from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
+from hami_scheduler.watch.annotated_nodes import AnnotatedInventory, AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives

@@ -5,19 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.events import INVENTORY_STREAM, LIMITS_STREAM, REPORTS_STREAM
+from hamicommon.k8s.informer import Informer
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
+from hamicommon.process.shutdown import end
 
+from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
-from hami_scheduler.api.service import Loop
+from hami_scheduler.api.app import Loop
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bootstrap.simulating import WARM_INTERVAL_S, Simulations
@@ -25,10 +32,8 @@ from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
 from hami_scheduler.bus.ledger_stats import PUBLISH_INTERVAL_S, LedgerStatsPublisher
-from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.reports import GrantReports
-from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
-from hami_scheduler.enforcement.evict import LimitEvictor
+from hami_scheduler.bus.reports import GrantReports, MadeInstances
+from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks, LimitEvictor
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.kueue.check import SliceCheck
 from hami_scheduler.ledger.quota import quota_amounts
@@ -40,15 +45,16 @@ from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.preemption import loop as preemption
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
-from hami_scheduler.reconcile.counters import CounterRepairer
+from hami_scheduler.reconcile.lying_rows import CounterRepairer
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
-from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
-from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
+from hami_scheduler.reconcile.ungranted_pods import GrantRestorer, UngrantedPods
 from hami_scheduler.scaling import loop as scaling
 from hami_scheduler.watch import claim_templates
 from hami_scheduler.watch.annotated_nodes import LOOK_INTERVAL_S
+
+logger = logging.getLogger(__name__)
 
 # Nothing can be decided before the ledger was read once.
 LOAD_RETRY_S = 1.0
@@ -56,7 +62,7 @@ LOAD_RETRY_S = 1.0
 SYNC_RETRY_S = 0.5
 TIDY_INTERVAL_S = 600.0
 
-Loops = tuple[tuple[str, Loop], ...]
+Loops = Sequence[tuple[str, Loop]]
 
 
 def periodic(
@@ -370,3 +376,85 @@ def limit_loops(core: Core, watches: Watches) -> Loops:
         ("limits", lambda: connections.bus.consume(source, checks.handle)),
         periodic("silent-limits", CLOSE_INTERVAL_S, checks.close_silent),
     )
+
+
+@asynccontextmanager
+async def running(loops: Loops) -> AsyncIterator[None]:
+    """Run the loops during the block; one that dies cancels the block.
+
+    Raises: what the loop died of.
+    """
+    block = asyncio.current_task()
+    assert block is not None
+    died: list[asyncio.Task[None]] = []
+    stopping = False
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if not stopping and not task.cancelled() and not died:
+            died.append(task)
+            block.cancel()
+
+    tasks = [asyncio.create_task(run(), name=name) for name, run in loops]
+    for task in tasks:
+        task.add_done_callback(on_done)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not died:
+            raise
+        block.uncancel()
+        logger.error("Restarting a background loop that failed", extra={"loop": died[0].get_name()})
+        raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
+    finally:
+        stopping = True
+        await end(tasks)
+
+
+def while_active(
+    lease: SchedulerLease,
+    activity: Activity,
+    *,
+    load: Callable[[], Awaitable[object]],
+    informers: Sequence[Informer],
+    loops: Loops,
+    hold_s: float = 0.0,
+) -> Loop:
+    """Return the loop that runs `loops` from when this replica becomes active.
+
+    `load` reads the ledger; calls are let in `hold_s` later. The handlers of `informers` are shown
+    what these have, as after a start. The loop ends with an error when the Lease is lost, and with
+    it the process, as kube-scheduler's does: what it was about to do is another replica's now.
+    """
+
+    async def run() -> None:
+        logger.info("Standing by", extra={"because": lease.explain()})
+        await lease.wait_until_held_here()
+        await _loaded(load)
+        for informer in informers:
+            informer.start_handlers()
+        async with running(loops):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(hold_s):
+                    await lease.wait_until_lost()
+            if lease.is_held_here:
+                activity.begin()
+                logger.info("Became active", extra={"lease": lease.name})
+            try:
+                await lease.wait_until_lost()
+            finally:
+                activity.end()
+            logger.warning("Exiting: lost the Lease", extra={"because": lease.explain()})
+            raise Unavailable(f"not active any more: {lease.explain()}")
+
+    return run
+
+
+async def _loaded(load: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await load()
+        except HamiError as exc:
+            logger.warning("Failed to read the ledger, retrying", extra={"error": str(exc)})
+            await asyncio.sleep(LOAD_RETRY_S)
+        else:
+            return

@@ -13,9 +13,8 @@ from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.process.shutdown import end, until_stopped
 from hamicommon.telemetry.moments import ShownCertificate
 
-from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
-from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.running import running
+from hami_scheduler.api.app import Service, create_app, create_operator_app, create_probe_app
+from hami_scheduler.bootstrap.loops import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings

@@ -23,12 +23,12 @@ from hamicommon.preemption.planner import Preview
 from hamicommon.process.computing import ComputeProcess
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.scaling import PostgresScaling
 from hami_scheduler.api.preempt import written_plans
 from hami_scheduler.api.simulate import ClusterSimulator
-from hami_scheduler.extender.filter_simulation import simulate_filter
+from hami_scheduler.extender.filter import simulate_filter
 from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.ports.ledger import CardReader, Row
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans

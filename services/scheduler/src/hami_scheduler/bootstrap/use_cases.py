@@ -16,16 +16,12 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.scaling.node_types import TypeEntry, node_types, read_types
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.activity import Activity, SchedulerLease
+from hami_scheduler.activity import Activity, DeadKubeScheduler, SchedulerLease
 from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
-from hami_scheduler.adoption.entries import AdoptionEntries
-from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.app import Service, VainSettings
+from hami_scheduler.api.explain import Explainer, UndecidedPods
 from hami_scheduler.api.groups import GroupExplainer
 from hami_scheduler.api.preempt import PreemptionPreviews
-from hami_scheduler.api.service import Service
-from hami_scheduler.api.undecided_pods import UndecidedPods
-from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches, lease_informer
@@ -38,18 +34,15 @@ from hami_scheduler.bootstrap.loops import (
     scaling_loops,
     standby_loops,
     watching_loops,
+    while_active,
     writing_loops,
 )
-from hami_scheduler.bootstrap.running import while_active
 from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
-from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
-from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.bind_steps import AgentOffers, PlaceAtBind, PodBinding
+from hami_scheduler.extender.filter import Filter, HostScoring
 from hami_scheduler.extender.group_barrier import GroupBarrier
-from hami_scheduler.extender.host_scoring import HostScoring
-from hami_scheduler.extender.place_at_bind import PlaceAtBind
-from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.placement.placer import Placer
@@ -60,7 +53,6 @@ from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 from hami_scheduler.scaling.loop import Scaler
 from hami_scheduler.scaling.planning import ScaleQuestions
 from hami_scheduler.settings import Settings
-from hami_scheduler.watch.dead_kube_scheduler import DeadKubeScheduler
 
 
 @asynccontextmanager
@@ -181,16 +173,11 @@ def build(
         ),
         adopter=Adopter(
             ledger=connections.store,
-            entries=AdoptionEntries(
-                ledger=connections.store,
-                pods=connections.pods,
-                grants=connections.grants,
-                view=core.state,
-                announcer=core.announcer,
-                instruments=instruments,
-                vendors=vendors,
-                label_keys=settings.kept_labels,
-            ),
+            pods=connections.pods,
+            grants=connections.grants,
+            announcer=core.announcer,
+            instruments=instruments,
+            label_keys=settings.kept_labels,
             witness=connections.witness,
             view=core.state,
             vendors=vendors,
@@ -324,9 +311,6 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         binding_s=binding_s,
         owner_of=partial(owner_of, label_keys=settings.kept_labels),
     )
-    claims = ClaimsAtBind(
-        core.claim_grants, pods=connections.pods, claims=connections.claims, lease_s=binding_s
-    )
     filtering = Filter(
         state=core.state,
         rooms=core.rooms,
@@ -353,7 +337,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         place_on_node=PlaceAtBind(
             state=core.state,
             placer=placer,
-            claims_on_node=claims.on_node,
+            claims_on_node=core.claim_grants.grant_at_bind,
             pods=connections.pods,
             requests=core.requests,
             recorder=core.recorder,

@@ -19,7 +19,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, InvalidRequest
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
+    from hami_scheduler.adapters.kubernetes import KubernetesTokenReviews
 
 logger = logging.getLogger(__name__)
 

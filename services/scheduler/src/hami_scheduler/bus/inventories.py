@@ -33,7 +33,7 @@ from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.ledger import AgentInventory, RecordedInventory
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+    from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,16 @@
 """Consumer of nodes' reports on their grants; `inventories.py` has their reports on cards.
 
 Messages are read here and applied; all of it is idempotent. `ledger/transitions.py` changes states.
+Of the MIG instances that a node made (protocol 2.6), the row keeps the annotation as it must be,
+and the pod gets it immediately; if it does not, the mirror writes it at the next comparison
+(`pod_annotations.py`). hami-metrics exposes realised instances from the rows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +19,7 @@ from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
@@ -24,12 +27,14 @@ from hamicommon.events import (
     Allocated,
     AllocateFailed,
     AnyReport,
+    MadeInstance,
     PodGone,
     PodStays,
     StartRefused,
 )
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.k8s.mig import MigNames, decode_reservations, encode_reservations, with_names
 
-from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.ledger.state_machine import (
     NODE_HAS_IT,
@@ -46,6 +51,64 @@ from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class MadeInstances:
+    """Writes them down."""
+
+    store: AllocationStore
+    pods: PodApi
+    doubt_mirror: Callable[[PodUid], None]
+
+    async def note(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
+        """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).
+
+        Raises: InvalidRequest when the row's own annotation can't be read.
+        """
+        known = allocation.annotations.get(MIG_ALLOCATIONS, "")
+        text = named(allocation, known, made)
+        if allocation.token is None or text == known:
+            return
+        written = {MIG_ALLOCATIONS: text}
+        if not await self.store.annotate(allocation.id, allocation.token, written):
+            return
+        try:
+            await self.pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations=written,
+                labels={},
+            )
+        except NotFound:
+            return
+        except (Conflict, Unavailable) as exc:
+            logger.warning(
+                "Failed to annotate the names of MIG instances",
+                extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
+            )
+            self.doubt_mirror(allocation.pod_uid)
+
+
+def named(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:
+    """The annotation with the names of these instances.
+
+    Raises: InvalidRequest when `text` can't be read.
+    """
+    index_of = {container.name: container.index for container in allocation.containers}
+    names = {
+        (index_of[one.container], one.device_index): MigNames(
+            card=GpuUuid(one.uuid),
+            mig_uuid=one.mig_uuid,
+            gpu_instance_id=one.gpu_instance_id,
+            compute_instance_id=one.compute_instance_id,
+        )
+        for one in made
+        if one.container in index_of
+    }
+    return encode_reservations(with_names(decode_reservations(text), names)) if text else ""
+
 
 ACTOR = "node-agent"
 ORPHAN_CLASS = "runs-without-grant"

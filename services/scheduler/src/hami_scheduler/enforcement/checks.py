@@ -1,10 +1,11 @@
-"""Takes what nodes find of limits.
+"""Limits that containers do not keep: history, events, and the end of the pod where it is wanted.
 
-History and drift, a Warning event per violation that begins, and, where the operator wants it, the
-end of the pod (`evict.py`).
-
-A node reports on its own pods: a finding about a pod that the API server does not have on that node
-is left out, whatever the node may be.
+In: what nodes find (`hami.limits.v1.<node>`). A node reports on its own pods: a finding about a pod
+that the API server does not have on that node is left out, whatever the node may be. `changes` is
+pure: which periods begin, continue and end with a node's check. A violation that begins is a line
+of drift and a Warning event; with `HAMI_SCHEDULER_ENFORCEMENT=evict` one that a fresh finding
+confirms ends the pod. What was begun stands in the ledger, so a replica that dies in between is
+followed by another, and no pod is ended twice as fast by two.
 """
 
 from __future__ import annotations
@@ -12,20 +13,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
+from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import HamiError
 from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.k8s.types import JsonMapping
 
-from hami_scheduler.enforcement.evict import LimitEvictor
-from hami_scheduler.enforcement.periods import REASONS, PeriodChanges, drift_class
+from hami_scheduler.enforcement.periods import (
+    REASONS,
+    EvictionPolicy,
+    LimitPeriod,
+    PeriodChanges,
+    drift_class,
+    due,
+)
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.pod_events import Announcer
 
 if TYPE_CHECKING:
@@ -33,6 +43,58 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+EVICTED = "LimitEviction"
+RETRY_AFTER_S = 60.0
+"""A pod that is still there, or could not be ended, is retried then."""
+MAX_PROBLEM_LENGTH = 512
+
+
+@dataclass(eq=False, kw_only=True)
+class LimitEvictor:
+    """Evicts pods that exceed or bypass their limits, one by one."""
+
+    history: PostgresLimits
+    ender: PodEnder
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    policy: EvictionPolicy
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    async def consider(
+        self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
+    ) -> None:
+        """End the period's pod if it is due. Raises: Unavailable, Conflict (of the ledger)."""
+        now = self.clock()
+        if not due(period, finding, received_at=received_at, now=now, policy=self.policy):
+            return
+        claimed = await self.history.claim_eviction(
+            period.id, per_minute=self.policy.per_minute, again_after_s=RETRY_AFTER_S
+        )
+        if not claimed:
+            return
+        message = f"ended for {period.sentence}"
+        pod = PodRef(uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name)
+        try:
+            condition = (REASONS[period.state], message)
+            problem = await self.ender.end(pod, period.node, condition=condition)
+        except HamiError as exc:
+            problem = clip(str(exc), MAX_PROBLEM_LENGTH)
+        result = "failed" if problem else "ended"
+        self.instruments.limit_evictions.labels(result).inc()
+        if problem:
+            logger.warning(
+                "Failed to evict a pod that exceeded or bypassed its limits; trying again later",
+                extra={"pod_uid": period.pod_uid, "error": problem},
+            )
+        else:
+            self.announcer.announce(pod, EVICTED, message)
+            logger.warning(
+                "Evicted a pod that exceeded or bypassed its limits",
+                extra={"pod_uid": period.pod_uid},
+            )
+        await self.history.note_eviction(period.id, problem=problem)
+
 
 SILENT_S = 600.0
 """Ten heartbeats of an agent: what it has not confirmed since is not known to continue."""

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hami_scheduler.activity import Activity
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.bind import Bind
-from hami_scheduler.extender.filter import Filter
-from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.filter import Filter, HostScoring
 from hami_scheduler.extender.protocol import (
     MAX_BODY_BYTES,
     MAX_SIMULATION_BYTES,

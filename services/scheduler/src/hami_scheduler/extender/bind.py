@@ -3,7 +3,7 @@
 begin the binding in the ledger -> node lock (only if the node needs one) -> offer to the agent ->
 `pods/binding` with the annotations and the signed grant -> mark it bound; and one rollback. The
 grant and its fencing token are in the ledger before anything outside this process acts on it, so
-another scheduler can finish or undo what this one began. `pod_binding.py` has what is done to the
+another scheduler can finish or undo what this one began. `bind_steps.py` has what is done to the
 pod at the API server; the node-agent's report comes to `bus/reports.py`.
 """
 
@@ -28,8 +28,7 @@ from hamicommon.ledger.model import Change, Draft, StateStep
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.background_queue import BackgroundQueue
-from hami_scheduler.extender.agent_offers import AgentOffers
-from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
+from hami_scheduler.extender.bind_steps import AgentOffers, AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks

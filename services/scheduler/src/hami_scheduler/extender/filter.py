@@ -1,8 +1,17 @@
-"""/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's form.
+"""/filter and the other verbs that only answer: which node a pod goes to, and scores.
 
 In: the extender's arguments. `placement/placer.py` chooses and assumes; here the pod is read, and
 the answer, the events and the record are made. Nothing is written, and nothing is waited for.
 `bind.py` has what follows.
+
+`simulate_filter` answers /filter-simulation, in the process of the simulations: which of the given
+Node objects could take a pod with nothing granted. An autoscaler whose simulation asks extenders
+calls it about nodes that may not exist; the cards are those of the nodes' annotations, all of them
+free. Nothing is reserved, recorded or announced, and any replica answers.
+
+`HostScoring` scores nodes for pods without cards, which kube-scheduler places by itself. A second
+entry among its extenders asks for every pod. What the pod's CPU would strand of each node's cards
+is answered as 0 to 10, and kube-scheduler adds it to its own scores.
 """
 
 from __future__ import annotations
@@ -18,13 +27,18 @@ from hamicommon import telemetry
 from hamicommon.admission.tampering.findings import Finding, in_short, refusal
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.clipping import clip
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import PodRequest
+from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.pod_groups import PodGroup, group_of
+from hamicommon.k8s.types import Json
+from hamicommon.k8s.validation import check_node, check_pod
 from hamicommon.ledger.model import Draft
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import feasible, prioritize
+from hamicommon.placement.host_scores import host_scores
 from hamicommon.placement.rules import (
     AGENT_SILENT,
     GROUP_WAITING,
@@ -33,16 +47,22 @@ from hamicommon.placement.rules import (
     reason_label,
 )
 from hamicommon.placement.unschedulable import Refusal
-from hamicommon.vendors.pod_request import PodRequests
+from hamicommon.vendors.pod_request import PodRequests, host_request, pod_request
+from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
-from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
+from hami_scheduler.extender.protocol import (
+    ExtenderArgs,
+    FilterResult,
+    names_of,
+    parse_extender_args,
+)
 from hami_scheduler.ledger.bookings import Bookings
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.rooms import Rooms
-from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decisions import DecisionQueue, DecisionTrace, reason_counts
 from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.placement.groups import GroupPlans, GroupVerdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
@@ -343,3 +363,78 @@ def exemplar_of(span: SpanContext) -> dict[str, str] | None:
 def pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
     """Return the answer for a pod that undoes slices."""
     return FilterResult(refused=dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}"))
+
+
+def simulate_filter(body: bytes, vendors: Vendors, guard: Guard, defaults: Policy) -> FilterResult:
+    """Return all nodes that fit, and each other node's reason. Raises: InvalidRequest."""
+    args = parse_extender_args(body)
+    if args.nodes is None:
+        raise InvalidRequest("expected Node objects in Nodes.items; /filter takes names of nodes")
+    if not all(isinstance(node, dict) for node in args.nodes):
+        raise InvalidRequest("extender args: Nodes.items must be a list of objects")
+    check_pod(args.pod)
+    for number, node in enumerate(args.nodes):
+        check_node(node, f"node {number}")
+    request = pod_request(args.pod, vendors, defaults)
+    if not request.wants_devices:
+        return FilterResult(nodes=args.nodes)
+    names = names_of(args.nodes)
+    if undoing := guard.at_filter(args.pod):
+        return pod_refused(undoing, names)
+    view = ClusterView(vendors.rules)
+    for name, node in zip(names, args.nodes, strict=True):
+        if cards := _annotated_cards(node, vendors):
+            view.set_node(name, cards)
+    found = feasible(request, view, names)
+    fitting = [
+        node for name, node in zip(names, args.nodes, strict=True) if name in found.placements
+    ]
+    return FilterResult(nodes=fitting, refused=found.refusal.reasons)
+
+
+def _annotated_cards(node: Json, vendors: Vendors) -> Sequence[CardState]:
+    cards: list[CardState] = []
+    for vendor in vendors:
+        try:
+            devices = vendor.node_devices(node)
+        except InvalidRequest as exc:
+            logger.info("Failed to read a node annotation", extra={"error": str(exc)})
+            continue
+        cards.extend(CardState(DeviceUsage(device=device), 1) for device in devices)
+    return cards
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostScoring:
+    """The use case of /prioritize-without-cards."""
+
+    cluster: ClusterView
+    requests: PodRequests
+    instruments: SchedulerInstruments
+
+    def scores(self, args: ExtenderArgs) -> dict[NodeName, int]:
+        """0..10 per node; all equal for a pod that gets cards, because those decide for it."""
+        began = time.perf_counter()
+        names = (args.node_names or ()) if args.nodes is None else names_of(args.nodes)
+        with tracer.start_as_current_span("score-hosts") as span:
+            if self._asks_for_cards(args.pod):
+                outcome, found = "neutral", dict.fromkeys(names, 0)
+            else:
+                cpu_milli = host_request(args.pod).cpu_milli
+                outcome, found = "scored", host_scores(cpu_milli, self.cluster, names)
+            span.set_attributes({**_about(args.pod), "hami.candidates": len(names)})
+            span.set_attribute("hami.outcome", outcome)
+        self.instruments.host_score_seconds.labels(outcome).observe(time.perf_counter() - began)
+        logger.debug("Scored hosts", extra={"outcome": outcome, "nodes": len(names)})
+        return found
+
+    def _asks_for_cards(self, pod: Json) -> bool:
+        """Whether the pod asks for cards by limits, or has any ResourceClaims."""
+        claims = (pod.get("spec") or {}).get("resourceClaims")
+        return bool(claims) or self.requests.wants_devices(pod)
+
+
+def _about(pod: Json) -> dict[str, str]:
+    metadata = pod.get("metadata") or {}
+    uid, namespace, name = (str(metadata.get(key, "")) for key in ("uid", "namespace", "name"))
+    return telemetry.pod_attributes(uid=uid, namespace=clip(namespace), name=clip(name))

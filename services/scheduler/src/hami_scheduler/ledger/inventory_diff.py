@@ -1,7 +1,7 @@
 """Changes that a node's report makes to the ledger's cards: a pure comparison.
 
 In: the cards as the ledger has them and as the agent reports them. Out: cards to insert, cards to
-update, and whose health changed. `adapters/postgres/inventory/store.py` writes it down.
+update, and whose health changed. `adapters/postgres/inventory.py` writes it down.
 """
 
 from __future__ import annotations

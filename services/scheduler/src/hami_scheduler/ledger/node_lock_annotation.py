@@ -1,7 +1,7 @@
 """The node locks that other vendors' device plugins expect, as values of Node annotations.
 
 Pure. HAMi's `hami.io/mutex.lock` names its pod and ends after five minutes; a lock of a vendor's
-own is a bare time without an owner and ends after two (protocol 2.5, 1.3). `annotation_lock.py`
+own is a bare time without an owner and ends after two (protocol 2.5, 1.3). `node_locks.py`
 writes them.
 """
 

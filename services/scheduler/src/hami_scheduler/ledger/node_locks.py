@@ -1,24 +1,170 @@
 """The lock of a node from a pod's binding to its Allocate: ours, and its mirror as an annotation.
 
-Ours (port NodeLock) is the one lock among schedulers. Nodes without our agent have the annotations
-that their device plugins look at as well (`annotation_lock.py`). Nodes whose agent binds late need
-neither: there the order of Allocate calls means nothing.
+Ours (port NodeLock) is the one lock among schedulers, and keeps our own pods apart. Nodes without
+our agent have the annotations that their device plugins look at as well (architecture 2.5,
+protocol 2.5): they show the device plugin whose Allocate is next, and keep a scheduler of HAMi
+apart from us. The plugin removes its annotation after Allocate, which frees our lock too
+(`removed`, from the node watch). HAMi's `hami.io/mutex.lock` names its pod and ends after five
+minutes; a lock of a vendor's own is a bare time without an owner and ends after two. Nodes whose
+agent binds late need no lock: there the order of Allocate calls means nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import HamiError
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
+from hamicommon.k8s.annotations import annotations_of
 from hamicommon.ledger.model import LockHolder
+from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ports.cluster import NodeLock
+from hami_scheduler.ledger.node_lock_annotation import HeldLock, held, lock_keys, owned, value_of
+from hami_scheduler.ports.cluster import NodeApi, NodeLock, PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+# One reader per node and replica at most, and only while another pod's Allocate is awaited.
+POLL_S = 0.2
+# Somebody else writes to the Node all the time (its kubelet); a guarded patch is retried.
+RELEASE_TRIES = 5
+
+
+@dataclass(eq=False, kw_only=True)
+class MirroredLocks:
+    """Takes, frees and watches the annotations."""
+
+    nodes: NodeApi
+    pods: PodApi
+    lock: NodeLock
+    store: AllocationStore
+    vendors: Vendors
+    clock: Clock = lambda: datetime.now(UTC)
+
+    async def acquire(self, allocation: Allocation, *, wait_s: float) -> None:
+        """Set every lock that the pod's plugins expect; the caller holds the node's own lock.
+
+        Raises: Conflict when another pod has one until the end, NotFound, Unavailable.
+        """
+        deadline = time.monotonic() + wait_s
+        for key in lock_keys(allocation, self.vendors):
+            while (refusal := await self._attempt(key, allocation)) is not None:
+                if time.monotonic() + POLL_S > deadline:
+                    raise Conflict(refusal)
+                await asyncio.sleep(POLL_S)
+
+    async def _attempt(self, key: str, allocation: Allocation) -> str | None:
+        """Return None if the allocation has the lock now, otherwise why it has not."""
+        now = self.clock()
+        node = await self.nodes.get(allocation.node)
+        value = annotations_of(node).get(key, "")
+        try:
+            holder = held(key, value, now)
+        except InvalidRequest as exc:
+            raise Conflict(f"node {allocation.node} can't be locked: {exc}") from exc
+        if holder is not None:
+            if owned(key, value, allocation):
+                return None
+            if not await self._abandoned(holder):
+                return _contention(key, allocation.node, holder)
+        try:
+            await self.nodes.annotate(
+                allocation.node,
+                {key: value_of(key, allocation, now)},
+                resource_version=node["metadata"]["resourceVersion"],
+            )
+        except Conflict:
+            return (
+                f"node {allocation.node} changed at every attempt to lock it: node lock contention"
+            )
+        return None
+
+    async def _abandoned(self, holder: HeldLock) -> bool:
+        """True when the pod that has the lock is gone (protocol 2.5: anybody may take it then)."""
+        if not holder.pod_name:
+            return False
+        try:
+            await self.pods.get(holder.namespace, holder.pod_name)
+        except NotFound:
+            return True
+        return False
+
+    async def release(self, allocation: Allocation) -> None:
+        """Remove the allocation's locks if they are still there; they end by themselves anyway.
+
+        A lock that names nobody is removed only while the allocation has the node's own lock.
+        """
+        if allocation.has_agent:
+            return
+        for key in lock_keys(allocation, self.vendors):
+            try:
+                await self._release(key, allocation)
+            except HamiError as exc:
+                logger.warning(
+                    "Failed to remove a node lock annotation", extra={"key": key, "error": str(exc)}
+                )
+
+    async def _release(self, key: str, allocation: Allocation) -> None:
+        for _ in range(RELEASE_TRIES):
+            try:
+                node = await self.nodes.get(allocation.node)
+            except NotFound:
+                return
+            value = annotations_of(node).get(key, "")
+            mine = bool(value) and owned(key, value, allocation)
+            if mine is None:
+                mine = await self._holds(allocation)
+            if not mine:
+                return
+            try:
+                await self.nodes.annotate(
+                    allocation.node,
+                    {key: None},
+                    resource_version=node["metadata"]["resourceVersion"],
+                )
+            except Conflict:
+                continue
+            return
+        raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times since")
+
+    async def _holds(self, allocation: Allocation) -> bool:
+        holder = await self.lock.holder(allocation.node)
+        return holder is not None and holder.token == allocation.token
+
+    async def removed(self, node: NodeName, key: str, value: str) -> None:
+        """A lock that was `value` is gone from the node: its pod was answered.
+
+        Raises: Unavailable.
+        """
+        holder = await self.lock.holder(node)
+        if holder is None:
+            return
+        allocation = await self.store.get(holder.allocation_id)
+        if allocation is None or allocation.has_agent:
+            return
+        mine = owned(key, value, allocation)
+        if mine is None:
+            # It names nobody: only a node that is free of the lock now was freed by the holder.
+            mine = key not in annotations_of(await self.nodes.get(node))
+        if mine:
+            await self.lock.release(node, holder.token)
+
+
+def _contention(key: str, node: str, holder: HeldLock) -> str:
+    who = f" for pod {holder.namespace}/{holder.pod_name}" if holder.pod_name else ""
+    return (
+        f"node {node} is locked by its annotation {key}{who} until "
+        f"{holder.until.astimezone(UTC):%H:%M:%S} UTC: node lock contention"
+    )
+
 
 _MIN_WAIT_S = 0.1
 

@@ -34,8 +34,7 @@ from opentelemetry.trace import get_tracer
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import cards_beyond, quota_amounts, quota_short
-from hami_scheduler.placement.decisions.decision import DecisionTrace
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions import DecisionQueue, DecisionTrace
 
 ACTOR = "scheduler"
 

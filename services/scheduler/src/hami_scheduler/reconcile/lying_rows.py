@@ -9,6 +9,8 @@ annotations that the row keeps are those that vendors write for its slices.
 
 What is put right is in the drift journal (`row-contradicts-history`, `row-contradicts-grant`,
 `row-without-end`), and so is a running pod whose row has no slices and whose grant can't be read.
+Cards whose counters are not the sum of their live grants, and sequences that ran out, are put right
+by `CounterRepairer`, with a line in the journal for each (`card-counters`, `number-sequence`).
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from hamicommon.k8s.annotations import GRANT, annotations_of
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.drift import Drift, subject_of
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import facts_of
 from hami_scheduler.ports.ledger import RepairedRow
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
+    from hami_scheduler.adapters.postgres.row_repairs import PostgresCounters, PostgresRowRepairs
 
 HISTORY_CLASS = "row-contradicts-history"
 GRANT_CLASS = "row-contradicts-grant"
@@ -222,3 +225,33 @@ def _described(containers: Sequence[ContainerGrant]) -> str:
         for share in each.shares
     ]
     return "; ".join(slices) or "no slices"
+
+
+CARD_CLASS = "card-counters"
+SEQUENCE_CLASS = "number-sequence"
+
+
+@dataclass(eq=False, kw_only=True)
+class CounterRepairer:
+    """Finds and repairs what is counted wrong."""
+
+    store: PostgresCounters
+    view: ClusterState
+    drift: Drift
+
+    async def once(self) -> int:
+        """Compare once; return the number of repairs. Raises: Conflict, Unavailable."""
+        sequences = await self.store.repair_sequences()
+        for each in sequences:
+            detail = f"it was at {each.was}, and goes on from {each.is_now}"
+            await self.drift.note(SEQUENCE_CLASS, each.name, detail, repaired=True)
+        cards = await self.store.repair_cards()
+        if cards:
+            # The view takes no version that is lower than the one it has.
+            for node in {card.node for card in cards if card.is_older}:
+                self.view.cluster.remove_node(node)
+            await self.view.refresh_nodes({card.node for card in cards})
+        for card in cards:
+            subject = f"{card.node}/{card.uuid}"
+            await self.drift.note(CARD_CLASS, subject, card.detail, repaired=True)
+        return len(sequences) + len(cards)

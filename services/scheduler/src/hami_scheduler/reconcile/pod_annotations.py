@@ -2,11 +2,15 @@
 
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
-lag. What differs is written again, counted and journalled. The label that follows the binding is
-written by its binder when it is idle (`background_queue.py`); one that is missing at two
-comparisons was lost with its binder, and is written here. What the API server refuses (a policy, an
-object that is invalid by now) is journalled, and tried again when the pod changes or after five
-minutes: the ledger holds without it.
+lag. What differs is written again, counted and journalled. Only what stays is compared: the
+vendors' `allocated` keys, and the reservations of MIG slices once our agent has reported what it
+made for them (HAMi's plugin writes that into the pod by itself). Device plugins take `to-allocate`
+values apart and answer in `bind-phase`, as HAMi's protocol has it (sheet 2.7).
+
+The label that follows the binding is written by its binder when it is idle
+(`background_queue.py`); one that is missing at two comparisons was lost with its binder, and is
+written here. What the API server refuses (a policy, an object that is invalid by now) is
+journalled, and tried again when the pod changes or after five minutes: the ledger holds without it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from hami_scheduler.ports.cluster import PodEvent, PodEvents
 from hami_scheduler.work_queue import WorkQueue
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+    from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 
 CORDON_CLASS = "cordon-without-card"
 CORDON_REASON = "CordonWithoutCard"

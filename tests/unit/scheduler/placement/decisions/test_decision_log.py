@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 from hami_scheduler.background_queue import BackgroundQueue
-from hami_scheduler.placement.decisions import decision_log
-from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
-from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement import decisions as decision_log
+from hami_scheduler.placement.decisions import (
+    DecisionQueue,
+    DecisionTrace,
+    reason_counts,
+)
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.ports.ledger import DecisionRow

@@ -1,13 +1,22 @@
-"""Binding of a pod at the API server: `pods/binding`, reading it back, the label.
+"""Steps of /bind that ask others; `bind.py` has their order, and one rollback.
 
-`bind.py` decides when. A lost answer is no answer: the pod itself shows what became of it.
+- `PlaceAtBind`: a pod that comes without an assumption is placed on exactly the node that was
+  chosen: after a restart between /filter and /bind, and if its devices come by ResourceClaims.
+- `AgentOffers`: the node's agent is asked whether it can take the pod, with the grant in the
+  question. A pod that is bound to a node whose agent or kubelet is unavailable fails there for
+  good, so an agent that can't take it ends the binding; a bus that is unavailable does not, because
+  the grant is signed on the pod as well.
+- `PodBinding`: `pods/binding` at the API server, reading it back, the label. A lost answer is no
+  answer: the pod itself shows what became of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
@@ -16,11 +25,65 @@ from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations
 from hamicommon.k8s.types import Json
+from hamicommon.ledger.model import Draft
+from hamicommon.vendors.pod_request import PodRequests
+from opentelemetry.trace import get_tracer
 
+from hami_scheduler.extender.protocol import BindArgs
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import facts_of
-from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decisions import DecisionQueue, DecisionTrace
+from hami_scheduler.placement.placer import NoRoom, Placer, assumed_allocation
+from hami_scheduler.ports.cluster import AgentNotReady, GrantAnnouncer, PodApi
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class AgentOffers:
+    """Offers grants to the agents of their nodes."""
+
+    grants: GrantAnnouncer
+    _: KW_ONLY
+    on_unanswered: Callable[[NodeName], None]
+    """Gets the nodes whose agent can take no pod."""
+    instruments: SchedulerInstruments
+    _asked: dict[NodeName, asyncio.Task[bool | None]] = field(init=False, default_factory=dict)
+
+    async def binds_late(self, node: NodeName) -> bool | None:
+        """Ask the agent once for all callers whether the order of Allocate calls means nothing.
+
+        Returns None if it is unknown. Raises: AgentNotReady.
+        """
+        asked = self._asked.get(node)
+        if asked is None:
+            asked = self._asked[node] = asyncio.create_task(self.grants.binds_late(node))
+            asked.add_done_callback(lambda _: self._asked.pop(node, None))
+        await asyncio.wait([asked])
+        try:
+            return asked.result()
+        except AgentNotReady:
+            self.on_unanswered(node)
+            raise
+
+    async def offer(self, grant: Grant, node: NodeName) -> bool | None:
+        """Offer the grant, and return whether the node binds it late.
+
+        Returns None if it is unknown. Raises: AgentNotReady.
+        """
+        try:
+            return await self.grants.offer(grant)
+        except AgentNotReady:
+            self.on_unanswered(node)
+            raise
+        except Unavailable as exc:
+            self.instruments.grants_unannounced.inc()
+            logger.warning(
+                "Failed to publish a grant; the node uses the pod's signed grant",
+                extra={"error": str(exc)},
+            )
+            return None
 
 
 class AnswerUnknown(Unavailable):
@@ -157,3 +220,51 @@ class PodBinding:
         if pod is None or facts_of(pod).uid != uid:
             raise NotFound(f"pod {namespace}/{name} is gone")
         return pod
+
+
+tracer = get_tracer(__name__)
+
+ClaimsOnNode = Callable[[str, str, PodUid, NodeName], Awaitable[Allocation | None]]
+"""(namespace, name, uid, node) -> the grant of the pod's ResourceClaims, in state `binding`; None
+if none of them is ours."""
+
+
+@dataclass(eq=False, kw_only=True)
+class PlaceAtBind:
+    """Places such pods (`bind.PlaceOnNode`)."""
+
+    state: ClusterState
+    placer: Placer
+    claims_on_node: ClaimsOnNode
+    pods: PodApi
+    requests: PodRequests
+    recorder: DecisionQueue
+
+    async def __call__(self, args: BindArgs) -> Draft | Allocation | None:
+        """Place the pod on the node that kube-scheduler binds it to.
+
+        Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
+        Unavailable.
+        """
+        namespace, name, uid = args.pod_namespace, args.pod_name, PodUid(args.pod_uid)
+        pod = await self.pods.get(namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
+        node = NodeName(args.node)
+        trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
+        request = trace.request = self.requests.of(pod)
+        if not request.wants_devices:
+            return await self.claims_on_node(namespace, name, uid, node)
+        if not self.state.loaded:
+            raise Unavailable("the ledger has not been read yet; the pod will be retried")
+        with tracer.start_as_current_span("filter"):
+            found = self.placer.place(request, [node], trace)
+            if not isinstance(found, Draft):
+                assert found.refusal is not None
+                trace.refuse(found.refusal.reasons, found.refusal.shortfalls)
+                self.recorder.add(trace)
+                raise NoRoom(node, found.refusal.reasons[node])
+            trace.outcome, trace.message = "placed", "placed at /bind"
+            trace.allocation = assumed_allocation(found, trace.decided_at)
+            self.recorder.add(trace)
+        return found

@@ -1,1 +1,0 @@
-"""Nodes and cards in Postgres: written from reports, read for the view."""

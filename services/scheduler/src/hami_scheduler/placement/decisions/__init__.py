@@ -1,1 +1,0 @@
-"""Decisions and their record."""
