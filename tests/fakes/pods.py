@@ -1,10 +1,12 @@
 """Pods, their events and grants for nodes, in memory (ports PodApi, PodEvents, GrantAnnouncer)."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json, JsonMapping
@@ -41,43 +43,33 @@ class FakePodApi:
 
     async def annotate(
         self,
-        namespace: str,
-        name: str,
+        pod: PodRef,
         *,
-        uid: PodUid,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str],
+        annotations: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """See the port."""
-        pod = await self.get(namespace, name)
-        metadata = pod["metadata"]
-        if metadata["uid"] != uid:
-            raise Conflict(f"pod {namespace}/{name}: the uid differs")
+        kept = await self.get(pod.namespace, pod.name)
+        metadata = kept["metadata"]
+        if metadata["uid"] != pod.uid:
+            raise Conflict(f"pod {pod.namespace}/{pod.name}: the uid differs")
         merged = {
             "annotations": {**(metadata.get("annotations") or {}), **annotations},
             "labels": {**(metadata.get("labels") or {}), **labels},
         }
-        self.put({**pod, "metadata": {**metadata, **merged}})
+        self.put({**kept, "metadata": {**metadata, **merged}})
 
-    async def bind(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: PodUid,
-        node: NodeName,
-        annotations: Mapping[str, str],
-    ) -> None:
+    async def bind(self, pod: PodRef, node: NodeName, *, annotations: Mapping[str, str]) -> None:
         """See the port."""
-        pod = await self.get(namespace, name)
-        if pod["metadata"]["uid"] != uid:
-            raise Conflict(f"pod {namespace}/{name}: the uid differs")
-        if (pod.get("spec") or {}).get("nodeName"):
-            raise Conflict(f"pod {name} is already assigned to node")
-        merged = {**(pod["metadata"].get("annotations") or {}), **annotations}
-        metadata = {**pod["metadata"], "annotations": merged}
+        kept = await self.get(pod.namespace, pod.name)
+        if kept["metadata"]["uid"] != pod.uid:
+            raise Conflict(f"pod {pod.namespace}/{pod.name}: the uid differs")
+        if (kept.get("spec") or {}).get("nodeName"):
+            raise Conflict(f"pod {pod.name} is already assigned to node")
+        merged = {**(kept["metadata"].get("annotations") or {}), **annotations}
+        metadata = {**kept["metadata"], "annotations": merged}
         self.put(
-            {**pod, "metadata": metadata, "spec": {**(pod.get("spec") or {}), "nodeName": node}}
+            {**kept, "metadata": metadata, "spec": {**(kept.get("spec") or {}), "nodeName": node}}
         )
         if self.lose_next_bind_answer:
             self.lose_next_bind_answer = False

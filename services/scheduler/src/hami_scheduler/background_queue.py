@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from hamicommon.errors import HamiError
+from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,8 @@ class BackgroundQueue:
             async with self._turn:  # so that items begin in order
                 deadline_s, work = await self._queue.get()
                 await self.until_idle(deadline_s)
-            try:
-                with self._bulkhead.item("background", getattr(work, "__qualname__", "")):
-                    await work()
-            except HamiError as exc:
-                logger.info("Failed to do background work", extra={"error": str(exc)})
+            with (
+                log_failure(logger, "Failed to do background work", level=logging.INFO),
+                self._bulkhead.item("background", getattr(work, "__qualname__", "")),
+            ):
+                await work()

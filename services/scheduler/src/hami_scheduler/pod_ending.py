@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import HamiError, NotFound
+from hamicommon.errors import NotFound
 from hamicommon.k8s.types import Json
+from hamicommon.process.best_effort import log_failure
 
 from hami_scheduler.ports.cluster import PodApi
 
@@ -55,13 +56,9 @@ class PodEnder:
         """Raises: NotFound."""
         conditions = (pod.get("status") or {}).get("conditions") or []
         shown = with_condition(conditions, reason, message, now=self._clock())
-        try:
+        # The pod is ended all the same; its event has the reason.
+        with log_failure(logger, "Failed to write the pod's condition", but=NotFound):
             await self._pods.set_conditions(pod, shown)
-        except NotFound:
-            raise
-        except HamiError as exc:
-            # The pod is ended all the same; its event has the reason.
-            logger.warning("Failed to write the pod's condition", extra={"error": str(exc)})
 
 
 def find_obstacle(pod: Mapping[str, Any], ref: PodRef, node: str) -> str:

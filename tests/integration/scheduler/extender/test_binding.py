@@ -12,6 +12,7 @@ from hami_scheduler.extender.bind_steps import AgentOffers
 from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json
@@ -380,9 +381,8 @@ async def test_a_binder_that_comes_to_its_turn_after_the_pod_was_bound_frees_the
             "UPDATE allocations SET token = nextval('allocation_tokens') WHERE id = $1",
             grant.allocation_id,
         )
-        await KubernetesPodApi(world.api).bind(
-            grant.namespace, grant.pod_name, uid=PodUid(grant.pod_uid), node=node, annotations={}
-        )
+        ref = PodRef(grant.namespace, grant.pod_name, PodUid(grant.pod_uid))
+        await KubernetesPodApi(world.api).bind(ref, node, annotations={})
         return await really_offer(self, grant, node)
 
     monkeypatch.setattr(AgentOffers, "offer", offer)

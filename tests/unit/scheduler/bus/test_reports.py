@@ -20,6 +20,7 @@ from hamicommon.domain.allocations import (
     DeviceShare,
 )
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, Forbidden, HamiError, NotFound, Unavailable
 from hamicommon.events import Allocated, MadeInstance, StartRefused, reports_subject
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
@@ -306,11 +307,8 @@ async def test_the_names_of_what_was_made_are_kept_and_written_to_the_pod_once()
     row = await ledger.get(allocation.id)
     assert row is not None
     noting.annotate.assert_awaited_once_with(
-        "team",
-        "pod",
-        uid="uid",
+        PodRef("team", "pod", PodUid("uid")),
         annotations={MIG_ALLOCATIONS: row.annotations[MIG_ALLOCATIONS]},
-        labels={},
     )
     await noting.note(row, [ONE])
     assert noting.annotate.await_count == 1

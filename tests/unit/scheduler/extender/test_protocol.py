@@ -26,7 +26,8 @@ from hami_scheduler.extender.protocol import (
     parse_bind_args,
     parse_extender_args,
 )
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hypothesis import given
@@ -93,7 +94,7 @@ def test_bind_names_the_field_that_is_missing() -> None:
 def test_bind_args_are_read_in_any_case() -> None:
     body = b'{"podName": "p", "PodNamespace": "d", "PODUID": "u", "node": "n"}'
 
-    assert parse_bind_args(body) == BindArgs(pod_name="p", pod_namespace="d", pod_uid="u", node="n")
+    assert parse_bind_args(body) == BindArgs(pod=PodRef("d", "p", PodUid("u")), node=NodeName("n"))
 
 
 def test_bind_answers_with_its_error_alone() -> None:

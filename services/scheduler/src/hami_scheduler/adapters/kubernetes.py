@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from cachetools import LRUCache
 from hamicommon.access.reviews import user_of
 from hamicommon.clipping import clip
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.claims import claim_path
 from hamicommon.dra.shapes import templates_path
 from hamicommon.errors import Conflict, NotFound, Unavailable
@@ -49,39 +51,29 @@ class KubernetesPodApi:
 
     async def annotate(
         self,
-        namespace: str,
-        name: str,
+        pod: PodRef,
         *,
-        uid: PodUid,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str],
+        annotations: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """See the port."""
         # The uid makes the server refuse (409) a pod of the same name that was made since.
-        metadata: Json = {"uid": uid, "annotations": dict(annotations)}
+        metadata: Json = {"uid": pod.uid, "annotations": dict(annotations)}
         if labels:
             metadata["labels"] = dict(labels)
-        await self._api.patch(_path(namespace, name), {"metadata": metadata})
+        await self._api.patch(_path(pod.namespace, pod.name), {"metadata": metadata})
 
-    async def bind(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: PodUid,
-        node: NodeName,
-        annotations: Mapping[str, str],
-    ) -> None:
+    async def bind(self, pod: PodRef, node: NodeName, *, annotations: Mapping[str, str]) -> None:
         """See the port."""
         # The API server puts a Binding's annotations on the pod (setPodHostAndAnnotations).
-        metadata = {"name": name, "namespace": namespace, "uid": uid}
+        metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": {**metadata, "annotations": dict(annotations)},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._api.create(f"{_path(namespace, name)}/binding", body)
+        await self._api.create(f"{_path(pod.namespace, pod.name)}/binding", body)
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
         """See the port."""

@@ -35,6 +35,7 @@ from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
+from hamicommon.process.best_effort import log_failure
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.rules import AdoptionResult, Claim, Why, claim_of, held_twice, judge
@@ -370,13 +371,9 @@ class Adopter:
             f"{claim.node}; it keeps running",
             warning=False,
         )
-        try:
+        failed = "Failed to publish an adopted pod's grant; the node gets it with the next snapshot"
+        with log_failure(logger, failed, of=Unavailable):
             await self.grants.granted(grant_of(allocation))
-        except Unavailable as exc:
-            logger.warning(
-                "Failed to publish an adopted pod's grant; the node gets it with the next snapshot",
-                extra={"error": str(exc)},
-            )
 
     def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
         draft = Draft(

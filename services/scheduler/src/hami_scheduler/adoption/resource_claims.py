@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from hamicommon.domain.allocations import (
     Placement,
 )
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.dra.claims import (
     ContainerClaims,
@@ -44,7 +46,6 @@ from hamicommon.errors import (
     CapacityConflict,
     Conflict,
     Forbidden,
-    HamiError,
     InvalidRequest,
     NotFound,
     Unavailable,
@@ -55,6 +56,7 @@ from hamicommon.k8s.annotations import TRACEPARENT, annotations_of, binding_anno
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Entry
+from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
@@ -78,9 +80,7 @@ class NodeQuestion:
     """Which pod a node asks about."""
 
     node: NodeName
-    uid: PodUid
-    namespace: str
-    name: str
+    pod: PodRef
     arriving_s: float = 0.0
     """Longest time that its binding takes from now on; 0: it is on the node."""
 
@@ -113,20 +113,14 @@ class ClaimGrants:
     async def respond(self, subject: str, body: bytes) -> ClaimsReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
         asked = read_of_node(ClaimsRequest, subject, body, "request for a pod's claims")
-        question = NodeQuestion(
-            node=NodeName(asked.node),
-            uid=PodUid(asked.pod_uid),
-            namespace=asked.namespace,
-            name=asked.pod_name,
-        )
+        ref = PodRef(asked.namespace, asked.pod_name, PodUid(asked.pod_uid))
+        question = NodeQuestion(node=NodeName(asked.node), pod=ref)
         try:
             return ClaimsReply(node=asked.node, grant=grant_of(await self.grant(question)))
         except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
             return ClaimsReply(node=asked.node, refused=str(exc))
 
-    async def grant_at_bind(
-        self, namespace: str, name: str, uid: PodUid, node: NodeName
-    ) -> Allocation | None:
+    async def grant_at_bind(self, ref: PodRef, node: NodeName) -> Allocation | None:
         """The grant of the pod's claims, in state `binding`; None: none of them is ours.
 
         kube-scheduler writes what it allocated into the claims before it binds, so when the node
@@ -135,20 +129,18 @@ class ClaimGrants:
 
         Raises: NotFound, InvalidRequest, Conflict with the reason, Unavailable.
         """
-        pod = await self.pods.get(namespace, name)
+        pod = await self.pods.get(ref.namespace, ref.name)
         if not (pod.get("spec") or {}).get("resourceClaims"):
             return None
-        claims = await self._ours(namespace, pod)
+        claims = await self._ours(ref.namespace, pod)
         if not claims:
             return None
-        asked = NodeQuestion(
-            node=node, uid=uid, namespace=namespace, name=name, arriving_s=self.binding_s
-        )
+        asked = NodeQuestion(node=node, pod=ref, arriving_s=self.binding_s)
         try:
             return await self.grant(asked)
         except CapacityConflict:
             for claim in claims:
-                await self._take_back(claim, uid)
+                await self._take_back(claim, ref.uid)
             raise
 
     async def grant(self, asked: NodeQuestion) -> Allocation:
@@ -158,12 +150,14 @@ class ClaimGrants:
 
         Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable.
         """
-        pod = await self.pods.get(asked.namespace, asked.name)
+        pod = await self.pods.get(asked.pod.namespace, asked.pod.name)
         facts = facts_of(pod)
         there = facts.node == asked.node or (bool(asked.arriving_s) and facts.node is None)
-        if facts.uid != asked.uid or not there or facts.phase in TERMINAL_PHASES:
-            raise NotFound(f"pod {asked.namespace}/{asked.name} does not run on {asked.node}")
-        live = await self.store.live_of(asked.uid)
+        if facts.uid != asked.pod.uid or not there or facts.phase in TERMINAL_PHASES:
+            raise NotFound(
+                f"pod {asked.pod.namespace}/{asked.pod.name} does not run on {asked.node}"
+            )
+        live = await self.store.live_of(asked.pod.uid)
         if live is not None and (live.node != asked.node or live.token is None):
             raise Conflict(f"the pod is {live.state} on {live.node}")
         if live is not None and live.origin is Origin.CLAIM:
@@ -181,7 +175,7 @@ class ClaimGrants:
 
     async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
         devices = {
-            key: allocated_devices(await self.claims.get(asked.namespace, name), asked.uid)
+            key: allocated_devices(await self.claims.get(asked.pod.namespace, name), asked.pod.uid)
             for key, name in claim_names(pod).items()
         }
         claimed = container_claims(pod, devices)
@@ -234,16 +228,11 @@ class ClaimGrants:
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=now
         )
-        try:
+        written = {**allocation.annotations, **common}
+        with log_failure(logger, "Failed to annotate a running pod"):
             await self.pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations={**allocation.annotations, **common},
-                labels=node_label(allocation.node),
+                PodRef.of(allocation), annotations=written, labels=node_label(allocation.node)
             )
-        except HamiError as exc:
-            logger.warning("Failed to annotate a running pod", extra={"error": str(exc)})
 
     async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
         """Return the claims with cards of ours; none if we may not read them."""
@@ -258,19 +247,15 @@ class ClaimGrants:
         """Take the claims' allocation back; otherwise kube-scheduler tries the same card again."""
         if is_held_by_others(claim, uid):
             return
-        try:
+        failed = "Failed to take back the allocation of a refused claim"
+        with suppress(NotFound), log_failure(logger, failed, but=NotFound):
             await self.claims.set_status(claim, {"allocation": None, "reservedFor": None})
-        except NotFound:
-            return
-        except HamiError as exc:
-            extra = {"claim": claim["metadata"]["name"], "error": clip(str(exc))}
-            logger.warning("Failed to take back the allocation of a refused claim", extra=extra)
 
 
 def _attributes(asked: NodeQuestion) -> dict[str, str]:
     """Return the attributes of the span: whose claims, on which node."""
     pod = telemetry.pod_attributes(
-        uid=asked.uid, namespace=clip(asked.namespace), name=clip(asked.name)
+        uid=asked.pod.uid, namespace=clip(asked.pod.namespace), name=clip(asked.pod.name)
     )
     return {**pod, "k8s.node.name": asked.node}
 
@@ -378,14 +363,8 @@ class ClaimHolders:
                 continue
             for pod in pods_of(claim):
                 if pod["uid"] != allocation.pod_uid:
-                    await self._enter(
-                        NodeQuestion(
-                            node=allocation.node,
-                            uid=PodUid(pod["uid"]),
-                            namespace=allocation.namespace,
-                            name=str(pod["name"]),
-                        )
-                    )
+                    ref = PodRef(allocation.namespace, str(pod["name"]), PodUid(pod["uid"]))
+                    await self._enter(NodeQuestion(node=allocation.node, pod=ref))
 
     async def restore(self, pod: JsonMapping) -> bool:
         """Enter the grant of a pod that runs without one.
@@ -410,29 +389,23 @@ class ClaimHolders:
             except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
                 # A race for the claim's rows, or for the pod's, is lost once or twice.
                 if not isinstance(exc, Conflict) or attempt == ATTEMPTS:
-                    extra = {"pod_uid": asked.uid, "error": clip(str(exc))}
+                    extra = {"pod_uid": asked.pod.uid, "error": clip(str(exc))}
                     logger.info("Refused a grant to the pod of a claim", extra=extra)
                     return None
         await self._announce(allocation)
         return allocation
 
     async def _announce(self, allocation: Allocation) -> None:
-        try:
+        # The node gets it with the next snapshot otherwise.
+        with log_failure(logger, "Failed to publish the grant of a claim", of=Unavailable):
             await self.announcer.granted(grant_of(allocation))
-        except Unavailable as exc:
-            # The node gets it with the next snapshot.
-            logger.warning("Failed to publish the grant of a claim", extra={"error": str(exc)})
 
 
 def _question(pod: JsonMapping) -> NodeQuestion:
     facts, metadata = facts_of(pod), pod["metadata"]
     assert facts.node is not None
-    return NodeQuestion(
-        node=facts.node,
-        uid=facts.uid,
-        namespace=str(metadata.get("namespace") or "default"),
-        name=str(metadata["name"]),
-    )
+    namespace = str(metadata.get("namespace") or "default")
+    return NodeQuestion(node=facts.node, pod=PodRef(namespace, str(metadata["name"]), facts.uid))
 
 
 def _slices(claim: JsonMapping) -> set[tuple[str, str, str]]:

@@ -18,8 +18,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING
 from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token, host_name
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
+from hamicommon.process.best_effort import log_failure
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
@@ -232,14 +232,17 @@ class OperatorAccess:
         finally:
             outcome = CallOutcome.DONE if 0 < answer.status < 400 else CallOutcome.FAILED
             message = clip(answer.beginning.decode(errors="replace"), MAX_ANSWER) or NO_ANSWER
-            with _logging_errors("Failed to write the outcome of an operator call"):
+            with log_failure(
+                logger, "Failed to write the outcome of an operator call", level=logging.ERROR
+            ):
                 await journal.end(number, outcome, message)
 
     async def _note_refused(self, scope: Scope, verb: Verb, refusal: NotAllowed) -> None:
         if verb.role is not Role.OPERATE or self.journal is None or refusal.caller is None:
             return
         call = _call(scope, verb, _by_token(refusal.caller), verb.object)
-        with _logging_errors("Failed to write a refused operator call"):
+        failed = "Failed to write a refused operator call"
+        with log_failure(logger, failed, level=logging.ERROR):
             await self.journal.refused(call, clip(str(refusal), MAX_ANSWER))
 
 
@@ -273,15 +276,6 @@ async def _peek(receive: Receive) -> tuple[bytes, Receive]:
         return read.pop(0) if read else await receive()
 
     return body[:MAX_BODY], replay
-
-
-@contextmanager
-def _logging_errors(message: str) -> Iterator[None]:
-    """Log a failed write: what was carried out, or refused, is so even if it can't be written."""
-    try:
-        yield
-    except HamiError as exc:
-        logger.error(message, extra={"error": str(exc)})
 
 
 def _call(scope: Scope, verb: Verb, caller: OperatorCaller, about: str) -> OperatorCall:

@@ -74,13 +74,7 @@ class MadeInstances:
         if not await self.store.annotate(allocation.id, allocation.token, written):
             return
         try:
-            await self.pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations=written,
-                labels={},
-            )
+            await self.pods.annotate(PodRef.of(allocation), annotations=written)
         except NotFound:
             return
         except (Conflict, Unavailable) as exc:

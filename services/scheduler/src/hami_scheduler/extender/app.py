@@ -117,7 +117,7 @@ class ExtenderVerbs:
 
     async def _bind(self, body: bytes) -> tuple[bytes, Record]:
         args = parse_bind_args(body)
-        with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
+        with telemetry.log_context(pod_uid=args.pod.uid, node=args.node):
             return bind_result(await self._binding.bind(args)), _nothing
 
     async def _preempt(self, body: bytes) -> tuple[bytes, Record]:

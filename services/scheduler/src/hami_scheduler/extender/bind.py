@@ -21,10 +21,10 @@ from hamicommon import telemetry
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
 from hamicommon.ledger.model import Change, Draft, StateStep
+from hamicommon.process.best_effort import log_failure
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.background_queue import BackgroundQueue
@@ -99,10 +99,10 @@ class Bind:
             await self._bind(args, deadline=started + self.timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
             error = clip(str(exc), MAX_ERROR_LENGTH)
-            self.outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
-            left_out = self.outcomes.log_limit.take(PodUid(args.pod_uid), error)
+            self.outcomes.announcer.announce(args.pod, BINDING_FAILED, error)
+            left_out = self.outcomes.log_limit.take(args.pod.uid, error)
             if left_out is not None:
-                extra = {"pod_uid": args.pod_uid, "node": args.node}
+                extra = {"pod_uid": args.pod.uid, "node": args.node}
                 extra |= {"error": error, "left_out": str(left_out)}
                 logger.warning("Failed to bind the pod", extra=extra)
         outcome = "failed" if error else "bound"
@@ -160,7 +160,7 @@ class Bind:
 
         Raises: Conflict, NotFound, Unschedulable, Unavailable.
         """
-        uid, node = PodUid(args.pod_uid), NodeName(args.node)
+        uid, node = args.pod.uid, args.node
         assumed = self.state.assumed(uid)
         if assumed is not None and assumed.draft.placement.node == node:
             draft = assumed.draft
@@ -213,13 +213,8 @@ class Bind:
     async def _reread(self, node: NodeName) -> None:
         """The ledger refused a placement that the state had room for: the state is wrong there."""
         self.state.doubt(node)
-        try:
+        with log_failure(logger, "Failed to reread the ledger after it refused a placement"):
             await self.state.refresh()
-        except HamiError as exc:
-            logger.warning(
-                "Failed to reread the ledger after it refused a placement",
-                extra={"error": str(exc)},
-            )
 
     def _count_binding(self) -> None:
         self.outcomes.instruments.transitions.labels(AllocationState.BINDING.value).inc()
@@ -325,27 +320,22 @@ class Bind:
 
         kube-scheduler sends it here for the names alone (`managedResources`).
         """
-        uid, node = PodUid(args.pod_uid), NodeName(args.node)
         with tracer.start_as_current_span("bind", attributes=_attributes(args)):
-            await self.pod.post_plain(args.pod_namespace, args.pod_name, uid=uid, node=node)
+            await self.pod.post_plain(args.pod, args.node)
         self._announce_bound(args, None)
 
     def _announce_bound(self, args: BindArgs, allocation: Allocation | None) -> None:
         if not self.outcomes.marks.shows_success(allocation):
             return
-        text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"
-        self.outcomes.announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
+        text = f"Successfully binding node [{args.node}] to {args.pod.namespace}/{args.pod.name}"
+        self.outcomes.announcer.announce(args.pod, BINDING_SUCCEED, text, warning=False)
 
 
 def _attributes(args: BindArgs) -> dict[str, str]:
     pod = telemetry.pod_attributes(
-        uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name
+        uid=args.pod.uid, namespace=args.pod.namespace, name=args.pod.name
     )
     return {**pod, "k8s.node.name": args.node}
-
-
-def _pod_ref(args: BindArgs) -> PodRef:
-    return PodRef(args.pod_namespace, args.pod_name, PodUid(args.pod_uid))
 
 
 def _grant(allocation: Allocation) -> Grant:

@@ -20,12 +20,14 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.model import Draft
+from hamicommon.process.best_effort import log_failure
 from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import get_tracer
 
@@ -105,43 +107,35 @@ class PodBinding:
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
-        annotations = self._annotations(allocation, grant)
+        ref, annotations = PodRef.of(allocation), self._annotations(allocation, grant)
         try:
-            await self.pods.bind(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                node=allocation.node,
-                annotations=annotations,
-            )
+            await self.pods.bind(ref, allocation.node, annotations=annotations)
         except (Conflict, Unavailable) as exc:
             # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
-            pod = await self._read_back(
-                allocation.namespace,
-                allocation.pod_name,
-                allocation.pod_uid,
-                allocation.node,
-                exc,
-            )
+            pod = await self._read_back(ref, allocation.node, exc)
             if annotations_of(pod).get(GRANT) != annotations[GRANT]:
                 # By an attempt before this one: its token counts no more.
-                await self._replace_annotations(allocation, annotations)
+                # Whatever comes of it, and if the pod has passed now: it was bound, may run there,
+                # and its grant ends as that of any pod does.
+                failed = "Failed to replace the annotations of an earlier binding"
+                with log_failure(logger, failed, pod_uid=ref.uid):
+                    await self.pods.annotate(ref, annotations=annotations)
             return False
         return True
 
-    async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
+    async def post_plain(self, ref: PodRef, node: NodeName) -> None:
         """Bind a pod without a grant; a success if it is on the node by now.
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
         try:
-            await self.pods.bind(namespace, name, uid=uid, node=node, annotations={})
+            await self.pods.bind(ref, node, annotations={})
         except (Conflict, Unavailable) as exc:
-            await self._read_back(namespace, name, uid, node, exc)
+            await self._read_back(ref, node, exc)
 
     async def is_bound(self, allocation: Allocation) -> bool:
         """Whether this very pod is on the node. Raises: NotFound, Unavailable."""
-        pod = await self._get(allocation.namespace, allocation.pod_name, allocation.pod_uid)
+        pod = await self._get(PodRef.of(allocation))
         return facts_of(pod).node == allocation.node
 
     async def label(self, allocation: Allocation, labels: Mapping[str, str]) -> None:
@@ -150,38 +144,8 @@ class PodBinding:
         kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
         it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
         """
-        try:
-            await self.pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations={},
-                labels=labels,
-            )
-        except HamiError as exc:
-            logger.info("Failed to label a pod", extra={"error": str(exc)})
-
-    async def _replace_annotations(
-        self, allocation: Allocation, annotations: Mapping[str, str]
-    ) -> None:
-        """Replace the annotations of a pod that was just read to be on the node.
-
-        Whatever comes of it, and if the pod has passed now: it was bound, may run there, and its
-        grant ends as that of any pod does.
-        """
-        try:
-            await self.pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations=annotations,
-                labels={},
-            )
-        except HamiError as exc:
-            logger.warning(
-                "Failed to replace the annotations of an earlier binding",
-                extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
-            )
+        with log_failure(logger, "Failed to label a pod", level=logging.INFO):
+            await self.pods.annotate(PodRef.of(allocation), labels=labels)
 
     def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
         """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
@@ -190,12 +154,10 @@ class PodBinding:
         )
         return {**allocation.annotations, **common, GRANT: self.sign(grant)}
 
-    async def _read_back(
-        self, namespace: str, name: str, uid: PodUid, node: NodeName, error: HamiError
-    ) -> Json:
+    async def _read_back(self, ref: PodRef, node: NodeName, error: HamiError) -> Json:
         """Return the pod, after checking that it is on its node."""
         try:
-            pod = await self._get(namespace, name, uid)
+            pod = await self._get(ref)
         except NotFound as exc:
             if isinstance(error, Unavailable):
                 raise AnswerUnknown(
@@ -211,21 +173,21 @@ class PodBinding:
             raise error
         return pod
 
-    async def _get(self, namespace: str, name: str, uid: PodUid) -> Json:
+    async def _get(self, ref: PodRef) -> Json:
         """This very pod. Raises: NotFound, also where the name is another pod's, Unavailable."""
         try:
-            pod = await self.pods.get(namespace, name)
+            pod = await self.pods.get(ref.namespace, ref.name)
         except NotFound:
             pod = None
-        if pod is None or facts_of(pod).uid != uid:
-            raise NotFound(f"pod {namespace}/{name} is gone")
+        if pod is None or facts_of(pod).uid != ref.uid:
+            raise NotFound(f"pod {ref.namespace}/{ref.name} is gone")
         return pod
 
 
 tracer = get_tracer(__name__)
 
-ClaimsOnNode = Callable[[str, str, PodUid, NodeName], Awaitable[Allocation | None]]
-"""(namespace, name, uid, node) -> the grant of the pod's ResourceClaims, in state `binding`; None
+ClaimsOnNode = Callable[[PodRef, NodeName], Awaitable[Allocation | None]]
+"""(pod, node) -> the grant of the pod's ResourceClaims, in state `binding`; None
 if none of them is ours."""
 
 
@@ -246,15 +208,15 @@ class PlaceAtBind:
         Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
         Unavailable.
         """
-        namespace, name, uid = args.pod_namespace, args.pod_name, PodUid(args.pod_uid)
-        pod = await self.pods.get(namespace, name)
-        if pod["metadata"]["uid"] != uid:
-            raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
+        ref = args.pod
+        pod = await self.pods.get(ref.namespace, ref.name)
+        if pod["metadata"]["uid"] != ref.uid:
+            raise NotFound(f"pod {ref.namespace}/{ref.name} with uid {ref.uid} is gone")
         node = NodeName(args.node)
         trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
         request = trace.request = self.requests.of(pod)
         if not request.wants_devices:
-            return await self.claims_on_node(namespace, name, uid, node)
+            return await self.claims_on_node(ref, node)
         if not self.state.loaded:
             raise Unavailable("the ledger has not been read yet; the pod will be retried")
         with tracer.start_as_current_span("filter"):

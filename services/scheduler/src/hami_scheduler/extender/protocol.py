@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 import orjson
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
@@ -73,10 +74,8 @@ class FilterResult:
 class BindArgs:
     """Arguments of /bind."""
 
-    pod_name: str
-    pod_namespace: str
-    pod_uid: str
-    node: str
+    pod: PodRef
+    node: NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,26 +175,14 @@ def parse_bind_args(body: bytes) -> BindArgs:
     Raises: InvalidRequest naming the field that is missing.
     """
     fields = _object(body)
-    values = {}
-    for wire, name in (
-        ("podname", "pod_name"),
-        ("podnamespace", "pod_namespace"),
-        ("poduid", "pod_uid"),
-        ("node", "node"),
-    ):
-        value = fields.get(wire)
+    values: dict[str, str] = {}
+    for name in ("PodName", "PodNamespace", "PodUID", "Node"):
+        value = fields.get(name.lower())
         if not isinstance(value, str) or not value:
-            raise InvalidRequest(f"extender binding args: {_GO_NAMES[wire]} is missing")
+            raise InvalidRequest(f"extender binding args: {name} is missing")
         values[name] = value
-    return BindArgs(**values)
-
-
-_GO_NAMES = {
-    "podname": "PodName",
-    "podnamespace": "PodNamespace",
-    "poduid": "PodUID",
-    "node": "Node",
-}
+    pod = PodRef(values["PodNamespace"], values["PodName"], PodUid(values["PodUID"]))
+    return BindArgs(pod=pod, node=NodeName(values["Node"]))
 
 
 def no_victims(_: str) -> bytes:

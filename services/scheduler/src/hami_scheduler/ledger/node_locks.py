@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
+from hamicommon.errors import Conflict, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.ledger.model import LockHolder
+from hamicommon.process.best_effort import log_failure
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.node_lock_annotation import HeldLock, held, lock_keys, owned, value_of
@@ -105,12 +106,8 @@ class MirroredLocks:
         if allocation.has_agent:
             return
         for key in lock_keys(allocation, self.vendors):
-            try:
+            with log_failure(logger, "Failed to remove a node lock annotation", key=key):
                 await self._release(key, allocation)
-            except HamiError as exc:
-                logger.warning(
-                    "Failed to remove a node lock annotation", extra={"key": key, "error": str(exc)}
-                )
 
     async def _release(self, key: str, allocation: Allocation) -> None:
         for _ in range(RELEASE_TRIES):
@@ -218,13 +215,9 @@ class NodeLocks:
         """Free our lock of a node with an agent, if the token holds it."""
         if self._binds_late.get(node, False):
             return
-        try:
+        failed = "Failed to release the node lock; it expires on its own"
+        with log_failure(logger, failed, node=node):
             await self._lock.release(node, token)
-        except HamiError as exc:
-            logger.warning(
-                "Failed to release the node lock; it expires on its own",
-                extra={"node": node, "error": str(exc)},
-            )
 
 
 def _left_s(deadline: float) -> float:

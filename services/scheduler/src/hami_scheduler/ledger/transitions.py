@@ -21,6 +21,7 @@ from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.model import Change, StateStep
+from hamicommon.process.best_effort import log_failure
 from opentelemetry import trace
 
 from hami_scheduler.ledger.node_locks import NodeLocks
@@ -207,10 +208,8 @@ class Transitions:
         if allocation.token is None:
             return
         if allocation.has_agent:
-            try:
+            with log_failure(logger, "Failed to withdraw a grant on the bus", of=Unavailable):
                 await self.grants.withdrawn(allocation, reason)
-            except Unavailable as exc:
-                logger.warning("Failed to withdraw a grant on the bus", extra={"error": str(exc)})
         await self.free_lock(allocation)
 
     async def free_lock(self, allocation: Allocation) -> None:

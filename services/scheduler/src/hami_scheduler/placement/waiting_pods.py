@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 
 from cachetools import LRUCache, TTLCache
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.k8s.pod_groups import PodGroup
 from hamicommon.k8s.types import Json, JsonMapping
@@ -28,6 +28,7 @@ from hamicommon.placement.cluster.arrivals import HALF_LIFE, shape_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.walks.walked import shape_key
+from hamicommon.process.best_effort import log_failure
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
@@ -337,18 +338,12 @@ class Requeuer:
         return found
 
     async def _requeue(self, pod: WaitingPod | PodRequest, freed_at: float) -> None:
-        try:
+        failed = "Failed to requeue a waiting pod"
+        with log_failure(logger, failed, level=logging.INFO, pod_uid=pod.uid):
             await self.pods.annotate(
-                pod.namespace,
-                pod.name,
-                uid=pod.uid,
+                PodRef(pod.namespace, pod.name, pod.uid),
                 annotations={RETRY_AT: datetime.now(UTC).isoformat(timespec="milliseconds")},
-                labels={},
             )
             self.instruments.requeues.inc()
             spent_s = time.perf_counter() - freed_at
             self.instruments.freed_to_retry_seconds.observe(spent_s)
-        except HamiError as exc:
-            logger.info(
-                "Failed to requeue a waiting pod", extra={"pod_uid": pod.uid, "error": str(exc)}
-            )

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json, JsonMapping
@@ -26,27 +28,17 @@ class PodApi(Protocol):
 
     async def annotate(
         self,
-        namespace: str,
-        name: str,
+        pod: PodRef,
         *,
-        uid: PodUid,
-        annotations: Mapping[str, str],
-        labels: Mapping[str, str],
+        annotations: Mapping[str, str] = MappingProxyType({}),
+        labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Patch annotations and labels of the pod with this uid.
+        """Patch annotations and labels of the pod.
 
         Raises: NotFound, Conflict, Unavailable.
         """
 
-    async def bind(
-        self,
-        namespace: str,
-        name: str,
-        *,
-        uid: PodUid,
-        node: NodeName,
-        annotations: Mapping[str, str],
-    ) -> None:
+    async def bind(self, pod: PodRef, node: NodeName, *, annotations: Mapping[str, str]) -> None:
         """Bind the pod and annotates it, in one write.
 
         Raises: NotFound, Conflict (already bound), Unavailable (not known).

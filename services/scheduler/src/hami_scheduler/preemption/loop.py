@@ -320,9 +320,7 @@ class Preemptor:
     async def _wake(self, pod: PodRef) -> None:
         """Have kube-scheduler try the pod."""
         at = self.clock().isoformat(timespec="milliseconds")
-        await self.pod_api.annotate(
-            pod.namespace, pod.name, uid=pod.uid, annotations={RETRY_AT: at}, labels={}
-        )
+        await self.pod_api.annotate(pod, annotations={RETRY_AT: at})
 
     async def _begin(
         self, waiting: WaitingPod, pod: Json, plan: Plan, *, evicted: int, rooms: int

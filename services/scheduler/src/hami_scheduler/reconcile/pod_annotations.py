@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
@@ -130,13 +131,7 @@ class Mirrors:
             self._unlabelled.add(allocation.pod_uid)
             return False
         with suppress(NotFound):
-            await self.pods.annotate(
-                allocation.namespace,
-                allocation.pod_name,
-                uid=allocation.pod_uid,
-                annotations={},
-                labels=wanted,
-            )
+            await self.pods.annotate(PodRef.of(allocation), labels=wanted)
         return True
 
     async def repair(self, row: Allocation) -> int:
@@ -149,9 +144,7 @@ class Mirrors:
             wrong = differing(row, annotations_of(pod), self.vendors)
             if pod["metadata"]["uid"] != row.pod_uid or not wrong:
                 return 0
-            await self.pods.annotate(
-                row.namespace, row.pod_name, uid=row.pod_uid, annotations=wrong, labels={}
-            )
+            await self.pods.annotate(PodRef.of(row), annotations=wrong)
         except NotFound:
             return 0
         found = annotations_of(pod)

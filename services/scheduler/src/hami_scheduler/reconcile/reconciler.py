@@ -9,13 +9,15 @@ its deadline. All replicas may do both at once: every step is guarded by the row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.errors import HamiError, Unavailable
+from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.reports import pod_facts
@@ -69,33 +71,26 @@ class Reconciler:
             whole = await self._whole(some)
             for allocation in some:
                 held.add(allocation.pod_uid)
-                try:
-                    with self.instruments.bulkhead.item("reconcile", allocation.pod_uid):
-                        found += await self._compare(allocation, whole.get(allocation.id))
-                except Unavailable:
-                    raise
-                except HamiError as exc:
-                    # It is looked at again; the others need not wait for it.
-                    logger.info(
-                        "Failed to reconcile, retrying in the next round",
-                        extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
-                    )
+                with self._one(allocation.pod_uid):
+                    found += await self._compare(allocation, whole.get(allocation.id))
         self.mirrors.keep(held)
         self.rows.next_round(held)
         for uid, pod in list(self.watched.pods.items()):
             if uid not in held:
-                try:
-                    with self.instruments.bulkhead.item("reconcile", uid):
-                        found += await self.ungranted.check(uid, pod)
-                except Unavailable:
-                    raise
-                except HamiError as exc:
-                    logger.info(
-                        "Failed to reconcile, retrying in the next round",
-                        extra={"pod_uid": uid, "error": str(exc)},
-                    )
+                with self._one(uid):
+                    found += await self.ungranted.check(uid, pod)
         self.ungranted.keep(held, self.watched.pods)
         return found
+
+    @contextmanager
+    def _one(self, uid: PodUid) -> Iterator[None]:
+        """A pod that fails is looked at again; the others need not wait for it."""
+        failed = "Failed to reconcile, retrying in the next round"
+        with (
+            log_failure(logger, failed, but=Unavailable, level=logging.INFO, pod_uid=uid),
+            self.instruments.bulkhead.item("reconcile", uid),
+        ):
+            yield
 
     async def _whole(self, some: Sequence[Allocation]) -> dict[AllocationId, Allocation]:
         """The whole rows of those whose pods' annotations are to be compared, read together."""
@@ -159,15 +154,13 @@ class Reaper:
             # A row that lies about its state is not at its end.
             overdue = await self.ledger.overdue()
         for allocation in overdue:
-            try:
-                with self.bulkhead.item("reap", allocation.pod_uid):
-                    done += await self._reap(allocation)
-            except HamiError as exc:
-                # What holds one up is no reason to let the others hold their cards.
-                logger.warning(
-                    "Failed to expire overdue allocations, retrying in the next round",
-                    extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
-                )
+            uid, failed = allocation.pod_uid, "Failed to expire overdue allocations"
+            # What holds one up is no reason to let the others hold their cards.
+            with (
+                log_failure(logger, f"{failed}, retrying in the next round", pod_uid=uid),
+                self.bulkhead.item("reap", uid),
+            ):
+                done += await self._reap(allocation)
         return done
 
     async def _reap(self, allocation: Allocation) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cachetools import TTLCache
-from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import HamiError, NotFound
+from hamicommon.errors import NotFound
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import StateStep
+from hamicommon.process.best_effort import log_failure
 
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
@@ -59,16 +59,14 @@ class StuckPodReporter:
             ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
             if not ours or allocation.id in self._reported:
                 continue
-            try:
-                with self.instruments.bulkhead.item("late", allocation.pod_uid):
-                    if await self._report(allocation):
-                        self._reported[allocation.id] = None
-            except HamiError as exc:
-                # It is looked at again; the others need not wait for it.
-                logger.warning(
-                    "Failed to report a pod that waits for its cards; trying again",
-                    extra={"pod_uid": allocation.pod_uid, "error": clip(str(exc))},
-                )
+            uid, failed = allocation.pod_uid, "Failed to report a pod that waits for its cards"
+            # It is looked at again; the others need not wait for it.
+            with (
+                log_failure(logger, f"{failed}; trying again", pod_uid=uid),
+                self.instruments.bulkhead.item("late", uid),
+            ):
+                if await self._report(allocation):
+                    self._reported[allocation.id] = None
         return len(late)
 
     async def _report(self, allocation: Allocation) -> bool:
