@@ -135,25 +135,18 @@ def pod_row(
     }
 
 
+_AMOUNTS = ("slots", "memory_mib", "core_percent")
+
+
 def overfull(case: NodeCase, cards: Mapping[GpuUuid, DeviceUsage]) -> Iterator[dict[str, Any]]:
     """Cards that hold more than they have, now or after what a dry run would add."""
     more: dict[GpuUuid, Counter[str]] = defaultdict(Counter)
     for taken in case.taken:
-        more[taken.uuid] += Counter(
-            slots=taken.slots, memory_mib=taken.memory_mib, core_percent=taken.core_percent
-        )
+        more[taken.uuid] += Counter({name: getattr(taken, name) for name in _AMOUNTS})
     for card, usage in cards.items():
         device, added = usage.device, more[card]
-        used = {
-            "slots": usage.used_slots + added["slots"],
-            "memory_mib": usage.used_memory_mib + added["memory_mib"],
-            "core_percent": usage.used_core_percent + added["core_percent"],
-        }
-        has = {
-            "slots": device.slots,
-            "memory_mib": device.memory_mib,
-            "core_percent": device.core_percent,
-        }
+        used = {name: getattr(usage, f"used_{name}") + added[name] for name in _AMOUNTS}
+        has = {name: getattr(device, name) for name in _AMOUNTS}
         if any(used[key] > has[key] for key in has):
             yield {"node": case.node, "uuid": card, "used": used, "has": has}
 

@@ -210,16 +210,9 @@ def _vain_setting(kind: str, namespace: str | None, name: str, setting: str, pro
 
 
 def _row(letter: DeadLetter) -> Row:
-    return {
-        "sequence": letter.sequence,
-        "at": letter.at,
-        "stream": letter.stream,
-        "user": letter.user,
-        "subject": letter.subject,
-        "consumer": letter.consumer,
-        "reason": letter.reason,
-        "body": letter.data[:_SHOWN_BYTES].decode(errors="replace"),
-    }
+    names = ("sequence", "at", "stream", "user", "subject", "consumer", "reason")
+    shown = {name: getattr(letter, name) for name in names}
+    return {**shown, "body": letter.data[:_SHOWN_BYTES].decode(errors="replace")}
 
 
 def _items(rows: list[Row]) -> Response:

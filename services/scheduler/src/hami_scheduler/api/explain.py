@@ -328,15 +328,8 @@ def _owner(row: Row) -> tuple[str, str]:
 
 
 def _in_short(row: Row) -> Json:
-    return {
-        "at": row["at"],
-        "last_at": row["last_at"],
-        "outcome": row["outcome"],
-        "node": row["node"],
-        "summary": row["summary"] or row["message"],
-        "repeat_count": row["repeat_count"],
-        "trace_id": row["trace_id"],
-    }
+    names = ("at", "last_at", "outcome", "node", "repeat_count", "trace_id")
+    return {name: row[name] for name in names} | {"summary": row["summary"] or row["message"]}
 
 
 def _retry(record: DecisionRecord, pod: Json | None) -> str:

@@ -97,13 +97,13 @@ _NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
 # shows a view that one took another's place.
 _NEW_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _INSERT_CARD = f"""
-INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
+INSERT INTO devices (uuid, node, index, vendor, type, slots, memory_mib, core_percent,
                      ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
                      health_reason, mig_profiles, info, version)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_NEW_VERSION})
 """
 _UPDATE_CARD = f"""
-UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
+UPDATE devices SET node = $2, index = $3, vendor = $4, type = $5, slots = $6, memory_mib = $7,
        core_percent = $8, ceiling_slots = greatest($6, used_slots),
        ceiling_memory_mib = greatest($7, used_memory_mib),
        ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
@@ -132,7 +132,7 @@ WITH event AS (
 ), woken AS (
   SELECT pg_notify('hami_outbox', '')
 )
-SELECT id, device_uuid, healthy, reason, at FROM event, woken ORDER BY id
+SELECT id AS event_id, device_uuid AS uuid, healthy, reason, at FROM event, woken ORDER BY id
 """
 _CORDON = """
 UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, updated_at = now()
@@ -386,37 +386,18 @@ async def _record_health(
         event_subject("device", "recovered"),
         event_subject("device", "failed"),
     )
-    return tuple(
-        DeviceHealthEvent(
-            event_id=row["id"],
-            node=node,
-            uuid=row["device_uuid"],
-            healthy=row["healthy"],
-            reason=row["reason"],
-            at=row["at"],
-        )
-        for row in rows
-    )
+    return tuple(DeviceHealthEvent(node=node, **dict(row)) for row in rows)
+
+
+_DEVICE_COLUMNS = (
+    *("uuid", "index", "vendor", "type", "slots", "memory_mib", "core_percent", "numa", "mode"),
+    *("healthy", "health_reason", "info"),
+)
 
 
 def _card_columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:
-    """The parameters of `INSERT_CARD`."""
-    return (
-        device.uuid,
-        node,
-        device.vendor,
-        device.index,
-        device.type,
-        device.slots,
-        device.memory_mib,
-        device.core_percent,
-        device.numa,
-        device.mode,
-        device.healthy,
-        device.health_reason,
-        [asdict(profile) for profile in device.mig_profiles],
-        dict(device.info),
-    )
+    columns = (device.uuid, node, *(getattr(device, name) for name in _DEVICE_COLUMNS[1:-1]))
+    return (*columns, [asdict(profile) for profile in device.mig_profiles], dict(device.info))
 
 
 def _ledger_card(row: Any) -> LedgerCard:
@@ -436,22 +417,8 @@ def _ledger_card(row: Any) -> LedgerCard:
 
 
 def _device_of(row: Any) -> GpuDevice:
-    """The card of a row of `SELECT_CARDS`."""
-    return GpuDevice(
-        uuid=GpuUuid(row["uuid"]),
-        index=row["index"],
-        vendor=row["vendor"],
-        type=row["type"],
-        slots=row["slots"],
-        memory_mib=row["memory_mib"],
-        core_percent=row["core_percent"],
-        numa=row["numa"],
-        mode=row["mode"],
-        healthy=row["healthy"],
-        health_reason=row["health_reason"],
-        mig_profiles=_mig_profiles(row["mig_profiles"]),
-        info=row["info"],
-    )
+    plain = {name: row[name] for name in _DEVICE_COLUMNS}
+    return GpuDevice(**plain, mig_profiles=_mig_profiles(row["mig_profiles"]))
 
 
 _UNREADABLE = (

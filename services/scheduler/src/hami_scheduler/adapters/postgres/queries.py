@@ -284,12 +284,8 @@ class PostgresQueries:
 
     async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
         """Return the last refusal of each of these pods. Raises: Unavailable."""
-        return {
-            row["pod_uid"]: LastRefusal(
-                reason=row["reason"], candidates=row["candidates"], unregistered=row["unregistered"]
-            )
-            for row in await self._database.fetch(_LAST_REFUSALS, list(uids))
-        }
+        rows = await self._rows(_LAST_REFUSALS, list(uids))
+        return {row.pop("pod_uid"): LastRefusal(**row) for row in rows}
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
         """Return what is left of each quota, by namespace and resource. Raises: Unavailable."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.footprint import footprint
@@ -257,7 +257,7 @@ UPDATE devices d SET used_slots = h.slots, used_memory_mib = h.memory_mib,
        updated_at = now()
   FROM held h, before
  WHERE d.uuid = h.uuid AND before.uuid = d.uuid
-RETURNING d.uuid, d.node, d.version AS version, before.version AS old_version,
+RETURNING d.uuid, d.node, d.version < before.version AS is_older,
           format('it counted %s slots, %s memory, %s cores; its live grants are %s, %s, %s',
                  before.used_slots, before.used_memory_mib, before.used_core_percent,
                  h.slots, h.memory_mib, h.core_percent) AS detail
@@ -279,17 +279,9 @@ class PostgresCounters:
         async with self._database.transaction() as connection:
             await connection.fetch(_LOCK_CARDS, found)
             rows = await connection.fetch(_REPAIR, found)
-        return [
-            RepairedCard(
-                uuid=GpuUuid(row["uuid"]),
-                node=NodeName(row["node"]),
-                detail=row["detail"],
-                is_older=row["version"] < row["old_version"],
-            )
-            for row in rows
-        ]
+        return [RepairedCard(**dict(row)) for row in rows]
 
     async def repair_sequences(self) -> list[RepairedSequence]:
         """Let numbers continue beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
-        return [RepairedSequence(row["name"], row["was"], row["is_now"]) for row in rows]
+        return [RepairedSequence(**dict(row)) for row in rows]

@@ -13,7 +13,7 @@ from hamicommon.domain.allocations import (
     DeviceShare,
     Origin,
 )
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, GpuUuid
 from hamicommon.ledger.connection import Connection
 
 LIVE_SQL = "a.ended_at IS NULL"
@@ -55,6 +55,13 @@ SELECT_STANDING = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY 
 SELECT_STANDING_OF = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text[])"
 
 
+_PLAIN = (
+    *("id", "pod_uid", "namespace", "pod_name", "attempt", "node", "token", "reserved_at"),
+    *("deadline", "traceparent", "reason", "annotations", "has_agent"),
+)
+"""Columns that are fields as they are."""
+
+
 def allocation_of(row: Any) -> Allocation:
     """Decode a row of `SELECT_ALLOCATION`."""
     shares: dict[int, list[DeviceShare]] = {}
@@ -76,21 +83,9 @@ def allocation_of(row: Any) -> Allocation:
             )
         )
     return Allocation(
-        id=AllocationId(row["id"]),
-        pod_uid=PodUid(row["pod_uid"]),
-        namespace=row["namespace"],
-        pod_name=row["pod_name"],
-        attempt=row["attempt"],
-        node=NodeName(row["node"]),
+        **{name: row[name] for name in _PLAIN},
         state=AllocationState(row["state"]),
-        token=row["token"],
-        reserved_at=row["reserved_at"],
-        deadline=row["deadline"],
-        traceparent=row["traceparent"],
-        reason=row["reason"],
-        annotations=row["annotations"],
         origin=Origin(row["origin"]),
-        has_agent=row["has_agent"],
         containers=tuple(
             ContainerGrant(
                 index=index,

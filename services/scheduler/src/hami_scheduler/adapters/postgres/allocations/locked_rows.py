@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -176,7 +177,7 @@ class LockedRows:
                 [self._quotas[key].used for key in keys],
             )
         if self._changed_cards:
-            rows = [_columns(self._cards[uuid]) for uuid in sorted(self._changed_cards)]
+            rows = [_COLUMNS(self._cards[uuid]) for uuid in sorted(self._changed_cards)]
             await connection.execute(_WRITE_CARDS, *map(list, zip(*rows, strict=True)))
 
     def counters(self, uuids: Iterable[GpuUuid]) -> tuple[CardCounters, ...]:
@@ -206,15 +207,8 @@ def _fields(row: Any) -> dict[str, Any]:
     return fields
 
 
-def _columns(card: CardRow) -> tuple[Any, ...]:
-    return (
-        card.uuid,
-        card.used_slots,
-        card.used_memory_mib,
-        card.used_core_percent,
-        card.ceiling_slots,
-        card.ceiling_memory_mib,
-        card.ceiling_core_percent,
-        card.holdings,
-        card.version,
-    )
+_COLUMNS = attrgetter(
+    *("uuid", "used_slots", "used_memory_mib", "used_core_percent", "ceiling_slots"),
+    *("ceiling_memory_mib", "ceiling_core_percent", "holdings", "version"),
+)
+"""Values of a card for `_WRITE_CARDS`."""

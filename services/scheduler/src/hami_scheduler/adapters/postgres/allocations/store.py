@@ -337,23 +337,19 @@ async def _write_grants(
 def _granted(entry: Entry, row: Any) -> Allocation:
     draft = entry.draft
     return Allocation(
+        **{key: row[key] for key in ("attempt", "token", "reserved_at", "deadline", "has_agent")},
         id=draft.allocation_id,
         pod_uid=draft.pod_uid,
         namespace=draft.namespace,
         pod_name=draft.pod_name,
-        attempt=row["attempt"],
         node=draft.placement.node,
         state=entry.state,
-        token=row["token"],
         containers=draft.placement.containers,
         claims=entry.claims,
-        reserved_at=row["reserved_at"],
-        deadline=row["deadline"],
         traceparent=draft.traceparent,
         reason=entry.reason,
         annotations=draft.annotations,
         origin=entry.origin,
-        has_agent=row["has_agent"],
     )
 
 

@@ -7,6 +7,7 @@ it is counted for the next, and the card's row does not change. It is given back
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -240,15 +241,8 @@ def _policy_json(policy: Policy | None) -> dict[str, Any]:
 
 
 def _owner_json(owner: PodOwner) -> dict[str, Any]:
-    return {
-        "kind": owner.kind,
-        "name": owner.name,
-        "uid": owner.uid,
-        "deployment": owner.deployment,
-        "service_account": owner.service_account,
-        "created_by": owner.created_by,
-        "labels": dict(owner.labels),
-    }
+    fields = {each.name: getattr(owner, each.name) for each in dataclasses.fields(owner)}
+    return {**fields, "labels": dict(owner.labels)}
 
 
 # One grant of a claim after the other, so that not two of them are the first.
