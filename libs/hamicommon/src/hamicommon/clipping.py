@@ -1,4 +1,4 @@
-"""Text that users chose, made fit to be stored, logged or shown: bounded and on one line.
+"""Cut text that users chose to a maximum length and to one line, for storing, logging or showing.
 
 A user who may create a pod, write on a node or fill a container's directory chooses names,
 annotations and reasons. In: that text, of any length. Out: what a row, a log line, an event, a bus
@@ -9,14 +9,16 @@ surrogate pair and characters that turn the direction of writing never come thro
 from __future__ import annotations
 
 CLIP_LIMIT = 256
-"""Characters; enough to recognise a mistake, and within the 1024 bytes that the API server takes
-as a note of an event (events.k8s.io/v1, NoteLengthLimit) also where each takes four bytes."""
+"""Default maximum of characters, within the 1024 bytes of an event's note.
+
+The API server counts bytes (events.k8s.io/v1, NoteLengthLimit), and a character may take four.
+"""
 
 _ELLIPSIS = "..."
 
 
 def clip(text: str, limit: int = CLIP_LIMIT) -> str:
-    r"""At most `limit` characters (>= 0), all printable; what was left out is shown as `...`.
+    r"""Return at most `limit` printable characters of the text; `...` stands for what was left out.
 
     What `str.isprintable` refuses is written as Python's own escape (`\n`, `\x1b`, `\u202e`),
     and an escape is never cut in the middle. Text that fits is returned as it is, so clipping what

@@ -1,4 +1,4 @@
-"""HAMi's `device-config.yaml`: which resources a vendor's cards are asked for by, and the defaults.
+"""Read HAMi's `device-config.yaml`: names of vendors' resources, and defaults.
 
 In: a path (or none); out: a frozen `DeviceConfig`, one block per vendor. The keys and their
 defaults are those of HAMi 2.10's chart (protocol 1), so a file written for HAMi is read as it
@@ -27,12 +27,12 @@ import yaml
 from hamicommon.errors import InvalidRequest
 
 INT32_MAX = 2**31 - 1
-"""HAMi's amounts are int32."""
+"""Maximum of HAMi's amounts, which are int32."""
 
 _INITIALS = frozenset({"gpu", "cpu", "gcu", "vgcu", "drs"})
-"""Parts that HAMi's keys write in capitals, when they are not the first."""
+"""Parts of HAMi's keys that are written in capitals unless they come first."""
 _RESOURCE = re.compile(r"(?=.{3,317}$)[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9._-]*")
-"""An extended resource: a domain, a slash and a name."""
+"""Pattern of an extended resource: a domain, a slash and a name."""
 _WANTED: Mapping[object, str] = {
     bool: "true or false",
     int: f"a whole number from 0 to {INT32_MAX}",
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def read_block(value: object, block: type[T], path: str, notes: list[str]) -> T:
-    """`value` as a `block`; keys of older versions are left out and noted in `notes`.
+    """Read `value` as a `block`; keys of older versions are left out and noted in `notes`.
 
     A block may name such keys in a class variable `OLDER_KEYS`.
 
@@ -72,7 +72,7 @@ def read_block(value: object, block: type[T], path: str, notes: list[str]) -> T:
 
 
 def read_value(value: object, kind: Any, path: str, notes: list[str]) -> object:
-    """`value` as a field of type `kind` holds it; None is never such a value.
+    """Convert `value` to a field's type `kind`; None is never valid.
 
     Raises: InvalidRequest with the path of the wrong key, its value and what would be right.
     """
@@ -95,13 +95,13 @@ def read_value(value: object, kind: Any, path: str, notes: list[str]) -> object:
 
 
 def did_you_mean(key: object, known: Mapping[str, object]) -> str:
-    """A hint to the known key that is nearest; empty when none is near."""
+    """Return a hint to the most similar known key; empty if none is similar."""
     close = get_close_matches(str(key), known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def keys_of(block: type[Any]) -> dict[str, str]:
-    """The field of each key of a block."""
+    """Return the field for each key of a block."""
     return {_key_of(item.name): item.name for item in fields(block)}
 
 
@@ -122,7 +122,10 @@ def _list(value: object, kind: Any, path: str, notes: list[str]) -> tuple[object
 
 
 def _text(value: str, path: str) -> str:
-    """A text; under a key such as `resourceCountName` it must be a resource's name or empty."""
+    """Check a text.
+
+    Under a key such as `resourceCountName` it must be a resource's name or empty.
+    """
     is_resource = path.rpartition(".")[2].startswith("resource")
     if is_resource and value and not _RESOURCE.fullmatch(value):
         raise InvalidRequest(
@@ -146,7 +149,7 @@ def check_vendor_name(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CambriconConfig:
-    """`cambricon:`, the vendor `MLU`."""
+    """Block `cambricon:`, the vendor `MLU`."""
 
     resource_count_name: str = "cambricon.com/vmlu"
     resource_memory_name: str = "cambricon.com/mlu.smlu.vmemory"
@@ -155,7 +158,7 @@ class CambriconConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HygonConfig:
-    """`hygon:`, the vendor `DCU`."""
+    """Block `hygon:`, the vendor `DCU`."""
 
     resource_count_name: str = "hygon.com/dcunum"
     resource_memory_name: str = "hygon.com/dcumem"
@@ -166,32 +169,32 @@ class HygonConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaxConfig:
-    """`metax:`, the vendors `Metax-GPU` (whole cards) and `Metax-SGPU` (slices)."""
+    """Block `metax:`, the vendors `Metax-GPU` (whole cards) and `Metax-SGPU` (slices)."""
 
     resource_count_name: str = "metax-tech.com/gpu"
     resource_v_count_name: str = "metax-tech.com/sgpu"
     resource_v_memory_name: str = "metax-tech.com/vmemory"
     resource_v_core_name: str = "metax-tech.com/vcore"
     sgpu_topology_aware: bool = False
-    """Count link zones in the node score; a pod's annotation overrides it."""
+    """Whether to count link zones in the node score; a pod's annotation overrides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnflameConfig:
-    """`enflame:`, the vendors `GCU` (whole cards) and `Enflame` (slices).
+    """Block `enflame:`, the vendors `GCU` (whole cards) and `Enflame` (slices).
 
     The names of slices are never empty: HAMi, too, puts its defaults in their place.
     """
 
     resource_name_gcu: str = "enflame.com/gcu"
     resource_name_drs_gcu: str = ""
-    """Resource whose value is the size of the slice, not a count; empty: `resource_name_vgcu`."""
+    """Resource whose amount is the size of the slice, not a count; empty: `resource_name_vgcu`."""
     resource_name_gcu_memory: str = ""
     resource_name_gcu_core: str = ""
     resource_name_vgcu: str = ""
-    """Name that older versions have for `resource_name_drs_gcu`; empty once it is used for it."""
+    """Older name of `resource_name_drs_gcu`, which it replaces if that one is empty."""
     resource_name_vgcu_percentage: str = ""
-    """Read by older versions; kept so that their files are read."""
+    """Unused; older versions read it, so their files have it."""
 
     def __post_init__(self) -> None:
         drs = self.resource_name_drs_gcu
@@ -207,7 +210,7 @@ class EnflameConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MthreadsConfig:
-    """`mthreads:`, the vendor `Mthreads`."""
+    """Block `mthreads:`, the vendor `Mthreads`."""
 
     resource_count_name: str = "mthreads.com/vgpu"
     resource_memory_name: str = "mthreads.com/sgpu-memory"
@@ -216,7 +219,7 @@ class MthreadsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KunlunConfig:
-    """`kunlun:`, the vendors `kunlun` (whole cards) and `XPU` (slices)."""
+    """Block `kunlun:`, the vendors `kunlun` (whole cards) and `XPU` (slices)."""
 
     resource_count_name: str = "kunlunxin.com/xpu"
     resource_v_count_name: str = "kunlunxin.com/vxpu"
@@ -225,7 +228,7 @@ class KunlunConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsNeuronConfig:
-    """`awsneuron:`, the vendor `AWSNeuron`."""
+    """Block `awsneuron:`, the vendor `AWSNeuron`."""
 
     resource_count_name: str = "aws.amazon.com/neuron"
     resource_core_name: str = "aws.amazon.com/neuroncore"
@@ -233,7 +236,7 @@ class AwsNeuronConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdConfig:
-    """`amd:`, the vendor `AMD`."""
+    """Block `amd:`, the vendor `AMD`."""
 
     resource_count_name: str = "amd.com/gpu"
     resource_core_name: str = "amd.com/gpucores"
@@ -242,25 +245,25 @@ class AmdConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VastaiConfig:
-    """`vastai:`, the vendor `Vastai`."""
+    """Block `vastai:`, the vendor `Vastai`."""
 
     resource_count_name: str = "vastaitech.com/va"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BirenConfig:
-    """`biren:`, the vendor `Biren`."""
+    """Block `biren:`, the vendor `Biren`."""
 
     resource_count_name: str = "birentech.com/gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IluvatarChip:
-    """An entry of the list `iluvatars:`; each chip is a vendor of its own."""
+    """Entry of the list `iluvatars:`; each chip is a vendor of its own."""
 
     chip_name: str
     common_word: str
-    """The vendor's name; annotations are named after it."""
+    """Name of the vendor, from which annotations are named."""
     resource_count_name: str
     resource_memory_name: str = ""
     resource_core_name: str = ""
@@ -281,16 +284,16 @@ ILUVATAR_CHIPS = tuple(
     )
     for chip in ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
 )
-"""The chart's list."""
+"""Iluvatar chips that HAMi's chart lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnpuTemplate:
-    """A size in which a chip can be cut."""
+    """One size into which a chip can be cut."""
 
     name: str
     memory: int
-    """MiB."""
+    """Memory of the slice in MiB."""
     ai_core: int = 0
     ai_cpu: int = 0
 
@@ -304,31 +307,31 @@ class VnpuTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnpuChip:
-    """An entry of `vnpus.configs`; each chip is a vendor of its own."""
+    """Entry of `vnpus.configs`; each chip is a vendor of its own."""
 
     chip_name: str
     common_word: str
-    """The vendor's name; annotations are named after it."""
+    """Name of the vendor, from which annotations are named."""
     resource_name: str
-    """The count."""
+    """Resource by which pods ask for a number of chips."""
     resource_memory_name: str = ""
     resource_core_name: str = ""
-    """Used only in the mode `hami-core`."""
+    """Resource of cores, used only in the mode `hami-core`."""
     memory_allocatable: int
-    """MiB that a whole card gives to a container."""
+    """Memory in MiB that a container gets of a whole card."""
     memory_capacity: int
-    """MiB that a whole card has."""
+    """Memory of a card in MiB."""
     memory_factor: int = 1
     """MiB per unit of the memory resource; less than 1 counts as 1."""
     ai_core: int = 0
     ai_cpu: int = 0
     runtime_class_name: str = ""
     overwrite_env: bool = False
-    """Give containers without a card an empty `ASCEND_VISIBLE_DEVICES`."""
+    """Whether containers without a card get an empty `ASCEND_VISIBLE_DEVICES`."""
     super_pod: bool = False
-    """Cards are handed out as pairs."""
+    """Whether cards are granted in pairs."""
     templates: tuple[VnpuTemplate, ...] = ()
-    """By memory, the smallest first."""
+    """Sizes into which the chip can be cut, the smallest memory first."""
 
     def __post_init__(self) -> None:
         check_vendor_name(self.common_word)
@@ -399,21 +402,21 @@ VNPU_CHIPS = tuple(
     )
     for chip, vendor, allocatable, capacity, cores, cpus, templates in _CHIPS
 )
-"""The chart's chips."""
+"""Ascend chips that HAMi's chart lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnpusConfig:
-    """The block."""
+    """Block `vnpus:`."""
 
     hami_vnpu_core: bool = False
-    """Whether nodes can cut chips in software, where a node has no annotation about it."""
+    """Whether nodes cut chips in software, unless the node's annotation differs."""
     configs: tuple[VnpuChip, ...] = VNPU_CHIPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigAllowance:
-    """Which MIG profiles may be used on cards whose product name contains one of `models`."""
+    """MIG profiles that may be used on cards whose product name contains one of `models`."""
 
     models: tuple[str, ...]
     profiles: tuple[str, ...]
@@ -443,12 +446,12 @@ DEFAULT_MIG_ALLOWLIST = tuple(
     MigAllowance(models=tuple(models.split("|")), profiles=tuple(profiles.split()))
     for models, profiles in _MIG_TABLE
 )
-"""The chart's table; a model is a part of the product name."""
+"""MIG profiles that HAMi's chart allows; a model is a part of the product name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaConfig:
-    """The block; the field `resource_count_name` is the key `resourceCountName`."""
+    """Block `nvidia:`; the field `resource_count_name` is the key `resourceCountName`."""
 
     OLDER_KEYS: ClassVar[frozenset[str]] = frozenset({"knownMigGeometries"})
 
@@ -458,13 +461,13 @@ class NvidiaConfig:
     resource_core_name: str = "nvidia.com/gpucores"
     resource_priority_name: str = "nvidia.com/priority"
     overwrite_env: bool = False
-    """Give containers without a card `NVIDIA_VISIBLE_DEVICES=none`."""
+    """Whether containers without a card get `NVIDIA_VISIBLE_DEVICES=none`."""
     default_memory: int = 0
-    """MiB for a container that asks for neither memory nor percentage; 0 means the whole card's."""
+    """Memory in MiB for a container that asks for no memory; 0: all of the card's."""
     default_cores: int = 0
-    """Percent for a container that asks for no cores."""
+    """Percent of cores for a container that asks for no cores."""
     default_gpu_num: int = 1
-    """Cards for a container that asks only for memory or cores; 0 means: not ours."""
+    """Number of cards for a container that asks only for memory or cores; 0: it gets none."""
     memory_factor: int = 1
     """MiB per unit of the memory resource; less than 1 counts as 1."""
     disable_core_limit: bool = False
@@ -472,18 +475,18 @@ class NvidiaConfig:
     runtime_class_name: str = ""
     mig_profile_allowlist: tuple[MigAllowance, ...] = DEFAULT_MIG_ALLOWLIST
     device_split_count: int = 10
-    """Slots per card (a node may override this and the following)."""
+    """Slots per card; this field and the following ones may be overridden per node."""
     device_memory_scaling: float = 1.0
     device_core_scaling: float = 1.0
     pre_configured_device_memory: int = 0
-    """MiB of a card whose driver can't report its memory."""
+    """Memory in MiB of a card whose driver can't report it."""
     lib_cuda_log_level: str = "1"
     enable_numa_topology: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
-    """The whole file; a vendor whose block is None (or an empty list) is not served."""
+    """Contents of the file; a vendor whose block is None (or an empty list) is not served."""
 
     nvidia: NvidiaConfig | None = field(default_factory=NvidiaConfig)
     cambricon: CambriconConfig | None = field(default_factory=CambriconConfig)
@@ -499,7 +502,7 @@ class DeviceConfig:
     biren: BirenConfig | None = field(default_factory=BirenConfig)
     vnpus: VnpusConfig | None = field(default_factory=VnpusConfig)
     notes: tuple[str, ...] = ()
-    """Entries that were not used, or left out, one sentence each, for the start-up log."""
+    """Sentences about entries that were not used or left out, for the log at start-up."""
 
     def __post_init__(self) -> None:
         _refuse_twice(self)
@@ -509,7 +512,7 @@ _BLOCKS = tuple(item.name for item in fields(DeviceConfig) if item.name != "note
 _LISTS = frozenset({"iluvatars"})
 
 _OF_NVIDIAS_PLUGIN = frozenset({"version", "flags", "resources", "sharing", "imex"})
-"""Blocks that HAMi's device plugin hands on to NVIDIA's (protocol 5.1); nothing here reads them."""
+"""Blocks that HAMi's device plugin passes on to NVIDIA's (protocol 5.1); not read here."""
 
 
 def load(path: Path | None) -> DeviceConfig:
@@ -533,7 +536,7 @@ def load(path: Path | None) -> DeviceConfig:
 
 
 def parse(document: object) -> DeviceConfig:
-    """The configuration in a YAML document.
+    """Parse the YAML text of the file.
 
     A block that is there has the defaults for the keys that it leaves out; a vendor without a block
     is not served, as in HAMi.
@@ -566,7 +569,7 @@ def parse(document: object) -> DeviceConfig:
 
 
 def _of_today(name: str, block: object, notes: list[str]) -> object:
-    """The block in the form that HAMi 2.10 reads."""
+    """Convert an older form of the block to that of HAMi 2.10."""
     if name == "vnpus" and isinstance(block, list):
         notes.append("vnpus: a list is the form of older versions; it is read as vnpus.configs")
         return {"configs": block}
@@ -574,7 +577,7 @@ def _of_today(name: str, block: object, notes: list[str]) -> object:
 
 
 def _texts(value: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Every text in the blocks: the path of its key, the field's name, and the text."""
+    """Yield every text in the blocks: the path of its key, the field's name, and the text."""
     if isinstance(value, tuple):
         for index, item in enumerate(value):
             yield from _texts(item, f"{path}[{index}]")
@@ -589,7 +592,7 @@ def _texts(value: object, path: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse_twice(config: DeviceConfig) -> None:
-    """Raises InvalidRequest when two keys name one resource, or two chips have one name."""
+    """Raise InvalidRequest if two keys name one resource, or two chips have one name."""
     seen: dict[tuple[str, str], str] = {}
     for path, name, text in _texts(config):
         kind = "resource" if name.startswith("resource_") else name

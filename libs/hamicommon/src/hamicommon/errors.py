@@ -22,19 +22,19 @@ class HamiError(Exception):
 
 
 class InvalidRequest(HamiError):
-    """The caller's mistake, in one sentence: the field, the value, and what would be right."""
+    """Error of the caller, in one sentence: the field, the value, and what would be right."""
 
 
 class NotFound(HamiError):
-    """The named thing does not exist (any more)."""
+    """The named object does not exist, or no longer."""
 
 
 class Conflict(HamiError):
-    """Lost a race, or the present state forbids the step."""
+    """A concurrent change won, or the present state forbids the step."""
 
 
 class CapacityConflict(Conflict):
-    """A guarded UPDATE matched no row: the card (or quota) can't hold the grant any more.
+    """The card or quota can no longer hold the grant: a guarded UPDATE matched no row.
 
     `subject` is the device uuid (or `quota/<namespace>/<resource>`) that refused.
     """
@@ -45,7 +45,7 @@ class CapacityConflict(Conflict):
 
 
 class QuotaConflict(CapacityConflict):
-    """A namespace's quota can't hold the grant; amounts in the resource's own unit."""
+    """The namespace's quota can't hold the grant; amounts are in the resource's own unit."""
 
     def __init__(
         self, namespace: str, resource: str, *, limit: int, used: int, wanted: int
@@ -71,11 +71,11 @@ class Unschedulable(HamiError):
 
 
 class Unavailable(HamiError):
-    """A backend is unavailable or too slow; nothing was changed, or the outcome is unknown."""
+    """A backend is unavailable or too slow: nothing was changed, or the result is unknown."""
 
 
 class Forbidden(Unavailable):
-    """401 or 403; nothing was changed.
+    """The backend answered 401 or 403; nothing was changed.
 
     To be retried like any backend that is unavailable: tokens are rotated, roles are repaired,
     and an API server that has just started refuses everybody until it has read its roles.

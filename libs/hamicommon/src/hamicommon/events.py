@@ -1,4 +1,4 @@
-"""Everything that travels on the bus: streams, subjects and versioned payloads.
+"""Streams, subjects and versioned payloads of all messages on the bus.
 
 Facts are past tense and delivered at least once, so every consumer is idempotent by the id in the
 payload. A payload of an unknown `version` is dead-lettered, never guessed at.
@@ -26,14 +26,14 @@ from hamicommon.grants.grant import Grant
 NodeField = Annotated[
     str, Field(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
 ]
-"""A node's name as Kubernetes has it; no two of them are one token of a subject."""
+"""Name of a Kubernetes node; different names give different tokens of a subject."""
 
 
 MAX_COUNT = 2**53 - 1
-"""The limit of a number that only grows; the ledger's columns have the same."""
+"""Maximum of a counter; the ledger's columns have the same."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 MAX_AMOUNT = 2**31 - 1
-"""HAMi's annotations and the ledger's columns hold 32 bits."""
+"""Maximum of an amount: HAMi's annotations and the ledger's columns have 32 bits."""
 Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
 
 
@@ -46,7 +46,7 @@ class Payload(BaseModel):
 
 
 class NodePayload(Payload):
-    """Base of what a node sends, or answers, on a subject of its own.
+    """Base of payloads that a node sends, or answers, on a subject of its own.
 
     Only `bus.reader.read_of_node` decodes one: it compares `node` with the subject, which the bus
     server guards.
@@ -56,7 +56,7 @@ class NodePayload(Payload):
 
     @staticmethod
     def subject_of(node: str) -> str:
-        """The node's subject for this payload."""
+        """Return the node's subject for this payload."""
         raise NotImplementedError
 
 
@@ -68,43 +68,43 @@ LIMITS_STREAM = "HAMI_LIMITS"
 EVENTS_STREAM = "HAMI_EVENTS"
 LEDGER_STREAM = "HAMI_LEDGER"
 LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
-"""Subject of what the ledger knows of the cluster as a whole."""
+"""Subject of the ledger's facts about the whole cluster."""
 ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
-"""Subject of the pods that the webhook refused."""
+"""Subject of refusals by the webhook."""
 
 
 def token_of(node: str) -> str:
-    """A node's name as one subject token (dots part tokens; `_` is illegal in node names)."""
+    """Return a node's name as a token of a subject: dots, which would part tokens, become `_`."""
     return node.replace(".", "_")
 
 
 def inventory_subject(node: str) -> str:
-    """Return the subject of a node's inventory (one message kept per subject)."""
+    """Return the subject of a node's inventory (the stream keeps the newest message)."""
     return f"hami.inventory.v1.{token_of(node)}"
 
 
 def grants_subject(node: str) -> str:
-    """Return the subject of a node's grants, announced before the binding."""
+    """Return the subject of a node's grants, announced before the pod is bound."""
     return f"hami.grants.v1.{token_of(node)}"
 
 
 def snapshot_subject(node: str) -> str:
-    """Return the subject of requests for all live grants of a node (no stream)."""
+    """Return the subject on which agents request all live grants of a node (no stream)."""
     return f"hami.grants.snapshot.{token_of(node)}"
 
 
 def readiness_subject(node: str) -> str:
-    """Return the subject of requests whether an agent can take a pod (no stream)."""
+    """Return the subject on which an agent is asked whether it can take a pod (no stream)."""
     return f"hami.agents.readiness.{token_of(node)}"
 
 
 def holdings_subject(node: str) -> str:
-    """Return the subject of requests for the holders of a node's devices (no stream)."""
+    """Return the subject on which an agent is asked who holds its node's devices (no stream)."""
     return f"hami.agents.holdings.{token_of(node)}"
 
 
 def claims_subject(node: str) -> str:
-    """Return the subject of requests for the grant of a pod's ResourceClaims."""
+    """Return the subject on which agents request the grant for a pod's ResourceClaims."""
     return f"hami.grants.claims.{token_of(node)}"
 
 
@@ -114,7 +114,7 @@ def reports_subject(node: str) -> str:
 
 
 def limits_subject(node: str) -> str:
-    """Return the subject of a node's findings when it checks limits from outside."""
+    """Return the subject of a node's findings about exceeded limits."""
     return f"hami.limits.v1.{token_of(node)}"
 
 
@@ -129,21 +129,21 @@ def ledger_quota_subject(namespace: str) -> str:
 
 
 def event_subject(entity: str, verb: str) -> str:
-    """Return the subject of facts of the ledger, such as `hami.events.v1.allocation.released`."""
+    """Return the subject of events of the ledger, such as `hami.events.v1.allocation.released`."""
     return f"hami.events.v1.{entity}.{verb}"
 
 
 MAX_CARDS = 1024
-"""Cards of one node; far beyond any machine."""
+"""Maximum number of cards of one node."""
 HEARTBEAT_S = 10.0
-"""An agent repeats its inventory at least this often."""
+"""Maximum time between two inventories of an agent."""
 
 
 PairScore = Annotated[int, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
 
 
 class MigProfileItem(BaseModel):
-    """See domain.devices.MigProfile."""
+    """One MIG profile of a card; see `domain.devices.MigProfile`."""
 
     name: str
     memory_mib: Amount
@@ -176,22 +176,22 @@ class Inventory(NodePayload):
     subject_of = staticmethod(inventory_subject)
 
     agent_id: str
-    """Changes with every start of the agent."""
+    """Id of the agent's process; a new one after each start."""
     sequence: Count
-    """Grows within one agent_id; a lower one is stale."""
+    """Number that grows while `agent_id` stays the same; a lower one is stale."""
     observed_at: AwareDatetime
-    """By the node's own clock: good for its skew, not for an order."""
+    """Time by the node's own clock: shows its skew, but gives no order."""
     devices: tuple[InventoryDevice, ...]
     pair_scores: dict[str, dict[str, PairScore]] = Field(default_factory=dict)
     malformed: tuple[str, ...] = Field(default=(), exclude=True)
-    """Faults of cards that could not be read; the others are in `devices`."""
+    """Faults of cards that could not be read; the readable ones are in `devices`."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _leave_out_malformed_cards(
         cls, data: Any, handler: ModelWrapValidatorHandler[Inventory]
     ) -> Inventory:
-        """One card that can't be read takes no other with it."""
+        """Leave out cards that can't be read, and keep the others."""
         try:
             return handler(data)
         except ValidationError as exc:
@@ -208,14 +208,14 @@ def _is_card(location: tuple[int | str, ...]) -> bool:
 
 
 class GrantAnnounced(Payload):
-    """A pod is about to be bound to this node with these slices."""
+    """Grant of a pod that is about to be bound to this node."""
 
     kind: Literal["granted"] = "granted"
     grant: Grant
 
 
 class GrantWithdrawn(Payload):
-    """The grant is no longer valid (bind failed, pod gone)."""
+    """Notice that a grant is no longer valid (bind failed, or the pod is gone)."""
 
     kind: Literal["withdrawn"] = "withdrawn"
     allocation_id: str
@@ -230,13 +230,13 @@ GRANT_MESSAGE: TypeAdapter[GrantAnnounced | GrantWithdrawn] = TypeAdapter(GrantM
 
 
 class GrantSnapshotRequest(NodePayload):
-    """An agent asks for the live grants (binding, bound, allocated, releasing) of its node."""
+    """Request of an agent for its node's live grants (binding, bound, allocated, releasing)."""
 
     subject_of = staticmethod(snapshot_subject)
 
 
 class GrantState(BaseModel):
-    """A grant with its state in the ledger."""
+    """Grant with its state in the ledger."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -254,74 +254,75 @@ class GrantSnapshot(Payload):
 
 
 class ReadinessRequest(Payload):
-    """The scheduler is about to bind a pod to this node."""
+    """Question to an agent before a pod is bound to its node: can it take the pod?"""
 
     node: str
     grant: Grant | None = None
-    """The pod's, to be kept if the answer is yes."""
+    """Grant of the pod, which the agent keeps if it can take the pod."""
 
 
 class Readiness(NodePayload):
-    """An agent's answer; `reason` is one sentence about why not."""
+    """Answer of the agent; `reason` is one sentence why it can't."""
 
     subject_of = staticmethod(readiness_subject)
 
     ready: bool
     reason: str = ""
     taken: bool = False
-    """The grant of the question is known to the agent; an older agent reads it on the bus."""
+    """Whether the agent keeps the grant of the question; older agents read it from the bus."""
     late: bool = False
-    """Containers get their slices when they start: several pods may be on their way."""
+    """Whether the node binds late, so that several pods may be between bind and Allocate."""
 
 
 class HoldingsRequest(Payload):
-    """The scheduler asks for the kubelet's checkpoint and PodResources of the node."""
+    """Question to an agent: what do the kubelet's checkpoint and PodResources of the node hold?"""
 
     node: str
 
 
 class HeldContainer(BaseModel):
-    """A container that holds device ids, as its node reports it; no user can write this."""
+    """A container that holds device ids, as its node reports it and no user can write it."""
 
     model_config = ConfigDict(frozen=True)
 
     pod_uid: str
     namespace: str = ""
     pod_name: str = ""
-    """Empty when the node does not know the pod: the checkpoint keeps deleted pods for a while."""
+    """Name of the pod; empty for one that is deleted but still in the checkpoint."""
     container: str
     device_ids: tuple[str, ...]
     cards_of_ids: tuple[str, ...]
-    """Cards on which the kubelet counts the ids. HAMi's plugin may have shown it others."""
+    """Cards to which the kubelet counts the ids; HAMi's plugin may have given others."""
     ended: bool = False
-    """The pod is over, so the ids are held by nobody."""
+    """Whether the pod has ended, so that nobody holds the ids."""
     ours: bool = False
-    """Our agent gave the answer."""
+    """Whether our agent answered Allocate."""
     visible: tuple[str, ...] | None = None
-    """Cards that the device plugin's answer shows to the container, by uuid, in its order; None
-    when only PodResources could be read, which does not have the answer."""
+    """Uuids of cards in the device plugin's answer; None: only PodResources was readable."""
     memory_mib: tuple[int, ...] = ()
-    """The limit that the answer sets for each visible card; empty: it is none of HAMi's."""
+    """Memory limit in the answer for each visible card; empty: HAMi did not write the answer."""
     core_percent: int | None = None
-    """The limit that it sets for all of them."""
+    """Core limit in the answer, for all visible cards."""
 
 
 class NodeHoldings(NodePayload):
-    """Holders of devices on a node."""
+    """Containers that hold devices on a node."""
 
     subject_of = staticmethod(holdings_subject)
 
     read_at: AwareDatetime
     containers: tuple[HeldContainer, ...] = ()
     problems: tuple[str, ...] = ()
-    """Sources (checkpoint, PodResources) that could not be read, one sentence each; the containers
-    come from the other."""
+    """Sources (checkpoint, PodResources) that could not be read, one sentence each.
+
+    The containers come from the other source.
+    """
     readable: bool = True
-    """False when neither source could be read: then it is not known who holds what."""
+    """Whether a source could be read; if not, it is unknown who holds devices."""
 
 
 class ClaimsRequest(NodePayload):
-    """A pod's ResourceClaims are to be prepared on its node, which asks for a grant of them.
+    """Request of an agent for a grant, to prepare a pod's ResourceClaims on its node.
 
     What they amount to the scheduler reads from the claims themselves.
     """
@@ -334,7 +335,7 @@ class ClaimsRequest(NodePayload):
 
 
 class ClaimsReply(Payload):
-    """The grant, or in one sentence why there is none."""
+    """Answer to the request: the grant, or one sentence why there is none."""
 
     node: str
     grant: Grant | None = None
@@ -342,12 +343,12 @@ class ClaimsReply(Payload):
 
 
 class ReportBase(NodePayload):
-    """Report of a node on one allocation."""
+    """Base of a node's reports about one allocation."""
 
     subject_of = staticmethod(reports_subject)
 
     report_id: str
-    """Unique; the deduplication id."""
+    """Unique id, by which repeated reports are dropped."""
     allocation_id: str
     pod_uid: str
     token: Count
@@ -362,31 +363,31 @@ class MadeInstance(BaseModel):
 
     container: str
     device_index: int
-    """Among the container's cards, in the order of the grant."""
+    """Index among the container's cards, in the order of the grant."""
     uuid: str
-    """The card's."""
+    """Uuid of the card."""
     mig_uuid: str
     gpu_instance_id: int
     compute_instance_id: int
 
 
 class Allocated(ReportBase):
-    """The kubelet has its answer for every container of the pod."""
+    """Report that the kubelet has the answer of Allocate for every container of the pod."""
 
     kind: Literal["allocated"] = "allocated"
     instances: tuple[MadeInstance, ...] = Field(default=(), max_length=1024)
-    """On cards in MIG mode: one for every slice. Reported again when they change."""
+    """MIG instances of the pod's slices on cards in MIG mode; reported again when they change."""
 
 
 class AllocateFailed(ReportBase):
-    """Allocate or PreStartContainer was refused."""
+    """Report that Allocate or PreStartContainer was refused."""
 
     kind: Literal["failed"] = "failed"
     reason: str
 
 
 class StartRefused(ReportBase):
-    """A container got the Allocate response that was meant for another: its pod must end.
+    """Report that a container got the Allocate answer of another one, so that its pod must end.
 
     `allocation_id` is the pod's own grant; empty for a pod that bypassed the scheduler.
     """
@@ -399,13 +400,13 @@ class StartRefused(ReportBase):
 
 
 class PodGone(ReportBase):
-    """The agent no longer sees any container of the pod."""
+    """Report that the agent no longer sees a container of the pod."""
 
     kind: Literal["gone"] = "gone"
 
 
 class PodStays(ReportBase):
-    """The pod's object is gone, its grant has ended, and processes of it run on."""
+    """Report that processes still run of a pod whose object is gone and whose grant has ended."""
 
     kind: Literal["stays"] = "stays"
 
@@ -415,41 +416,40 @@ REPORT: TypeAdapter[AnyReport] = TypeAdapter(Annotated[AnyReport, Field(discrimi
 
 
 LIMITS_HEARTBEAT_S = 60.0
-"""Interval in which a node reports that it checks, whatever it finds."""
+"""Interval at which a node reports its check of limits, even without findings."""
 LIMITS_BUSY_S = 10.0
-"""Interval while a container is beyond its grant."""
+"""Interval while a container exceeds its grant."""
 MAX_FINDINGS = 512
-"""Findings of one message; the worst come first."""
+"""Maximum number of findings in a message; the worst come first."""
 
 
 class LimitFinding(BaseModel):
-    """One container on one card, not in order."""
+    """Violation of limits by one container on one card."""
 
     model_config = ConfigDict(frozen=True)
 
     pod_uid: str = Field(min_length=1, max_length=64)
     namespace: str = Field(default="", max_length=63)
     pod: str = Field(default="", max_length=253)
-    """Both empty where the node does not know the pod's name."""
+    """Name of the pod; empty, like the namespace, if the node does not know it."""
     container: str = Field(default="", max_length=63)
-    """Empty: it is not known which of the pod's."""
+    """Name of the container; empty if the node does not know which one of the pod's it is."""
     uuid: str = Field(min_length=1, max_length=128)
-    """The card's."""
+    """Uuid of the card."""
     state: Literal["exceeded", "bypassed", "unknown"]
     since: AwareDatetime
-    """The first look that found it so."""
+    """Time of the first check with this finding."""
     held_mib: Amount | None = None
-    """At the last look, by the driver's report; None: the driver does not know."""
+    """Memory held at the last check, as the driver reports it; None: the driver does not know."""
     peak_mib: Amount = 0
     granted_mib: Amount = 0
     violating: bool = False
-    """The last look found it so too; otherwise its state only lasts until it was well for a
-    while."""
+    """Whether the last check found it; false: it found none, but not for long enough yet."""
     reason: str = Field(default="", max_length=512)
 
 
 class LimitCheck(NodePayload):
-    """All findings of one node at one moment, so the last one is enough to know what is so.
+    """All findings of one node at one moment, so that the newest message replaces all earlier ones.
 
     They are kept for a day, so that no period is lost while nobody reads.
     """
@@ -458,36 +458,38 @@ class LimitCheck(NodePayload):
 
     agent_id: str
     sequence: Count
-    """Ascending per agent_id."""
+    """Number that grows while `agent_id` stays the same."""
     checked_at: AwareDatetime
     containers: Amount = 0
-    """Containers with a grant that were compared."""
+    """Number of containers with a grant that were checked."""
     settled: bool = True
-    """False just after the agent's start: who is not in `findings` may yet be found."""
+    """Whether findings are complete; false shortly after the agent's start."""
     findings: tuple[LimitFinding, ...] = Field(default=(), max_length=MAX_FINDINGS)
 
 
 USAGE_HEARTBEAT_S = 60
-"""Interval in which a node's agent reports everything, changed or not."""
+"""Interval at which an agent reports all samples, also unchanged ones."""
 USAGE_MAX_ROUNDS = 60
-"""After so many rounds too: what one report can make a reader store has a bound."""
+"""Number of rounds after which it does so too, to bound what a report makes readers store."""
 USAGE_MAX_ROWS = 100_000
-"""Samples of one report with all of its rounds. No report of distinct slices that fits into a
-message of the bus (1 MiB) has more."""
+"""Maximum number of samples of one report, in all of its rounds.
+
+No report of distinct slices that fits into a message of the bus (1 MiB) has more.
+"""
 MAX_SAMPLES = 4096
-"""Containers of one round."""
+"""Maximum number of containers in one round."""
 
 Name = Annotated[str, Field(max_length=253)]
 Bytes = Annotated[int, Field(ge=0, le=2**44)]
-"""The largest memory of one card: 16 TiB, a hundred times today's largest."""
+"""Memory of one card in bytes, at most 16 TiB: a hundred times today's largest card."""
 Percent = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
-"""The limit of one card. A container's covers a moment, and may be above 100."""
+"""Percent of one card; a container's share, measured at a moment, may be above 100."""
 Figure = Annotated[float, Field(ge=-1000, le=100_000, allow_inf_nan=False)]
-"""Degrees and watts."""
+"""Degrees or watts."""
 
 
 class DeviceSample(BaseModel):
-    """One card at one moment; None is unknown, never 0."""
+    """Sample of one card at one moment; None is unknown, never 0."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -510,7 +512,7 @@ class DeviceSample(BaseModel):
 
 
 class ContainerSample(BaseModel):
-    """One container's slice of one card at one moment, from its shared region."""
+    """Sample of one container's slice of one card, from the library's shared file."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -522,31 +524,31 @@ class ContainerSample(BaseModel):
     uuid: Name
     memory_used_bytes: Bytes | None = None
     memory_limit_bytes: Bytes | None = None
-    """None: unknown; 0: there is none."""
+    """Memory limit; None: unknown, 0: no limit."""
     context_bytes: Bytes | None = None
     module_bytes: Bytes | None = None
     buffer_bytes: Bytes | None = None
     core_percent: Percent | None = None
     core_limit_percent: Amount | None = None
-    """None: unknown; 0: there is none."""
+    """Core limit in percent; None: unknown, 0: no limit."""
     processes: Amount = 0
-    """Living ones that use the card's library."""
+    """Number of living processes that use the card through the library."""
     last_kernel_at: datetime | None = None
 
 
 class Unchanged(BaseModel):
-    """Samples that were reported before and read the same in some rounds, and in none after."""
+    """Samples that stayed the same for some rounds and have changed since."""
 
     model_config = ConfigDict(frozen=True)
 
     rounds: PositiveInt
-    """In so many, the last ones of the report's `earlier_rounds`."""
+    """Number of rounds, counted from the end of the report's `earlier_rounds`."""
     devices: tuple[DeviceSample, ...] = Field(default=(), max_length=MAX_CARDS)
     containers: tuple[ContainerSample, ...] = Field(default=(), max_length=MAX_SAMPLES)
 
 
 class Usage(NodePayload):
-    """Changes of one node's use since its last report.
+    """Changes in one node's use of its cards since its last report.
 
     Together the reports hold all that the agent saw in each round, as if it had reported it all.
     """
@@ -557,17 +559,17 @@ class Usage(NodePayload):
     sequence: Count
     sampled_at: AwareDatetime
     devices: tuple[DeviceSample, ...] = Field(max_length=MAX_CARDS)
-    """Cards that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
+    """Cards that are new or changed at `sampled_at`; in the first report of a heartbeat all."""
     containers: tuple[ContainerSample, ...] = Field(max_length=MAX_SAMPLES)
     """Containers that are new or changed, like `devices`."""
     unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
-    """Runs of equal samples that ended with this report; those that continue are not in it yet."""
+    """Samples that stopped being equal with this report; those that still are come later."""
     earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MAX_ROUNDS)
-    """The moments of the rounds that `unchanged` is about, ascending."""
+    """Times of the rounds that `unchanged` is about, ascending."""
 
     @property
     def rows(self) -> int:
-        """Samples that a reader stores for it."""
+        """Return the number of samples that a reader stores for this report."""
         rows = len(self.devices) + len(self.containers)
         for past in self.unchanged:
             rounds = min(past.rounds, len(self.earlier_rounds))
@@ -585,7 +587,7 @@ class Usage(NodePayload):
 
 
 class DeviceCounters(BaseModel):
-    """Absolute counters of one card after a change; a view applies only a higher version."""
+    """Counters of one card after a change; readers ignore a version that is not higher."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -600,7 +602,7 @@ class DeviceCounters(BaseModel):
 
 
 class QuotaNumbers(BaseModel):
-    """One resource with a limit; MiB of memory, or cores."""
+    """Use and limit of one resource in MiB or percent of cores."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -610,7 +612,7 @@ class QuotaNumbers(BaseModel):
 
 
 class NamespaceNumbers(Payload):
-    """Counts of the ledger on a namespace's quotas; without items it has none (any more)."""
+    """Quotas of a namespace with the ledger's counts; without items it has none."""
 
     namespace: str
     taken_at: AwareDatetime
@@ -618,19 +620,19 @@ class NamespaceNumbers(Payload):
 
 
 class ClusterNumbers(Payload):
-    """Counts of the ledger on the cluster; also the sign that the numbers above are current."""
+    """Ledger's counts of the whole cluster; as a heartbeat it shows that others are current."""
 
     taken_at: AwareDatetime
     agent_nodes: int
-    """Nodes whose cards an agent of ours reported: so many inventories there should be."""
+    """Number of nodes whose cards our agents reported, and so of inventories to expect."""
     foreign_vendors: tuple[str, ...]
-    """Vendors that have cards on other nodes, of which the inventory stream knows nothing."""
+    """Vendors with cards on other nodes, which are in no inventory."""
     gone_nodes: tuple[NodeField, ...] = ()
-    """Nodes with an agent that were deleted while the inventory stream may still have them."""
+    """Deleted nodes with an agent whose inventories the stream may still have."""
 
 
 class AdmissionRefused(Payload):
-    """Admission refused a pod: there is no object that an event could belong to.
+    """Refusal of a pod by admission; there is no object to which an event could belong.
 
     What follows `at` was added later: an older webhook leaves it empty. Texts that users chose are
     clipped (`hamicommon.clipping`), and so is the number of groups.
@@ -639,26 +641,26 @@ class AdmissionRefused(Payload):
     review_uid: str
     namespace: str
     pod_name: str
-    """Or what it would start with, and a star."""
+    """Name of the pod, or the beginning of a generated name and a star."""
     user: str
     reason: str
-    """A short code, see `hamicommon.admission.verdicts.Reason`."""
+    """Code of the reason, see `hamicommon.admission.verdicts.Reason`."""
     said: str  # codespell:ignore said
-    """The message that the user got, 1024 characters at most."""
+    """Message that the user got, at most 1024 characters."""
     at: AwareDatetime
     code: int = 0
     """HTTP status of the answer: 400, 403, 422, or 500 for a failure of our own."""
     operation: str = "CREATE"
-    """UPDATE for an ephemeral container that is added to a pod."""
+    """Operation of the request: UPDATE if an ephemeral container is added to a pod."""
     subresource: str = ""
-    """`ephemeralcontainers`, or none."""
+    """Subresource of the request: `ephemeralcontainers`, or empty."""
     groups: tuple[str, ...] = ()
     """Groups of the user, as the API server authenticated them."""
     service_account: str = ""
     """Service account of the pod."""
     generate_name: str = ""
     owner_kind: str = ""
-    """Kind of the controller that creates the pod (`ReplicaSet`); empty: it has none."""
+    """Kind of the controller that creates the pod (`ReplicaSet`); empty: none."""
     owner_name: str = ""
 
 
@@ -673,7 +675,7 @@ class AllocationEvent(Payload):
     node: str
     state: str
     sequence: Count
-    """Gap-free per pod in the ledger; the numbers of steps to `binding` are not announced."""
+    """Number of the change, gap-free per pod; steps to `binding` are not announced."""
     reason: str = ""
     at: AwareDatetime
     counters: tuple[DeviceCounters, ...] = ()

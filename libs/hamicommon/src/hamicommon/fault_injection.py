@@ -1,4 +1,4 @@
-"""Faults on demand at the edges of a service: tests kill, delay, fail or repeat a call there.
+"""Inject faults at a service's outside calls: tests kill, delay, fail or repeat a call there.
 
 Everything that a service does to the outside goes through its ports, so the seam is around them:
 `around(port, "store", faults)` has the points `store.<method>.before` and `store.<method>.after`
@@ -51,20 +51,20 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Fault at one point."""
+    """Fault to inject at one point."""
 
     point: str
     action: Action
     seconds: float = 0.0
-    """Duration of `delay` and `late`."""
+    """Seconds by which `delay` and `late` delay."""
     times: int | None = None
-    """Number of times; None: always."""
+    """Number of injections; None: no limit."""
     skip: int = 0
-    """Number of passes before the first fault."""
+    """Number of calls that pass before the first injection."""
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """Read faults, one a line; empty lines and `#` comments are passed over.
+    """Parse one fault per line; empty lines and `#` comments are ignored.
 
     Raises: InvalidRequest with the line that is malformed.
     """
@@ -94,7 +94,7 @@ def parse(text: str) -> tuple[Fault, ...]:
 
 @dataclass(slots=True)
 class Faults:
-    """The faults that a file names; the file is read again whenever it changed."""
+    """Faults from a file, which is read again whenever it changes."""
 
     file: Path
     _changed: tuple[int, int] | None = None
@@ -102,7 +102,7 @@ class Faults:
     _passed: dict[str, int] = field(default_factory=dict)
 
     async def hit(self, point: str) -> Fault | None:
-        """Let what is planned for the point happen.
+        """Inject the fault that is planned for this point, if any.
 
         Returns the fault; `twice`, `late` and `lose` are for the caller to carry out.
         Raises: Unavailable for `error`.
@@ -119,7 +119,7 @@ class Faults:
         return fault
 
     def hit_blocking(self, point: str) -> Fault | None:
-        """Hit the point from a call in a thread of its own.
+        """Inject a fault into a blocking call in a thread.
 
         Raises: Unavailable for `error`.
         """
@@ -142,7 +142,7 @@ class Faults:
             raise Unavailable(f"failpoint {fault.point}")
 
     def _taken_out(self, fault: Fault) -> bool:
-        """Remove the fault from the file. Return False if another process was faster."""
+        """Remove a used-up fault from the file; return False if another process did so first."""
         with self.file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lines = self.file.read_text().splitlines()
@@ -179,7 +179,7 @@ class Faults:
 
 
 def faults_of(file: Path | None) -> Faults | None:
-    """The faults of a setting; None when there is none, as in production."""
+    """Return the faults of a setting's file; None in production, where the setting is empty."""
     if file is None:
         return None
     logger.warning("Started with failpoints on", extra={"file": str(file)})
@@ -187,14 +187,14 @@ def faults_of(file: Path | None) -> Faults | None:
 
 
 def around(port: Port, name: str, faults: Faults | None, *, blocking: bool = False) -> Port:
-    """The port with points before and after each of its coroutine (or plain) methods."""
+    """Return the port with fault points before and after each of its methods."""
     if faults is None:
         return port
     return cast(Port, (_AroundBlocking if blocking else _Around)(port, name, faults))
 
 
 class _Around:
-    """Stands for a port; everything but its coroutine methods is handed through."""
+    """Proxy of a port that injects faults into its coroutine methods."""
 
     def __init__(self, port: object, name: str, faults: Faults) -> None:
         self._port, self._name, self._faults = port, name, faults
@@ -237,7 +237,7 @@ class _Around:
 
 
 def _no_answer(args: Sequence[Any]) -> list[None] | None:
-    """Return the result of a call without one; for a batch, one per part."""
+    """Return the result of a call whose answer was lost; for a batch, one per part."""
     batch = args[0] if args else None
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return [None for _ in batch]
@@ -245,7 +245,7 @@ def _no_answer(args: Sequence[Any]) -> list[None] | None:
 
 
 class _AroundBlocking:
-    """Stands for a port of plain methods."""
+    """Proxy of a port that injects faults into its plain methods."""
 
     def __init__(self, port: object, name: str, faults: Faults) -> None:
         self._port, self._name, self._faults = port, name, faults

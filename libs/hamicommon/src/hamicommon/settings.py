@@ -1,4 +1,4 @@
-"""Settings that several services share; each service nests these groups in its own `Settings`.
+"""Settings that several services share as groups in their own `Settings`.
 
 A group reads plain `HAMI_...` variables, because all services of one installation point at the same
 backends; what belongs to one service alone has that service's prefix. Built once, in `__main__`.
@@ -19,7 +19,7 @@ _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
 
 
 def _whole_login(address: SecretStr) -> SecretStr:
-    """Refuse an address whose password ends it too early.
+    """Refuse an address in which an unescaped character ends the password early.
 
     The rest would be taken for a port, a path or a host, and be repeated by any message that it
     can't be reached.
@@ -34,7 +34,7 @@ def _whole_login(address: SecretStr) -> SecretStr:
 
 
 SecretAddress = Annotated[SecretStr, AfterValidator(_whole_login)]
-"""An address with a password in it."""
+"""Address that contains a password."""
 
 
 class PostgresSettings(BaseSettings):
@@ -51,7 +51,7 @@ class PostgresSettings(BaseSettings):
 
 
 class RedisSettings(BaseSettings):
-    """Connection to the node locks."""
+    """Connection to Redis, which keeps the node locks."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_REDIS_")
 
@@ -60,7 +60,7 @@ class RedisSettings(BaseSettings):
 
 
 class NatsSettings(BaseSettings):
-    """Connection to the bus, and the user there."""
+    """Connection to NATS, and the user there."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_NATS_")
 
@@ -80,7 +80,7 @@ class NatsSettings(BaseSettings):
 
 
 class KubernetesSettings(BaseSettings):
-    """How to reach the API server."""
+    """Connection to the API server."""
 
     model_config = SettingsConfigDict(env_prefix="")
 
@@ -99,7 +99,7 @@ class ServiceAddress(BaseSettings):
 
 
 class TelemetrySettings(BaseSettings):
-    """Logs, traces and metrics."""
+    """Settings of logs, traces and metrics."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_TELEMETRY_")
 
@@ -124,8 +124,11 @@ HOST_FOLDERS = (
     *("/usr/local/vgpu", "/var/lib/hami", "/var/lib/kubelet", "/run/cdi", "/etc/cdi", "/proc"),
     *("/run/containerd", "/run/crio", "/run/docker.sock"),
 )
-"""Paths of the node that a pod with a slice must not mount: the limits and accounts of all pods,
-the registered devices, other pods' processes, and who may start any container."""
+"""Node's paths that a pod with a slice must not mount.
+
+They hold limits and accounts of all pods, the registered devices, other pods' processes, and
+sockets that start any container.
+"""
 
 
 def _comma_list(value: object) -> object:
@@ -138,7 +141,7 @@ CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 
 
 class AdmissionSettings(BaseSettings):
-    """Settings for what pods may not set, used by the webhook and the scheduler's /filter."""
+    """Settings of what pods may not set, used by the webhook and the scheduler's /filter."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_ADMISSION_")
 
@@ -170,7 +173,7 @@ class AdmissionSettings(BaseSettings):
 
 
 class FailpointSettings(BaseSettings):
-    """Faults on demand, for tests alone (see `fault_injection`)."""
+    """Settings of injected faults, for tests only (see `fault_injection`)."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_FAILPOINTS_")
 
@@ -178,7 +181,7 @@ class FailpointSettings(BaseSettings):
 
 
 def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidRequest:
-    """Turn pydantic's report on `settings` into one sentence that names the variables.
+    """Convert pydantic's error about `settings` into one sentence that names the variables.
 
     The report may also be on a group in it.
 
@@ -193,7 +196,7 @@ def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidReq
 
 
 def _prefix_of(class_name: str, settings: type[BaseSettings]) -> str:
-    """The prefix of these settings or of the group of that name; groups have distinct names."""
+    """Return the prefix of the variables of these settings, or of their group of that name."""
     groups = [field.annotation for field in settings.model_fields.values()]
     for known in (settings, *groups):
         if isinstance(known, type) and known.__name__ == class_name:

@@ -1,4 +1,4 @@
-"""Certificates of our own making: an authority, and what servers serve with. Pure but for the keys.
+"""Make certificates: an authority, and serving certificates that it signs. Pure except for keys.
 
 For clusters without cert-manager (`hami_webhook.certificates`) and for the servers that
 `hamictl up` starts on loopback. Both carry what strict verifiers ask for (RFC 5280: key
@@ -21,14 +21,14 @@ _LOOPBACK = ipaddress.ip_address("127.0.0.1")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """P-256: every TLS client takes it, and a handshake with it costs little."""
+    """Return a new key on P-256, which every TLS client accepts at little cost."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def authority_certificate(
     name: str, key: ec.EllipticCurvePrivateKey, *, not_before: datetime, not_after: datetime
 ) -> x509.Certificate:
-    """Signed by itself; it signs servers' certificates and no other authority's."""
+    """Return a self-signed CA certificate, which may sign servers' certificates only."""
     public_key = key.public_key()
     return (
         _builder(_name(name), _name(name), public_key, not_before, not_after)
@@ -47,7 +47,7 @@ def serving_certificate(
     not_before: datetime,
     not_after: datetime,
 ) -> x509.Certificate:
-    """For a server of these DNS names and 127.0.0.1; the first is its common name."""
+    """Return a certificate for these DNS names and 127.0.0.1; the first is the common name."""
     alternatives = [*map(x509.DNSName, names), x509.IPAddress(_LOOPBACK)]
     purpose = ExtendedKeyUsageOID.SERVER_AUTH
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())  # type: ignore[arg-type]  # an issuer's

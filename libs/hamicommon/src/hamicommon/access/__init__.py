@@ -1,1 +1,1 @@
-"""Access by the cluster's RBAC: a Kubernetes token in, its owner or a refusal out."""
+"""Check callers by the cluster's RBAC: a Kubernetes token names them."""

@@ -1,4 +1,4 @@
-"""Whether a call may be made: the bearer token of the call, the right that it needs, one answer.
+"""Check the bearer token of a call and the right that the call needs, and cache the answers.
 
 The API server is asked whose token it is (TokenReview) and whether they have the right
 (SubjectAccessReview); `reviews.py` is how. Answers are kept for a short time.
@@ -33,22 +33,22 @@ MAX_TOKEN_BYTES = 16 * 1024
 
 
 class Unauthenticated(InvalidRequest):
-    """401: there is no token, or the API server does not know it."""
+    """Error 401: the call has no token, or the API server does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """Right that RBAC grants: a verb on a resource of a group, or on a path."""
+    """A right that RBAC grants: a verb on a resource of an API group, or on a path."""
 
     verb: str
     group: str = ""
     resource: str = ""
     namespace: str = ""
-    """Namespace of a resource; empty: in all of them, or it is of none."""
+    """Namespace of the resource; empty: all namespaces, or the resource has none."""
     path: str = ""
     """Path of a nonResourceURL; then there is no group and no resource."""
     role: str
-    """The ClusterRole of `k8s/base` that grants it, for the sentence of a refusal."""
+    """Name of the ClusterRole in `k8s/base` that grants the right, for the refusal's sentence."""
 
     def __str__(self) -> str:
         if self.path:
@@ -59,7 +59,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCaller:
-    """Owner of a token, by the API server's review."""
+    """Caller to whom, by the API server, the token belongs."""
 
     username: str
     uid: str = ""
@@ -68,16 +68,16 @@ class ApiCaller:
 
 
 class NotAllowed(InvalidRequest):
-    """403: the caller lacks the right."""
+    """Error 403: the caller lacks the right."""
 
     def __init__(self, message: str, caller: ApiCaller | None = None) -> None:
-        """`caller`: None: it is not known who it is."""
+        """`caller`: the caller who was refused; None if unknown."""
         super().__init__(message)
         self.caller = caller
 
 
 class AccessReviews(Protocol):
-    """Asks the API server about callers."""
+    """Source of answers about callers: who has a token, and whether they have a right."""
 
     async def whose(self, token: str) -> ApiCaller:
         """Return the caller who has this token. Raises: Unauthenticated, Unavailable."""
@@ -89,12 +89,12 @@ class AccessReviews(Protocol):
 
 
 class Access:
-    """Answers from the API server, kept for a short time."""
+    """Check tokens and rights through `AccessReviews`, caching its answers for a short time."""
 
     def __init__(
         self, reviews: AccessReviews, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock`: seconds."""
+        """`clock` returns seconds."""
         self._reviews = reviews
         self._known: TLRUCache[tuple[bytes, Right], ApiCaller | InvalidRequest] = TLRUCache(
             MAX_ANSWERS, _expires_at_s, timer=clock
@@ -102,7 +102,9 @@ class Access:
         self._turns = asyncio.Semaphore(MAX_CONCURRENT_REVIEWS)
 
     async def check(self, token: str, right: Right) -> ApiCaller:
-        """Identify the caller and check the right.
+        """Return the caller of the token if they have the right.
+
+        Raises: Unauthenticated, NotAllowed.
 
         Raises: Unauthenticated, NotAllowed, Unavailable when the API server can't be asked.
         """
@@ -151,7 +153,7 @@ def _expires_at_s(_key: object, answer: ApiCaller | InvalidRequest, now_s: float
 
 
 def bearer_token(authorizations: Sequence[str]) -> str:
-    """Return the bearer token of the headers; empty for none, several, or another kind."""
+    """Return the bearer token of the headers; empty for none, several, or another scheme."""
     if len(authorizations) != 1:
         return ""
     scheme, _, token = authorizations[0].partition(" ")
@@ -171,7 +173,7 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether `localhost` or an address of the loopback device is named.
+    """Return whether a host name is `localhost` or a loopback address.
 
     Ports that want no token answer under such names only: a page of another site can have a browser
     on this machine call them, under a name of its own that it points here.
@@ -180,7 +182,7 @@ def is_loopback(name: str) -> bool:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Return whether it is an address of the loopback device."""
+    """Return whether an address is a loopback address."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""TokenReview and SubjectAccessReview of the API server."""
+"""Implement `AccessReviews` by the API server's TokenReview and SubjectAccessReview."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class KubernetesAccessReviews:
-    """Port AccessReviews."""
+    """Ask the API server about tokens and rights."""
 
     def __init__(self, api: KubeApi, *, audience: str) -> None:
-        """`audience`: of the tokens; empty means the API server's own."""
+        """`audience`: audience that tokens must be for; empty: the API server's own."""
         self._api = api
         self._audience = audience
 
     async def whose(self, token: str) -> ApiCaller:
-        """See the port."""
+        """Return the owner of the token by a TokenReview. Raises: Unauthenticated, Unavailable."""
         try:
             user = await user_of(self._api, token, self._audience)
         except InvalidRequest as exc:
@@ -36,7 +36,10 @@ class KubernetesAccessReviews:
         )
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
-        """See the port."""
+        """Return whether a SubjectAccessReview allows the caller this right.
+
+        Raises: Unavailable.
+        """
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
@@ -62,7 +65,7 @@ def _attributes(right: Right) -> Json:
 
 
 async def user_of(api: KubeApi, token: str, audience: str) -> dict[str, Any]:
-    """The `user` of a TokenReview; `audience` empty: the API server's own.
+    """Return `user` of the token's TokenReview; `audience` empty: the API server's own.
 
     Raises: InvalidRequest when the token is not good there, Unavailable.
     """
@@ -83,5 +86,8 @@ SCRAPE = Right(verb="get", path="/metrics", role="hami-scraper")
 
 
 def scrape_access(api: KubeApi, *, audience: str) -> Access:
-    """Ask that API server; `audience` of the tokens, empty: the server's own."""
+    """Return a check of callers by this API server.
+
+    `audience` of tokens, empty: the server's own.
+    """
     return Access(KubernetesAccessReviews(api, audience=audience))

@@ -1,1 +1,1 @@
-"""Admission: what happens to a pod when it is created, and how the webhook is registered."""
+"""Admission: what the webhook changes or refuses in a pod that is created, and its registration."""

@@ -1,4 +1,4 @@
-"""Cache of `mutate` for a process that judges many pods.
+"""Cache of `mutate`'s reviews, for a process that judges many equal pods.
 
 The replicas of a workload are alike in all that `pod_review.relevant` leaves of them, and they come
 in bursts. The cache's key is a digest of exactly this part, and what the namespace may do, so an
@@ -28,21 +28,24 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json
 
 MAX_LOOKS = 1024
-"""Kinds of pods that are cached; one takes some kB."""
+"""Maximum number of different pod specs whose review is cached; one takes a few kB."""
 _DIGEST_BYTES = 20
 
 
 AskForRoom = Callable[[PodRequest, Knowledge], Awaitable[Room]]
-"""`room_for`, wherever it runs."""
+"""Function that runs `room_for`, in this process or in another."""
 
 
 async def ask_inline(request: PodRequest, known: Knowledge) -> Room:
-    """Ask for room on the event loop itself."""
+    """Run `room_for` on the event loop itself."""
     return room_for(request, known)
 
 
 class AdmissionCache:
-    """Judge pods by one installation's rules. One event loop owns it."""
+    """Judge pods by the installation's rules, as `mutate` does, caching the review of equal pods.
+
+    Only one event loop may use it.
+    """
 
     def __init__(self, rules: AdmissionRules, ask_for_room: AskForRoom = ask_inline) -> None:
         self._rules = rules
@@ -51,7 +54,7 @@ class AdmissionCache:
         self._looks: LRUCache[tuple[bytes, NamespacePermits], Look] = LRUCache(MAX_LOOKS)
 
     async def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
-        """Return what `mutate` answers."""
+        """Return the same answer as `mutate`."""
         at_once = judge_at_once(pod, self._guard, about)
         if at_once is not None:
             return at_once

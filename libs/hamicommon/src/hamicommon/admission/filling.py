@@ -1,4 +1,4 @@
-"""Vendors' edits of each container; amounts stay as the API server wants them.
+"""Let vendors fill in each container's defaults, keeping amounts as the API server wants them.
 
 In: a copy of a pod that may be edited; out: whether it asks for a card, and warnings for its user.
 A pod that wants to ask by a claim asks by one then (`by_claim`).
@@ -20,7 +20,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
-    """Let every vendor edit every container; True when one of them asks for a card.
+    """Let every vendor edit every container; the first value is whether one asks for a card.
 
     The strings are warnings for the user.
 
@@ -39,7 +39,7 @@ def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
 
 
 def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tuple[str, ...]:
-    """Turn the pod's limits into a claim, where it wants that; warnings if they stay limits.
+    """Turn the pod's limits into a ResourceClaim if its annotation asks for that; return warnings.
 
     `pod` may be edited; `request` is what it asks for, None: nothing.
     """
@@ -64,7 +64,7 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
 
 
 def _asking_us(pod: Json, rules: AdmissionRules) -> str:
-    """Return the resource to ask for with an amount of nothing, in a pod of our scheduler.
+    """Return the resource that the pod must name with amount 0, if our scheduler places it.
 
     For it kube-scheduler asks its extender: it looks at resources alone, and not at claims.
     """
@@ -73,13 +73,13 @@ def _asking_us(pod: Json, rules: AdmissionRules) -> str:
 
 
 def _amounts(container: Json) -> dict[str, Json]:
-    """A copy of the container's limits and requests."""
+    """Return a copy of the container's limits and requests."""
     resources = container.get("resources") or {}
     return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
 
 
 def _keep_spelling(container: Json, given: Mapping[str, Json]) -> None:
-    """An amount that was rewritten with the same value keeps its spelling.
+    """Restore the original spelling of each amount that was rewritten with the same value.
 
     The API server stores 100000 as 100k; a second look must not change it back.
     """
@@ -99,7 +99,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _keep_equal(container: Json, given: Mapping[str, Json]) -> None:
-    """Requests follow the limits that were changed: where both are given they must be equal.
+    """Set a container's requests to the limits that were changed, because both must be equal.
 
     The API server fills requests in from limits before it asks us, and refuses the pod otherwise
     (HAMi's patch of Ascend910C's count is refused so).
@@ -112,13 +112,13 @@ def _keep_equal(container: Json, given: Mapping[str, Json]) -> None:
 
 
 def containers_of(spec: Json) -> Iterator[Json]:
-    """Init containers, then app containers."""
+    """Yield init containers, then app containers."""
     yield from spec.get("initContainers") or ()
     yield from spec["containers"]
 
 
 def editable(pod: Json) -> Json:
-    """A copy of what vendors may edit; the rest is shared with the given pod.
+    """Return a copy of the pod's parts that vendors may edit; other parts are shared with `pod`.
 
     They edit annotations, the runtime class, and of containers resources and environment (entries
     of which they exchange, and don't edit).

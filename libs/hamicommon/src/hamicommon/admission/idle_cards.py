@@ -1,4 +1,4 @@
-"""The cluster's cards as if nothing were granted on them: whether a pod can ever fit.
+"""Find out whether a pod could run if no card of the cluster were granted to anybody.
 
 In: the cards of every node (from the inventory stream, or from a dump); out: in one sentence why no
 node can take a pod, with what would fit. The placement engine is asked, so the answer holds for
@@ -27,17 +27,17 @@ from hamicommon.placement.vendor_policy import PairScores
 from hamicommon.vendors.registry import Vendors
 
 MAX_ANSWERS = 1024
-"""Requests whose answers are cached: the pods of a workload ask for the same."""
+"""Maximum number of requests whose answers are cached."""
 MAX_CHANGES = 2
-"""Ways out that are named: the sentence is read in a terminal."""
+"""Maximum number of changes that a refusal suggests to the user."""
 SEARCH_BUDGET_S = 0.1
-"""For ways out: the user's `kubectl` waits for the answer."""
+"""Time limit for finding such changes: the user's `kubectl` waits for the answer."""
 _WAITING = (", or wait until a pod ends", "; wait until a pod ends")
-"""Ends of the scheduler's sentence; here nothing is granted, so no pod's end would help."""
+"""Endings of the scheduler's sentence that are cut off: no pod's end would help on idle cards."""
 
 
 class IdleCards:
-    """Cards by node. One event loop owns it."""
+    """Cards of the cluster by node, all of them idle. Only one event loop may use it."""
 
     def __init__(self, vendors: Vendors) -> None:
         self._vendors = vendors
@@ -63,7 +63,7 @@ class IdleCards:
         devices: Sequence[GpuDevice],
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Take over a node's cards.
+        """Replace what is known of a node's cards.
 
         One that is unhealthy now may be healthy when the pod comes to the scheduler, so all count
         as healthy.
@@ -87,7 +87,7 @@ class IdleCards:
         self._view.set_node(node, states, pair_scores=pair_scores)
 
     def remove_node(self, node: NodeName) -> None:
-        """Forget a node, if it is known."""
+        """Forget a node; without effect if the node is unknown."""
         self._answers.clear()
         self._kinds = None
         if self._shapes.pop(node, None) is None:
@@ -96,11 +96,11 @@ class IdleCards:
         self._view.remove_node(node)
 
     def vendors_without_cards(self, request: PodRequest) -> frozenset[str]:
-        """Vendors that the pod asks for and of which no card is known."""
+        """Return the vendors that the pod asks for and of which no card is known."""
         return vendors_of(request) - self._stock().types.keys()
 
     def never_fits_reason(self, request: PodRequest) -> str:
-        """Why no node can take the pod though nothing were granted; empty when one can."""
+        """Return why no node could take the pod even if all cards were idle; empty if one could."""
         key = (
             tuple((c.role, c.requests) for c in request.containers),
             tuple(sorted((vendor, repr(chosen)) for vendor, chosen in request.selections.items())),
@@ -133,7 +133,7 @@ class IdleCards:
         return f"{sentence} ({ways})" if ways else sentence
 
     def _some_nodes(self, request: PodRequest) -> tuple[NodeName, ...]:
-        """Nodes of which one fits if any does: one of every kind, and those with wanted cards."""
+        """Return enough nodes to answer for all: one of each kind, and those with named cards."""
         if any(chosen.avoid_uuids for chosen in request.selections.values()):
             return tuple(self._shapes)
         first_of = {shape: node for node, shape in reversed(self._shapes.items())}
@@ -153,12 +153,12 @@ class IdleCards:
 
 
 def vendors_of(request: PodRequest) -> frozenset[str]:
-    """The vendors that the pod asks for."""
+    """Return the vendors that the pod asks for."""
     return frozenset(asked.vendor for c in request.containers for asked in c.requests)
 
 
 def resource_names(vendors: Vendors) -> Mapping[str, Mapping[str, str]]:
-    """How sentences call what a vendor's pods ask for, by the vendor's short name."""
+    """Return by vendor the resource names with which sentences call count, memory and cores."""
     return {
         vendor.name: {
             "count": vendor.resources.count,

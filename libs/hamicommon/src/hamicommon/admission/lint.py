@@ -1,4 +1,4 @@
-"""Admission's answer for a pod or a ResourceQuota, without a cluster: `hamictl lint`.
+"""Admission's answer to a pod or a ResourceQuota without a cluster, for `hamictl lint`.
 
 Of a queue's Job it names what Kueue counts wrongly.
 
@@ -32,13 +32,13 @@ _WANTED = 'expected a line like {"name": ..., "pod": {...}}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linter:
-    """Judges pods by one installation's rules; holds nothing between them."""
+    """Judge objects by one installation's rules, each independently of the others."""
 
     rules: AdmissionRules
     about: AdmissionCircumstances = ANY
 
     def verdict(self, item: Json) -> AdmissionResult:
-        """Return what the webhook would answer about a pod or a ResourceQuota."""
+        """Return what the webhook would answer to a pod or a ResourceQuota."""
         if is_queued(item):
             warnings = miscounted(item, self.rules.vendors)
             return AdmissionResult(allowed=True, reason="queued-job", warnings=warnings)
@@ -47,11 +47,11 @@ class Linter:
         return mutate(item, self.rules, self.about)
 
     def answer(self, name: str, pod: Json) -> Json:
-        """The same as JSON."""
+        """Return the webhook's answer to a pod as JSON."""
         return as_json(name, self.verdict(pod))
 
     def answer_line(self, line: str | bytes, number: int) -> Json:
-        """The answer to one line; one that can't be read is refused with the line's number."""
+        """Return the answer to one line of input; an unreadable line is refused with its number."""
         name = ""
         try:
             case = _case(line)
@@ -72,7 +72,7 @@ def is_quota(item: Json) -> bool:
 
 
 def as_json(name: str, verdict: AdmissionResult) -> Json:
-    """One verdict as programs read it."""
+    """Return a verdict as JSON for programs."""
     return {
         "name": name,
         "allowed": verdict.allowed,

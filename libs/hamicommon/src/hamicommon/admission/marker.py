@@ -1,4 +1,4 @@
-"""The marker of pods that ask for cards: a resource that no node has, and a label.
+"""Mark pods that ask for cards with a resource that no node has, and with a label.
 
 Cluster Autoscaler and Karpenter simulate with the nodes' resources alone, so they would take cards
 for whole, or a slot for a card. With the resource no node of theirs fits, and they leave the pod to
@@ -14,11 +14,11 @@ from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
 
 SLICE = "hami.io/slice"
-"""The resource and the label."""
+"""Name of that resource, and of the label."""
 
 
 def mark(pod: Json, request: PodRequest) -> None:
-    """Mark a pod that asks for cards, on the first container that does."""
+    """Mark a pod that asks for cards, on the first container that asks."""
     containers = (container for _, container in containers_of(pod))
     asked = zip(containers, request.containers, strict=True)
     resources = next(container for container, asked in asked if asked.requests)["resources"]

@@ -1,4 +1,4 @@
-"""The webhook's answer when a pod is created: defaults filled in, or a denial with the reason.
+"""Answer of the webhook to a pod that is created: defaults filled in, or a refusal with the reason.
 
 In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: an
 `AdmissionResult` with a minimal JSON patch. Pure. The decisions and their order are HAMi's
@@ -36,18 +36,18 @@ from hamicommon.k8s.validation import metadata_of
 from hamicommon.vendors.pod_request import MAX_CONTAINERS, too_many_containers
 
 MIRROR = "kubernetes.io/config.mirror"
-"""On what a kubelet shows of a static pod."""
+"""Annotation of the object by which a kubelet shows a static pod."""
 MIRRORED = "a static pod of its node"
 
 OVER_QUOTA = "exceeding resource quota"
-"""HAMi's text; ours stands behind it."""
+"""HAMi's text of a refusal for quota; our own text follows it."""
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 MAX_WARNINGS = 32
-"""An object may have thousands of annotations with odd names."""
+"""Maximum number of warnings: an object may have thousands of annotations with odd names."""
 MAX_WARNING_LENGTH = 1024
-"""Characters; the API server cuts all warnings of an answer at 4096."""
+"""Maximum characters of a warning; the API server cuts all warnings of an answer at 4096."""
 
 
 def mutate(
@@ -70,22 +70,22 @@ def mutate(
 
 
 class Room(NamedTuple):
-    """Whether idle cards could take a request."""
+    """Answer to the question whether a request could run if all cards were idle."""
 
     never_fits: str = ""
-    """Why no node could, in one sentence; empty: one can, or it is unknown."""
+    """Reason in one sentence why no node could take it; empty: one could, or it is unknown."""
     unknown: str = ""
-    """Why the cards were not asked; empty: they were."""
+    """Reason why the question could not be answered; empty if it was."""
 
 
 def room_for(request: PodRequest, known: Knowledge) -> Room:
-    """Ask the cluster's cards as if nothing were granted on them."""
+    """Find out whether the cluster could take the request if all of its cards were idle."""
     cards, unknown = known.cards_for(request)
     return Room(unknown=unknown) if cards is None else Room(cards.never_fits_reason(request))
 
 
 def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> AdmissionResult | None:
-    """The verdict where the pod is not being created by a user; otherwise None."""
+    """Return the verdict if the pod mirrors a static one or gets a debug container; else None."""
     if about.by_node and _is_mirror(pod):
         return AdmissionResult(allowed=True, reason="mirror-pod", message=MIRRORED)
     containers = _count_containers(pod)
@@ -104,7 +104,7 @@ def _count_containers(pod: Json) -> int:
 
 
 def _is_mirror(pod: Json) -> bool:
-    """NodeRestriction lets a kubelet create no other pod."""
+    """Whether the pod mirrors a static pod; NodeRestriction lets a kubelet create no other pod."""
     written = metadata_of(pod).get("annotations")
     return isinstance(written, dict) and MIRROR in written
 
@@ -112,14 +112,14 @@ def _is_mirror(pod: Json) -> bool:
 def standing_of(
     pod: Json, rules: AdmissionRules, about: AdmissionCircumstances
 ) -> NamespacePermits:
-    """Return the permits of the pod's namespace."""
+    """Return what pods of the pod's namespace may do."""
     return rules.tampering.standing(about.namespace or str(metadata_of(pod).get("namespace") or ""))
 
 
 def judge(
     look: Look, rules: AdmissionRules, about: AdmissionCircumstances, room: Room | None
 ) -> AdmissionResult:
-    """The verdict on a pod that was looked at.
+    """Return the verdict on a reviewed pod.
 
     `room`: what the cards answered to `look.request`; None: they are not asked.
     """
@@ -143,7 +143,7 @@ def judge(
 
 
 def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return no more warnings than are read, each short enough for the API server to pass on."""
+    """Limit the number and the length of warnings to what the API server passes on."""
     left_out = len(warnings) - MAX_WARNINGS
     shown = tuple(clip(text, MAX_WARNING_LENGTH) for text in warnings[:MAX_WARNINGS])
     return (*shown, f"{left_out} more warnings are left out") if left_out > 0 else shown
@@ -157,7 +157,7 @@ def _cluster(
     room: Room | None,
     audit: dict[str, str],
 ) -> tuple[AdmissionResult | None, tuple[str, ...]]:
-    """A denial, or warnings: what quotas have left, and what no card of the cluster can take.
+    """Return a refusal, or warnings, because of quotas and of what the cluster's cards can take.
 
     What was known is added to `audit`.
     """
@@ -180,13 +180,13 @@ def _cluster(
 
 
 def _request_text(look: Look, amounts: list[str]) -> str:
-    """The amounts, and the annotations that choose among cards, as the user wrote them."""
+    """Return the amounts and the annotations that choose cards, as the user wrote them."""
     asked = "; ".join(amounts)
     return f"{asked} (annotation {', '.join(look.chosen)})" if look.chosen else asked
 
 
 def _stamped(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
-    """The trace's stamp and the creator's name, on pods that ask for cards and on no other."""
+    """Add trace context and creator's name to the patch of a pod that asks for cards."""
     wanted: dict[str, str] = {}
     if look.wants:
         trace = look.stamps.get(keys.TRACEPARENT, "") if about.stamped else about.traceparent

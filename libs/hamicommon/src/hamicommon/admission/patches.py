@@ -1,15 +1,15 @@
-"""The smallest JSON patch (RFC 6902) that turns one JSON document into another."""
+"""Make the smallest JSON patch (RFC 6902) that turns one JSON document into another."""
 
 from __future__ import annotations
 
 from typing import Any
 
 Operation = dict[str, Any]
-"""One step: op, path, and value unless op is remove."""
+"""One operation of a patch: op, path, and a value unless op is `remove`."""
 
 
 def diff(before: Any, after: Any, path: str = "") -> list[Operation]:
-    """Operations that turn `before` into `after`, in the order of their keys.
+    """Return the operations that turn `before` into `after`, in the order of their keys.
 
     Lists are compared place by place, so an entry that was appended is one `add`.
     """
@@ -19,7 +19,7 @@ def diff(before: Any, after: Any, path: str = "") -> list[Operation]:
 
 
 def _compare(before: Any, after: Any, path: str, found: list[Operation]) -> None:
-    """Append to `found`; what both share is not looked into."""
+    """Append the operations for this part to `found`; equal objects are skipped."""
     if before is after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
@@ -47,5 +47,5 @@ def _compare_objects(
 
 
 def _escaped(key: str) -> str:
-    """A key as RFC 6901 writes it in a pointer."""
+    """Escape a key for a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

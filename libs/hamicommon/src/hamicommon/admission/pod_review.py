@@ -1,4 +1,4 @@
-"""Review of a pod alone, before the cluster, the quotas and the trace are looked at.
+"""Review of a pod by itself, without the cluster's cards, the quotas and the trace.
 
 In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
 the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
@@ -43,14 +43,14 @@ from hamicommon.vendors.registry import Vendors
 
 DEFAULT_SCHEDULER = "default-scheduler"
 OTHER_SCHEDULER = "pod already has different scheduler assigned"
-"""HAMi's text."""
+"""HAMi's text for a pod that names another scheduler."""
 
 _OF_METADATA = frozenset({"namespace", "annotations", "labels"})
 STAMPS = (keys.TRACEPARENT, keys.CREATED_BY)
 """Annotations that admission writes on each pod that asks for a card."""
 
 _NAMES = frozenset({"name", "uid"})
-"""Fields of the metadata that matter only where they are no texts, which is refused."""
+"""Fields of the metadata that matter only if they are not strings, which is refused."""
 _LISTS = ("initContainers", "containers")
 _OF_SPEC = frozenset(
     {"schedulerName", "nodeName", "runtimeClassName", "hostPID", "resourceClaims", *_LISTS}
@@ -59,7 +59,7 @@ _MOUNTS = ("volumeMounts", "volumeDevices")
 _OF_CONTAINER = frozenset({"name", "restartPolicy", "securityContext", "resources", "env"})
 
 Missing = Literal["metadata", "annotations", "key"]
-"""The first part of the stamp's place that is not there yet; key: the annotations are."""
+"""First missing part of the path at which stamps are written; `key`: the annotations exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Look:
     """Result of the review of a pod by itself."""
 
     verdict: AdmissionResult | None = None
-    """The whole answer, where nothing else matters."""
+    """Final answer, if neither cards nor quotas can change it."""
     wants: bool = False
     """Whether the pod asks for a card."""
     request: PodRequest | None = None
@@ -75,20 +75,20 @@ class Look:
     chosen: tuple[str, ...] = ()
     """The annotations that choose among cards, as the user wrote them."""
     patch: tuple[Operation, ...] = ()
-    """All that changes but the stamps."""
+    """All changes of the pod except the stamps."""
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """Warnings that stand behind those of the cluster."""
+    """Warnings that are shown after those about the cluster."""
     stamp_at: Missing = "key"
-    """The first part of the stamps' place that `patch` leaves missing."""
+    """First part of the stamps' path that is missing after `patch`."""
     stamps: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Values of those `STAMPS` that the pod brings along."""
+    """Values of `STAMPS` that the pod already has."""
     audit: Mapping[str, str] = field(default_factory=dict)
-    """Parts that were stripped, or allowed by the installation."""
+    """Audit annotations: parts that were stripped, or that the installation allows."""
 
 
 def relevant(pod: Json, guard: Guard) -> Json:
-    """The part of a pod that its verdict depends on, whatever shape it has. Shares the rest.
+    """Return the parts of a pod on which its verdict depends; they are shared with `pod`.
 
     Of volumes and mounts, only those that `guard` has to judge.
     """
@@ -127,7 +127,7 @@ def _relevant(container: Any, guard: Guard, hosts: Container[str]) -> Any:
 
 
 def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Look:
-    """Judge what `relevant` left of a pod that is being created.
+    """Review the parts of a new pod that `relevant` returned.
 
     `standing`: what its namespace may do.
     """
@@ -196,7 +196,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
 def _of_other_scheduler(
     seen: Json, after: Json, guard: Guard, vendors: Vendors, standing: NamespacePermits
 ) -> Look:
-    """Leave the pod to its scheduler, and judge all the same those parts that the node would read.
+    """Leave the pod to its own scheduler, but judge the parts of it that a node would read.
 
     HAMi admits it untouched: its author could see all cards by naming another scheduler.
     """
@@ -253,7 +253,7 @@ def _missing(metadata: Json | None) -> Missing:
 
 
 def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
-    """True for a pod that asks for no card, but names amounts that no node lists.
+    """Return whether the pod asks for no card but names amounts that no node lists.
 
     Other schedulers look for them on the nodes; the one in front of us is configured to ignore
     them.
@@ -272,7 +272,7 @@ def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
 
 
 def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:
-    """A denial of what a pod that asks for a card may not be."""
+    """Return a refusal if a pod that asks for a card is privileged or names its node; else None."""
     privileged = next(_privileged(spec), None)
     if privileged is not None:
         return denied(f"container {privileged} is privileged", "privileged")
@@ -282,7 +282,7 @@ def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:
 
 
 def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
-    """True for a pod that names a scheduler which is neither ours nor one that we replace."""
+    """Return whether the pod names a scheduler that is neither ours nor one that we replace."""
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
         return False
     return not rules.scheduler_name or name != rules.scheduler_name

@@ -1,4 +1,4 @@
-"""Amounts that a pod takes of its namespace's quotas, before its cards are known (protocol 3).
+"""Compute what a pod takes of its namespace's quotas before its cards are chosen (protocol 3).
 
 In: the request and the ledger's numbers; out: the quota that is too small, if one is. The amounts
 are the least that the ledger can come to count: per resource the greatest of what any one init
@@ -18,23 +18,23 @@ from hamicommon.explain.record import QuotaShort
 from hamicommon.vendors.registry import Vendors
 
 MAX_CORES = 100
-"""Cores of one card; more are taken as all of them (protocol 1.0.4, 8)."""
+"""Cores of one card in percent; a higher request counts as all of them (protocol 1.0.4, 8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """One resource of one namespace, as the ledger counts it (MiB of memory, or cores)."""
+    """Used amount and limit of one resource in one namespace, in MiB or percent of cores."""
 
     limit: int
     used: int
 
 
 NamespaceQuotas = Mapping[str, QuotaUse]
-"""By resource name, such as `nvidia.com/gpumem`; resources without a limit are left out."""
+"""Quotas by resource name, such as `nvidia.com/gpumem`; resources without a limit are left out."""
 
 
 def needs(request: PodRequest, vendors: Vendors) -> dict[str, int]:
-    """Return the least that the pod takes, by resource; where it takes none, there is no entry."""
+    """Return the minimum amounts that the pod will take, by resource; zero amounts are left out."""
     sidecars: Counter[str] = Counter()
     together: Counter[str] = Counter()
     highest: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def _amounts_of(container: ContainerRequest, vendors: Vendors) -> Counter[str]:
 def over_quota(
     request: PodRequest, namespace: str, quotas: NamespaceQuotas, vendors: Vendors
 ) -> QuotaShort | None:
-    """The first quota, by resource name, that has no room for the pod; None when all have."""
+    """Return the first exceeded quota, by resource name; None if the pod fits in all."""
     if not quotas:
         return None
     for resource, wanted in sorted(needs(request, vendors).items()):
@@ -81,7 +81,7 @@ def over_quota(
 
 
 def _unit_mib(resource: str, vendors: Vendors) -> int:
-    """0 when the resource is cores."""
+    """Return the MiB in one unit of the resource; 0 for cores."""
     for vendor in vendors:
         if vendor.resources.memory == resource:
             return max(vendor.resources.memory_factor, 1)

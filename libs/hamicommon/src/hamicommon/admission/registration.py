@@ -1,4 +1,4 @@
-"""How our webhook is registered: the MutatingWebhookConfiguration object, rendered by one function.
+"""Make the MutatingWebhookConfiguration object that registers our webhook.
 
 In: where the webhook is reached, which resources are ours, what is excluded. Out: plain JSON that
 `hamictl` creates on the local API server and that `k8s/` holds in rendered form (a test compares
@@ -50,7 +50,7 @@ OTHERS_NAME = "other-pods.webhook.hami.io"
 QUOTAS_NAME = "quotas.webhook.hami.io"
 WEBHOOK_PATH = "/webhook"
 QUOTAS_PATH = "/quotas"
-"""A path of its own: a webhook of a version that has none answers 404, which counts as away."""
+"""Path for ResourceQuotas; an older webhook answers 404 there, which counts as unavailable."""
 IGNORE_LABEL = "hami.io/webhook"
 IGNORE_VALUE = "ignore"
 ANNOTATION_PREFIX = "hami.io/"
@@ -64,7 +64,7 @@ SYSTEM_NAMESPACES = ("hami-system", "kube-node-lease", "kube-public", "kube-syst
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceReference:
-    """The webhook as a Service of the cluster."""
+    """Kubernetes Service at which the API server reaches the webhook."""
 
     namespace: str = "hami-system"
     name: str = "hami-webhook"
@@ -73,27 +73,32 @@ class ServiceReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRegistration:
-    """Everything that the API server has to know to call us."""
+    """Values from which the MutatingWebhookConfiguration is made."""
 
     target: ServiceReference | str
-    """The Service, or the whole address (https://host:port/webhook) of a webhook outside."""
+    """Service of the webhook, or its address (https://host:port/webhook) outside the cluster."""
     resources: tuple[str, ...]
-    """Every resource name of every vendor switched on, such as `nvidia.com/gpu`."""
+    """Resource names of all enabled vendors, such as `nvidia.com/gpu`."""
     ca_bundle_pem: bytes = b""
-    """The CA of the webhook's certificate; empty when something else injects it (cert-manager)."""
+    """CA of the webhook's certificate; empty if something else injects it (cert-manager)."""
     failure_policy: FailurePolicy = "Fail"
     match_conditions: bool = True
     """False for API servers before 1.28; then `failure_policy` must be `Ignore`."""
     every_pod: bool = False
-    """Pods that ask for nothing of ours are changed too (`overwriteEnv`, a core policy), so all of
-    them come to us; otherwise only those that name something of our vendors' domains."""
+    """Whether pods without our resources are sent too, because settings change them.
+
+    Such settings are `overwriteEnv` and a core policy; otherwise only pods that name something of
+    our vendors' domains are sent.
+    """
     guarded_variables: tuple[str, ...] = ()
-    """Variables that concern us in pods that ask for nothing of ours, too."""
+    """Variables because of which a pod is sent to the webhook although it asks for no card."""
     request_folders: tuple[str, ...] = ()
-    """Names of folders whose mounts concern us in these, too."""
+    """Names of folders whose mounts have the same effect."""
     pods_may_opt_out: bool = False
-    """Pods with the label `hami.io/webhook: ignore` don't come to us, as with HAMi. Then every
-    author of a pod can leave out what this webhook checks."""
+    """Whether pods with the label `hami.io/webhook: ignore` are not sent, as with HAMi.
+
+    Then every author of a pod can bypass what this webhook checks.
+    """
     excluded_namespaces: tuple[str, ...] = SYSTEM_NAMESPACES
     timeout_s: int = TIMEOUT_S
 
@@ -108,7 +113,7 @@ class WebhookRegistration:
 
 
 def ca_bundle_problem(registration: Json) -> str:
-    """Why the API server can't trust our webhook by this object; empty: nothing is known of why.
+    """Return why the API server can't trust the webhook by this object; empty if nothing is wrong.
 
     In: the MutatingWebhookConfiguration. Each of its webhooks has a bundle of its own.
     """
@@ -139,7 +144,7 @@ def registration_of(
     pods_may_opt_out: bool = False,
     tampering: TamperingPolicy = STRICT,
 ) -> WebhookRegistration:
-    """Return the registration for the vendors that are served and for what pods may not set."""
+    """Return the registration for the enabled vendors and the variables that pods may not set."""
     guard = Guard.of(vendors, tampering)
     guards = tampering.mode != "allow"
     return WebhookRegistration(
@@ -156,7 +161,7 @@ def registration_of(
 
 
 def webhook_configuration(registration: WebhookRegistration) -> Json:
-    """The MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) of our webhook."""
+    """Return the MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) as JSON."""
     concerned = match_expression(registration)
     webhooks = [_webhook(registration, WEBHOOK_NAME, registration.failure_policy)]
     quotas = _webhook(registration, QUOTAS_NAME, "Ignore", path=QUOTAS_PATH)
@@ -228,7 +233,7 @@ def _webhook(
 
 
 def other_conditions(registration: WebhookRegistration) -> list[Json]:
-    """Which pods come to the webhook that fails open.
+    """Return the match conditions of the webhook whose failure admits pods (`Ignore`).
 
     Those that do not come to the other, and, unless it is every pod, that ask for an extended
     resource or have an annotation of one of our vendors' domains.
@@ -260,7 +265,7 @@ def other_conditions(registration: WebhookRegistration) -> list[Json]:
 
 
 def match_expression(registration: WebhookRegistration) -> str:
-    """CEL: whether a pod concerns us.
+    """Return the CEL expression for whether a pod must be sent to the webhook.
 
     A container asks for one of our resources, the pod carries an annotation of ours, or a container
     would be shown cards without asking.
@@ -292,7 +297,7 @@ def match_expression(registration: WebhookRegistration) -> str:
 
 
 def _takes_cards(registration: WebhookRegistration) -> str:
-    """CEL: a container may be shown cards by a variable or a mount; empty: by none.
+    """Return CEL for containers that may get cards by a variable or a mount; empty: none may.
 
     It finds too many rather than too few: a mount is judged by us, whose path has the folder's name
     anywhere, and a variable that is set from elsewhere.
@@ -314,7 +319,7 @@ def _takes_cards(registration: WebhookRegistration) -> str:
 
 
 def _any_of(names: Iterable[str], end: str) -> str:
-    """A pattern (RE2) as a CEL string.
+    """Return a regular expression (RE2) for any of the names, as a CEL string.
 
     The dots in it stand for any character, which keeps names readable and costs nothing: no domain
     is one of these but for its dot.

@@ -1,4 +1,4 @@
-"""The values of admission: rules, what is known of the cluster, one review's own, and the answer.
+"""Data types of admission: rules, knowledge of the cluster, circumstances of a review, the answer.
 
 `mutation.mutate` makes an `AdmissionResult` of them, which the webhook and `hamictl lint` report.
 Nothing of the cluster is needed: what is unknown refuses no pod, and the audit annotations name it.
@@ -24,10 +24,12 @@ OK = 200
 BAD_REQUEST = 400
 FORBIDDEN = 403
 _MAX_CHARACTERS = 1024
-"""Characters of a refusal; our own are shorter."""
+"""Maximum characters of a refusal."""
 UNPROCESSABLE = 422
-"""For amounts that can never be given, and annotations that can't be read. HAMi answers 500 to the
-first, which blames the server."""
+"""Status of a refusal for impossible amounts or unreadable annotations.
+
+HAMi answers 500 to the first, which blames the server.
+"""
 
 Reason = Literal[
     "asks-for-cards",
@@ -49,7 +51,7 @@ Reason = Literal[
     "never-fits",
     "quota-mistake",
 ]
-"""Why a verdict is as it is, for metrics and audit; the first seven admit."""
+"""Code of a verdict's reason, for metrics and audit; the first seven admit the pod."""
 
 NeverFits = Literal["deny", "warn", "off"]
 
@@ -60,40 +62,43 @@ class AdmissionRules:
 
     vendors: Vendors
     scheduler_name: str
-    """Set on pods that ask for cards; empty: pods keep the scheduler that they have."""
+    """Scheduler that is set on pods that ask for cards; empty: pods keep their own."""
     force_overwrite_default_scheduler: bool = True
-    """Take over pods whose scheduler is the default one (which is what the API server fills in)."""
+    """Whether to replace the default scheduler's name, which the API server fills in."""
     never_fits: NeverFits = "warn"
-    """Treatment of pods that no node could take if nothing were granted. A warning by default: an
-    autoscaler makes a node for a pod that waits, not for one that was refused."""
+    """Treatment of pods that could not run even if all cards were idle.
+
+    A warning by default: an autoscaler makes a node for a pod that waits, not for one that was
+    refused.
+    """
     tampering: TamperingPolicy = field(default_factory=TamperingPolicy)
-    """Treatment of pods that undo their slices."""
+    """Treatment of pods that bypass their limits."""
     claims: bool = False
-    """Pods with `hami.io/front-end: dra` ask by a ResourceClaim in place of limits."""
+    """Whether pods with `hami.io/front-end: dra` get a ResourceClaim in place of limits."""
     marks_slices: bool = False
-    """Pods that ask for cards get the marker, by which autoscalers leave them to us (`marker`)."""
+    """Whether pods that ask for cards get the marker, which makes autoscalers ignore them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knowledge:
-    """Facts known of the cluster at one moment."""
+    """Cluster's cards and quotas as known at one moment."""
 
     cards: IdleCards | None = None
     cards_unknown: str = "the cluster's cards are not known"
-    """Why `cards` is None, for the audit annotation."""
+    """Reason why `cards` is None, for the audit annotation."""
     foreign_vendors: frozenset[str] = frozenset()
-    """Vendors that have cards on nodes without our agent: those are in no inventory stream."""
+    """Vendors with cards on nodes without our agent, so that their cards are in no inventory."""
     quotas: Mapping[str, NamespaceQuotas] | None = None
-    """By namespace; one that is absent has none."""
+    """Quotas by namespace; a namespace without an entry has none."""
     quotas_unknown: str = "the ledger's quota numbers are not known"
-    """Why `quotas` is None, for the audit annotation."""
+    """Reason why `quotas` is None, for the audit annotation."""
 
     def quotas_of(self, namespace: str) -> NamespaceQuotas:
-        """Empty where it has none, or none is known."""
+        """Return a namespace's quotas; empty if it has none, or if they are unknown."""
         return (self.quotas or {}).get(namespace, {})
 
     def cards_for(self, request: PodRequest) -> tuple[IdleCards | None, str]:
-        """The cards on which the pod can be judged, or why it can't."""
+        """Return the cards on which the pod can be judged, or why it can't be judged."""
         if self.cards is None:
             return None, self.cards_unknown
         foreign = sorted(vendors_of(request) & self.foreign_vendors)
@@ -110,7 +115,7 @@ NOTHING_KNOWN = Knowledge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionResult:
-    """The answer: fields of an AdmissionResponse."""
+    """Answer to an AdmissionReview, in the fields of an AdmissionResponse."""
 
     allowed: bool
     reason: Reason = "no-cards"
@@ -124,21 +129,21 @@ class AdmissionResult:
 
 
 class AdmissionCircumstances(NamedTuple):
-    """Circumstances that belong to one review and not to the pod."""
+    """Facts about one review that are not part of the pod."""
 
     namespace: str = ""
-    """Namespace of the request; empty: the pod's own counts."""
+    """Namespace of the request; empty: take the pod's."""
     traceparent: str = ""
-    """Stamped on a pod that asks for cards; empty: none is."""
+    """Trace context that is written on a pod that asks for cards; empty: none."""
     stamped: bool = False
-    """The pod's own stamp is ours, from an earlier look at the same pod: it stays."""
+    """Whether the pod's stamp is kept, because this webhook wrote it in an earlier review."""
     username: str = ""
-    """Name of the user who creates the pod; stamped like the trace. Empty: unknown."""
+    """User who creates the pod, written on it like the trace context; empty: unknown."""
     knowledge: Knowledge = NOTHING_KNOWN
     by_node: bool = False
-    """A kubelet asks, as itself."""
+    """Whether a kubelet made the request, under its own name."""
     before: Json | None = None
-    """The pod as it was, where ephemeral containers are added to it; None: it is being created."""
+    """Pod before ephemeral containers are added to it; None: the pod is being created."""
 
 
 ANY = AdmissionCircumstances()
@@ -151,7 +156,7 @@ def denied(
     code: int = FORBIDDEN,
     audit: Mapping[str, str] | None = None,
 ) -> AdmissionResult:
-    """A refusal, with what was known for the audit."""
+    """Return a refusal, with audit annotations."""
     shown = clip(message, _MAX_CHARACTERS)
     return AdmissionResult(
         allowed=False, reason=reason, code=code, message=shown, audit=audit or {}

@@ -1,4 +1,4 @@
-"""Whether a pod has whole NVIDIA cards only, so that it may run without libvgpu.
+"""Find out whether a pod has only whole NVIDIA cards, so that it may run without libvgpu.
 
 The node-agent decides, from the grant; admission refuses what it will not do.
 """
@@ -31,7 +31,7 @@ def check_preload(pod: Json, vendors: Vendors) -> None:
 
 
 def has_whole_cards_only(pod: Json, vendors: Vendors) -> bool:
-    """Whether the pod asks for whole NVIDIA cards and for no part of one."""
+    """Return whether the pod asks only for whole NVIDIA cards."""
     try:
         request = pod_request(pod, vendors)
     except InvalidRequest:
@@ -41,7 +41,7 @@ def has_whole_cards_only(pod: Json, vendors: Vendors) -> bool:
 
 
 def _part_of_a_card(request: PodRequest) -> str:
-    """The name of the first container that asks for a part of a card; empty: none does."""
+    """Return the name of the first container that asks for a part of a card; empty: none does."""
     for container in request.containers:
         if any(each.vendor == nvidia.NAME and not _is_whole(each) for each in container.requests):
             return container.name

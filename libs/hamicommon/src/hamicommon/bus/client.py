@@ -1,4 +1,4 @@
-"""The bus as the services see it: publish, consume, ask, answer; NATS stays behind this folder.
+"""Publish, consume, ask and answer over NATS; other packages see no type of the NATS client.
 
 The trace context travels in the headers. While the server is unavailable `publish` raises
 Unavailable at once, `connected` is False, and consumers (`consumer`) continue by themselves when
@@ -67,11 +67,11 @@ LAST_ANSWERS_S = 1.0
 
 
 class NobodyAnswers(Unavailable):
-    """The bus is healthy and nobody serves the subject."""
+    """Error: the bus is up, but nothing serves the subject."""
 
 
 Responder = Callable[[str, bytes], Awaitable[BaseModel | bytes]]
-"""(subject, body) -> the answer; bytes go out as they are."""
+"""Function from a request's subject and body to the answer; bytes are sent unchanged."""
 
 
 class Bus:
@@ -80,7 +80,10 @@ class Bus:
     def __init__(
         self, client: Client, js: JetStreamContext, user: str, *, stream_replicas: int = 1
     ) -> None:
-        """`user` is ours at the server, or our name where it knows no users."""
+        """`user`: name that the server knows us by.
+
+        Without users at the server, the service's name.
+        """
         self._user = user
         self._client = client
         self._js = js
@@ -98,24 +101,24 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """True while the connection is healthy."""
+        """Whether the connection is up."""
         return bool(self._client.is_connected)
 
     @property
     def was_up(self) -> bool:
-        """True from the first healthy connection on."""
+        """Whether the connection was ever up."""
         return self._was_up.is_set()
 
     @property
     def connected_for_s(self) -> float:
-        """Seconds since the connection was last (re)made; 0 while it is unavailable."""
+        """Seconds since the connection was last established; 0 while it is down."""
         if not self.connected or self._up_since is None:
             return 0.0
         return time.monotonic() - self._up_since
 
     @property
     def max_payload_bytes(self) -> int:
-        """Return the largest message, headers included, that the server takes."""
+        """Return the maximum size in bytes of a message, headers included, for this server."""
         return self._client.max_payload
 
     def _warn(self, text: str, subject: str, exc: Exception) -> None:
@@ -128,7 +131,7 @@ class Bus:
         self.dead_letters += 1
 
     def mark_up(self) -> None:
-        """The connection was made, for the first time or again."""
+        """Record that the connection was established."""
         self._up_since = time.monotonic()
         self._was_up.set()
 
@@ -140,7 +143,7 @@ class Bus:
         message_id: str,
         timeout_s: float = PUBLISH_TIMEOUT_S,
     ) -> None:
-        """Store the payload in its stream; the server drops a repeated `message_id`.
+        """Store the payload in its stream; the server drops a message whose `message_id` it has.
 
         Raises: Unavailable when it is not known to be stored.
         """
@@ -157,7 +160,10 @@ class Bus:
     async def publish_all(
         self, messages: Sequence[Outgoing], *, timeout_s: float = PUBLISH_TIMEOUT_S
     ) -> list[Unavailable | None]:
-        """Store many messages, sent together; for each None, or why it may not be stored."""
+        """Store many messages, sent without waiting in between.
+
+        Return for each None or its error.
+        """
         if not self.connected:
             return [Unavailable("NATS is not connected")] * len(messages)
         return await store_all(self._js, messages, timeout_s=timeout_s)
@@ -165,7 +171,7 @@ class Bus:
     async def request(
         self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
-        """Ask and return the reply's body; a payload of bytes goes out as it is.
+        """Send a request and return the body of the reply; bytes are sent unchanged.
 
         Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is
         unavailable or the answer takes too long.
@@ -185,7 +191,7 @@ class Bus:
         return bytes(reply.data)
 
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
-        """Answer requests on `subject` until cancelled; replicas in one `queue` share them.
+        """Answer requests on `subject` until cancelled; replicas with the same `queue` share them.
 
         Requests that arrived by then are still answered. A later one fails at once with "no
         responders", where silence would mean that nothing is known. A question whose answer would
@@ -217,7 +223,7 @@ class Bus:
                     await self._client.flush()
 
     async def follow(self, subjects: Sequence[str], handle: Handler, *, queue: str = "") -> None:
-        """Call `handle` for each message on them from now on, at most once, until cancelled.
+        """Call `handle` for each new message on these subjects, at most once, until cancelled.
 
         Followers in one `queue` share the messages.
 
@@ -247,7 +253,7 @@ class Bus:
                     await subscription.unsubscribe()
 
     async def settle_deliveries(self, queue: str) -> None:
-        """Acknowledge for the readers of deliveries what they settled, until cancelled.
+        """Acknowledge the messages that readers of deliveries report as handled, until cancelled.
 
         Replicas in one `queue` share the work; a reader has no right to do it.
         """
@@ -259,11 +265,11 @@ class Bus:
         await self.follow([SETTLED_SUBJECTS], on_settled, queue=queue)
 
     async def serve_feeds(self, queue: str) -> None:
-        """Open the feeds that the webhook asks for, until cancelled."""
+        """Open feeds for the webhook when it asks for them, until cancelled."""
         await self.serve(FEEDS_SUBJECT, queue, Feeds(self._js).respond)
 
     async def follow_feed(self, feed: FeedKind, handle: Handler) -> None:
-        """Call `handle` for the newest message of each subject, and for each one to come.
+        """Call `handle` for the newest message of each subject, and for each later one.
 
         Until cancelled or closed. Everything comes again after a message was missed, and on each
         connection. A message that `handle` fails on is logged and passed over.
@@ -303,7 +309,7 @@ class Bus:
         await self._consume(what, handle=handle)
 
     async def consume_all(self, what: Subscription | Delivery, handle_all: BatchHandler) -> None:
-        """Consume like `consume`, with the messages that came together in one call."""
+        """Consume as `consume` does, but hand over messages that arrived together in one call."""
         await self._consume(what, handle_all=handle_all)
 
     async def _consume(
@@ -340,7 +346,7 @@ class Bus:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:
-        """Leave the server; what consumes ends, without having been cancelled too."""
+        """Close the connection; consumers end without being cancelled."""
         self._closed = True
         await self.streams.close()
         # A server that stopped reading would keep the last writes waiting forever. AttributeError:
@@ -352,7 +358,7 @@ class Bus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A message to be stored; the server drops a repeated `message_id`."""
+    """A message to be stored; the server drops a message whose id it has."""
 
     subject: str
     data: bytes
@@ -381,7 +387,7 @@ async def store(js: JetStreamContext, message: Outgoing, *, timeout_s: float) ->
 async def store_all(
     js: JetStreamContext, messages: Sequence[Outgoing], *, timeout_s: float
 ) -> list[Unavailable | None]:
-    """Send the messages in order without waiting in between.
+    """Send the messages in order without waiting for each one's acknowledgement.
 
     Returns: for each message None, or why it is not known to be stored.
     """

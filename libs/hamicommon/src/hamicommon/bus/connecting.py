@@ -1,4 +1,4 @@
-"""The connection to NATS: made in the background, and made again whenever it is lost."""
+"""Connect to NATS in the background, and connect again whenever the connection is lost."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _RECONNECT_WAIT_S = 1
 _PING_INTERVAL_S = 2
 _PINGS_UNANSWERED = 2
 _LOST = (OSError, nats.errors.UnexpectedEOF, nats.errors.StaleConnectionError)
-"""That a connection which was there is lost."""
+"""Errors that mean that an established connection was lost."""
 
 
 @asynccontextmanager
 async def open_bus(
     settings: NatsSettings, name: str, *, owns_streams: bool = False, echo: bool = True
 ) -> AsyncIterator[Bus]:
-    """Connect as `name`, in the background while the server is unavailable.
+    """Connect as user `name`, in the background while the server is unavailable.
 
     `owns_streams` makes the streams on every connect; agents have no right to. Without `echo` the
     server keeps this connection's messages from its own `follow` and `serve` (not from `consume`).
@@ -138,7 +138,7 @@ async def _begin(
 
 
 def _token(path: Path | None) -> Callable[[], str] | None:
-    """Read at each login, because the token is renewed in its file."""
+    """Return the token from its file, which is read at each login because the token is renewed."""
     return None if path is None else lambda: path.read_text().strip()
 
 

@@ -1,4 +1,4 @@
-"""One consumer of a stream: hands its messages over, and settles what comes of each.
+"""Consume one stream: hand over its messages, and acknowledge, retry or dead-letter each of them.
 
 Delivery is at least once: handlers are idempotent by the id in their payload. A message that can't
 be read (`InvalidRequest`) or that failed `MAX_DELIVERIES` times goes to the dead letters with its
@@ -37,16 +37,16 @@ logger = logging.getLogger(__name__)
 PUBLISH_TIMEOUT_S = 2.0
 MAX_DELIVERIES = 10
 BACKEND_RECOVERY_S = 5.0
-"""A backend is there again when no message had to wait for it for so long."""
+"""Time without a message that had to wait after which a backend counts as recovered."""
 LOG_LINES_PER_S = 1.0
 LETTERS_PER_S = 1.0
-"""For each subject: a sender of bad messages fills neither the log nor the dead letters."""
+"""Maximum rate of dead letters per subject, so that a bad sender does not fill log and store."""
 MAX_BATCHES = 4
-"""Batches that one BatchHandler has in hand: later ones wait for none that is being written."""
+"""Maximum number of batches that one BatchHandler processes at the same time."""
 
 
 class Deliver(StrEnum):
-    """Start of a consumer that did not exist before."""
+    """Position in the stream at which a new consumer starts."""
 
     ALL = "all"
     NEW = "new"
@@ -55,19 +55,19 @@ class Deliver(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One delivered message."""
+    """One message as the server delivered it."""
 
     subject: str
     data: bytes
     stream_sequence: int
     deliveries: int
     received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When the bus took it, by the clock of the bus: no sender chooses it."""
+    """Time at which the bus stored the message, which no sender can choose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Messages to consume; the same `consumer` name shares the work among replicas.
+    """Messages to consume; replicas with the same `consumer` name share them.
 
     Only the scheduler may; other services read a `Delivery` or a `Feed`.
     """
@@ -80,12 +80,14 @@ class Subscription:
 
 Handler = Callable[[Message], Awaitable[None]]
 BatchHandler = Callable[[Sequence[Message]], Awaitable[Sequence[Exception | None]]]
-"""Takes the messages that came together; for each None, or what a Handler would have raised. It is
-called again, with what comes next, before it is done."""
+"""Function that handles messages which arrived together; returns None or an error for each.
+
+It is called again with the next messages before it has returned.
+"""
 
 
 def outage_of(what: Subscription | Delivery) -> Outage:
-    """Return the outage of a subscription that can't be consumed."""
+    """Return the log of outages of this subscription."""
     return Outage(
         logger,
         failed="Failed to consume messages, retrying",
@@ -95,7 +97,7 @@ def outage_of(what: Subscription | Delivery) -> Outage:
 
 
 class Consumer:
-    """Hands the messages of one subscription to one handler."""
+    """Hands the messages of one subscription to its handler."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class Consumer:
         on_dead_letter: Callable[[], None],
         on_answer: Callable[[], object],
     ) -> None:
-        """One of `handle` and `handle_all` is given.
+        """Exactly one of `handle` and `handle_all` is given.
 
         `user` is ours on the bus; `on_answer` is called after each wait for messages.
         """
@@ -212,7 +214,10 @@ class Consumer:
             await source.settle([(raw, await self._outcome(raw, error))])
 
     async def _outcome(self, raw: Msg, error: Exception | None) -> Settlement:
-        """Decide whether a message is done or comes again, and bury a bad one."""
+        """Decide whether a message is acknowledged or delivered again.
+
+        Store a bad one as dead letter.
+        """
         if error is None:
             self._backend.worked()
             return Settlement.DONE
@@ -251,7 +256,7 @@ class Consumer:
 
 
 def message_of(raw: Msg) -> Message:
-    """A delivered message, with the server's report of its delivery."""
+    """Return a delivered message with the server's facts about its delivery."""
     metadata = raw.metadata
     return Message(
         subject=raw.subject,
@@ -264,7 +269,7 @@ def message_of(raw: Msg) -> Message:
 
 @contextlib.contextmanager
 def trace_of(message: Msg) -> Iterator[None]:
-    """Within it, spans continue the trace that the message came with."""
+    """Continue the trace whose context the message carries."""
     token = otel_context.attach(telemetry.extract(message.headers))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Messages that no consumer could handle, kept with the reason for the operator.
+"""Keep messages that no consumer could handle, with the reason, for an operator.
 
 `consumer` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
 sends one again once its cause is repaired (mostly a consumer of an older release). The
@@ -114,7 +114,7 @@ class DeadLetters:
         return letters
 
     async def send_again(self, sequence: int) -> DeadLetter:
-        """Publish the letter where it came from, and take it out of the dead letters.
+        """Publish the letter again on its original subject, and delete it from the dead letters.
 
         Handlers are idempotent: one that is sent again and fails to go is no harm.
         Raises: NotFound when there is no such letter, InvalidRequest when the user that buried it

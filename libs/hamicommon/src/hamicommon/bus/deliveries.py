@@ -1,4 +1,4 @@
-"""Consumers that the scheduler makes and settles for the metrics service.
+"""Consumers whose messages the scheduler makes the server push to the metrics service.
 
 The server answers an acknowledgement, and a request to JetStream, on whatever reply subject it
 names, without asking for the sender's right to that subject: an answer without content on
@@ -40,28 +40,28 @@ from hamicommon.errors import InvalidRequest
 
 MAX_SETTLED = 1000
 MAX_IDLE_S = 60.0
-"""A reader to whom nothing comes for so long subscribes again."""
+"""Time without a message after which a reader subscribes again."""
 SETTLED_SUBJECTS = "hami.settled.v1.*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A consumer whose messages the server pushes; its readers share them."""
+    """A push consumer; its readers share the messages."""
 
     stream: str
     subject: str
     consumer: str
     replaces: str
-    """Durable consumer of the previous release: this one starts where that one was."""
+    """Durable consumer of the previous release; this one continues where that one ended."""
 
     @property
     def deliver_subject(self) -> str:
-        """Subject of the messages, for readers in the queue group named as the consumer."""
+        """Subject on which the messages are pushed, to the queue group named as the consumer."""
         return f"hami.deliver.v1.{self.consumer}"
 
     @property
     def settled_subject(self) -> str:
-        """Subject on which the readers report what became of them."""
+        """Subject on which readers report which messages they have handled."""
         return f"hami.settled.v1.{self.consumer}"
 
 
@@ -81,13 +81,13 @@ DELIVERIES = (USAGE, REFUSALS)
 
 
 class Settled(events.Payload):
-    """Reply subjects of delivered messages, with what became of each."""
+    """Report of a reader: reply subjects of messages, and whether each one was handled."""
 
     messages: tuple[tuple[str, Settlement], ...] = Field(max_length=MAX_SETTLED)
 
 
 def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
-    """The subject and the body of each acknowledgement that a message on a settled subject means.
+    """Return the subject and the body of each acknowledgement that a report asks for.
 
     Raises: InvalidRequest when it settles another message than one of its own consumer.
     """
@@ -103,7 +103,7 @@ def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
 
 
 async def ensure(js: JetStreamContext, delivery: Delivery) -> None:
-    """Make the consumer, or bring it up to date, and delete the one that it replaces.
+    """Create or update the consumer, and delete the one that it replaces.
 
     It starts after what the replaced one has acknowledged without a gap. A replaced one from which
     somebody still pulls stays until the next call: deleted, it would be recreated from the start.
@@ -145,7 +145,7 @@ async def _info(js: JetStreamContext, stream: str, consumer: str) -> ConsumerInf
 
 
 class Push:
-    """The messages of a delivery that reach this reader."""
+    """One reader of a delivery."""
 
     def __init__(self, client: Client, delivery: Delivery) -> None:
         self._client = client
@@ -191,7 +191,7 @@ class Push:
             await self._subscription.unsubscribe()
 
     async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
-        """Report what became of messages, at most once: one that is not heard of comes again."""
+        """Report which messages were handled; a lost report makes the server deliver them again."""
         for first in range(0, len(outcomes), MAX_SETTLED):
             some = outcomes[first : first + MAX_SETTLED]
             body = Settled(messages=tuple((message.reply, outcome) for message, outcome in some))

@@ -1,4 +1,4 @@
-"""The newest messages of a stream, then those to come, for the webhook, which makes no consumer.
+"""Feeds: the newest message of each subject, then new ones, for clients that own no consumer.
 
 A consumer's deliver subject is any that its maker names, whatever the rights of who made it
 (`deliveries`). The webhook therefore asks the scheduler, which makes a consumer that pushes to the
@@ -33,7 +33,7 @@ _LAST_CONSUMER_HEADER = "Nats-Last-Consumer"
 
 
 class FeedKind(StrEnum):
-    """The feeds there are to follow."""
+    """Feeds that a client may follow."""
 
     INVENTORIES = "inventories"
     LEDGER_NUMBERS = "ledger-numbers"
@@ -46,24 +46,24 @@ SOURCES = {
 
 
 class FeedRequest(events.Payload):
-    """A question for a feed, to the inbox of who asks."""
+    """Request for a feed; its messages are sent to the caller's inbox."""
 
     feed: FeedKind
     inbox: str = Field(max_length=200)
 
 
 class FeedOpened(events.Payload):
-    """The answer: messages are under way."""
+    """Answer to the request: the messages follow."""
 
 
 class Feeds:
-    """Opens feeds; the scheduler's side."""
+    """Open feeds for clients; used by the scheduler."""
 
     def __init__(self, js: JetStreamContext) -> None:
         self._js = js
 
     async def respond(self, subject: str, body: bytes) -> FeedOpened:
-        """Make the consumer. Raises: InvalidRequest, Unavailable."""
+        """Make the consumer that sends the feed. Raises: InvalidRequest, Unavailable."""
         request = read(FeedRequest, body, "question for a feed")
         inboxes = asker_inboxes(subject)
         if not re.fullmatch(re.escape(inboxes) + "[A-Za-z0-9]+", request.inbox):
@@ -94,7 +94,7 @@ async def read_feed(
     ask: Callable[[str, FeedRequest], Awaitable[bytes]],
     on_message: Callable[[], object],
 ) -> None:
-    """Open the feed and take its messages in order.
+    """Ask for the feed and hand over its messages in order.
 
     Raises: Unavailable, nats.errors.Error or OSError when it must be opened again, because a
     message was missed or the server is silent.

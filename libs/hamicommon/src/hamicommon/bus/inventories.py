@@ -1,4 +1,4 @@
-"""Inventories of nodes, from the bus into the domain."""
+"""Convert inventories of nodes from the bus's payloads to domain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamicommon.events import Inventory, InventoryDevice
 
 
 def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
-    """The payload as a domain value, dated by the bus: a node's clock may be hours off."""
+    """Convert an inventory, dated by the bus: a node's clock may be hours off."""
     return NodeInventory(
         node=NodeName(report.node),
         observed_at=received_at,
@@ -23,7 +23,7 @@ def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
 
 
 def card_of(item: InventoryDevice) -> GpuDevice:
-    """One card of the payload as a domain value."""
+    """Convert one card of an inventory."""
     # Not by `model_dump`: 8 cards of each of thousands of nodes.
     profiles = tuple(MigProfile(**vars(profile)) for profile in item.mig_profiles)
     return GpuDevice(**{**vars(item), "uuid": GpuUuid(item.uuid), "mig_profiles": profiles})

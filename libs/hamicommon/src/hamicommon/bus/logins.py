@@ -1,4 +1,4 @@
-"""Logins to the bus with a token, in the form of NATS's auth callout. Pure.
+"""Read and answer NATS's auth-callout requests for logins with a token. Pure.
 
 The server asks on `ASK_SUBJECT` about every client whose user is not in its configuration; the
 answer is a JWT, signed by the account's key, that holds the client's permissions or the reason for
@@ -23,36 +23,36 @@ from hamicommon.bus.permissions import Permissions
 from hamicommon.errors import InvalidRequest
 
 GLOBAL_ACCOUNT = "$G"
-"""The account of a server that is configured without accounts."""
+"""Name of the account of a server that is configured without accounts."""
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _ACCOUNT_PREFIX = 0
-"""Prefix of nkeys that begin with `A`."""
+"""Prefix byte of nkeys that begin with `A`."""
 _RESPONSE_TTL_NS = 120 * 10**9
-"""Equivalent of `allow_responses: true` in a configuration: one answer, within two minutes."""
+"""Lifetime of a permission to reply, like `allow_responses: true`: two minutes, one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRequest:
-    """Server's question about one client."""
+    """The server's question whether one client may log in."""
 
     server_id: str
     user_nkey: str
-    """The key that the server made for this connection; the answer is for it alone."""
+    """Key that the server made for this connection; the answer must name it."""
     client_name: str
     token: str
-    """Client's `auth_token`; empty if it gave none."""
+    """The client's `auth_token`; empty if it sent none."""
 
 
 def account_id(key: Ed25519PublicKey) -> str:
-    """The public nkey (`A...`) of an account with this key, for `auth_callout.issuer`."""
+    """Return the public nkey (`A...`) of an account with this key, for `auth_callout.issuer`."""
     raw = bytes([_ACCOUNT_PREFIX << 3]) + key.public_bytes(Encoding.Raw, PublicFormat.Raw)
     checked = raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")
     return base64.b32encode(checked).rstrip(b"=").decode()
 
 
 def read_question(data: bytes) -> LoginRequest:
-    """The server's question. Its signature is not checked: only the server may publish there.
+    """Read the server's question; its signature is not checked, as only the server publishes there.
 
     Raises: InvalidRequest when it is none.
     """
@@ -79,7 +79,7 @@ def granted(
     now_s: int,
     lifetime_s: int,
 ) -> bytes:
-    """The answer: this client is `name` and may do so much, for so long."""
+    """Return the answer that lets the client in as `name`, with its permissions and lifetime."""
     may: dict[str, Any] = {
         "pub": {"allow": list(permissions.publish)},
         "sub": {"allow": list(permissions.subscribe)},
@@ -105,7 +105,7 @@ def granted(
 
 
 def refused(question: LoginRequest, reason: str, *, key: Ed25519PrivateKey, now_s: int) -> bytes:
-    """The answer: no, and why (for the server's log; the client sees an authorization error)."""
+    """Return the answer that refuses the client; only the server's log shows the reason."""
     return _answer(question, key, now_s, error=reason)
 
 

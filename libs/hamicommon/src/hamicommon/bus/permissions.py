@@ -1,4 +1,4 @@
-"""Rights of each service on the bus; a node-agent has its own node's subjects and its own inbox.
+"""Permissions of each service on the bus; a node-agent may use its own node's subjects only.
 
 Rendered into the server's configuration by `hamictl up` and by the manifests; tests prove that node
 A reads neither B's grants nor B's replies (architecture 8), and that each service may do what its
@@ -17,12 +17,12 @@ from hamicommon.bus.streams import dead_letter_subject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Subjects (with wildcards) that one user may use."""
+    """Subjects, with wildcards, that one user may publish and subscribe."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     answers: bool = False
-    """May reply to the requests it receives, wherever the reply goes."""
+    """Whether the user may reply to requests that it receives, on any subject."""
 
 
 _TOKEN = re.compile(r"[^\s.*>$]+")
@@ -32,12 +32,12 @@ WEBHOOK_USER = "hami-webhook"
 ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 """Subject on which the server asks about logins (`logins.py`)."""
 FEEDS_SUBJECT = "hami.feeds.v1.webhook"
-"""The subject on which the webhook asks for the cluster's facts (`feeds.py`)."""
+"""Subject on which the webhook asks for feeds (`feeds.py`)."""
 _AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|claims)\.([^.]+)")
 
 
 def agent_user(node: str) -> str:
-    """The bus user of a node's agent."""
+    """Return the bus user of a node's agent."""
     return f"agent-{events.token_of(node)}"
 
 
@@ -47,7 +47,7 @@ def inbox_prefix(user: str) -> str:
 
 
 def asker_inboxes(subject: str) -> str:
-    """Beginning of the inboxes of the only user that may ask on `subject`.
+    """Return the prefix of the inboxes of the only user that may ask on `subject`.
 
     An answer that went elsewhere would be a message with the rights of who answers, on a subject
     that the asker chose.
@@ -62,7 +62,7 @@ def asker_inboxes(subject: str) -> str:
 
 
 def agent_permissions(node: str) -> Permissions:
-    """Rights that the agent of `node` needs, and no others.
+    """Permissions that the agent of `node` needs.
 
     No user but the scheduler has a right on the server's own subjects (`deliveries`): what a
     consumer pushes, is asked for, or answers to an acknowledgement, the server sends to any
@@ -88,7 +88,7 @@ def agent_permissions(node: str) -> Permissions:
 
 
 def scheduler_permissions() -> Permissions:
-    """Everything of ours: it makes the streams, and is the only one that writes the ledger."""
+    """Permissions of the scheduler, all our subjects: it makes streams and writes the ledger."""
     return Permissions(
         publish=("hami.>", "$JS.>"),
         subscribe=("hami.>", f"{inbox_prefix(SCHEDULER_USER)}.>", ASK_SUBJECT),
@@ -97,7 +97,7 @@ def scheduler_permissions() -> Permissions:
 
 
 def metrics_permissions() -> Permissions:
-    """Read usage and refusals that the scheduler has delivered to it."""
+    """Permissions of the metrics service: read usage and refusals that are delivered to it."""
     return Permissions(
         publish=tuple(
             allowed
@@ -115,7 +115,7 @@ def metrics_permissions() -> Permissions:
 
 
 def webhook_permissions() -> Permissions:
-    """Ask for what is known of the cluster, and publish refusals."""
+    """Permissions of the webhook: ask for facts about the cluster, and publish refusals."""
     return Permissions(
         publish=(FEEDS_SUBJECT, events.ADMISSION_REFUSED_SUBJECT),
         subscribe=(f"{inbox_prefix(WEBHOOK_USER)}.>",),
@@ -138,7 +138,7 @@ _RETURNS = {
 
 
 def may_return(user: str, stream: str, subject: str) -> bool:
-    """Whether what `user` buried may be published on `subject` again.
+    """Whether a dead letter of `user` may be published on `subject` again.
 
     Only the user and the stream are known for sure; `subject` is the user's own statement.
     """
@@ -147,7 +147,7 @@ def may_return(user: str, stream: str, subject: str) -> bool:
 
 
 def _matches(subject: str, pattern: str) -> bool:
-    """Whether a subject without wildcards is one of `pattern`'s (`*`: one token, `>`: the rest)."""
+    """Whether a subject matches `pattern` (`*`: one token, `>`: all that follow)."""
     tokens, wanted = subject.split("."), pattern.split(".")
     if wanted[-1] == ">":
         tokens, wanted = tokens[: len(wanted)], [*wanted[:-1], "*"]

@@ -1,4 +1,4 @@
-"""Messages of a consumer, asked for ahead of time.
+"""Request messages of a pull consumer ahead of time, and acknowledge them.
 
 nats-py's `fetch` (2.16) sends two requests for each time that something comes, and reads every
 message through a task of its own; where a message or two come at a time, that costs both sides more
@@ -34,7 +34,7 @@ _OVER = frozenset({StatusCode.NO_MESSAGES, StatusCode.REQUEST_TIMEOUT, StatusCod
 
 
 class Settlement(StrEnum):
-    """The outcome of a message."""
+    """Result of handling a message, as reported to the server."""
 
     DONE = "done"
     RETRY = "retry"
@@ -95,7 +95,10 @@ class Pull:
         return messages
 
     async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
-        """Report what became of messages; one that the server does not hear of comes again."""
+        """Report the results of messages to the server.
+
+        A lost answer makes it deliver a message again.
+        """
         for message, outcome in outcomes:
             await self._client.publish(message.reply, ACKNOWLEDGEMENTS[outcome])
 

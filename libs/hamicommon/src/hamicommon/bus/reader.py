@@ -1,4 +1,4 @@
-"""Reads what came over the bus, or gives in one sentence the reason why it can't be read.
+"""Parse payloads from the bus; an error is one sentence about what is wrong.
 
 What a node sends is read by `read_of_node` alone, which compares the node that the payload names
 with the subject that it came on: the server lets a node use its own subjects and no other's.
@@ -23,17 +23,20 @@ N = TypeVar("N", bound=NodePayload)
 
 
 def read(model: type[M], data: bytes, what: str) -> M:
-    """The payload as `model`; `what` names it in the error. Raises: InvalidRequest."""
+    """Parse the payload as `model`; `what` names it in the error. Raises: InvalidRequest."""
     return _not_of_a_node(_read(model.model_validate_json, data, what))
 
 
 def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
-    """The payload as one of several kinds; `what` names it in the error. Raises: InvalidRequest."""
+    """Parse the payload as one of several models; `what` names it in the error.
+
+    Raises: InvalidRequest.
+    """
     return _not_of_a_node(_read(kinds.validate_json, data, what))
 
 
 def read_of_node(kind: type[N] | TypeAdapter[N], subject: str, data: bytes, what: str) -> N:
-    """A node's payload; `subject` is the one that it came on, or that the node was asked on.
+    """Parse a node's payload and check that `subject` belongs to the node that it names.
 
     Raises: InvalidRequest, also when the payload names another node than its subject.
     """

@@ -1,4 +1,4 @@
-"""The JetStream streams with their limits, created idempotently by the scheduler.
+"""Create and update the JetStream streams with their limits; done by the scheduler.
 
 No other service may: the server's own subjects reach past the rights of a login (`deliveries`).
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _MIN_RETRY_S = 1.0
 _MAX_RETRY_S = 60.0
 _INTERVAL_S = 20.0
-"""A stream that somebody deleted is recreated within this."""
+"""Time within which a deleted stream is created again."""
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 1024 * 1024
@@ -37,14 +37,16 @@ DEAD_LETTERS_SUBJECT = "hami.dead.v1"
 
 
 LETTERS_OF_A_SENDER = 256
-"""Letters kept of a sender and stream, the latest ones; they push no other sender's out."""
+"""Number of dead letters kept per sender and stream, so that none pushes out another's."""
 MAX_LETTER_BYTES = 64 * 1024
-"""Bytes of a message that are kept; the rest is cut off. A node's four streams of these
-fill a quarter of the letters' stream at most."""
+"""Maximum bytes of a dead-lettered message that are kept.
+
+Four streams' letters of one node fill a quarter of the dead-letter stream at most.
+"""
 
 
 def dead_letter_subject(stream: str, user: str, sender: str) -> str:
-    """Return the subject on which `user` buries what it could not handle of `stream`.
+    """Return the subject for dead letters of messages of `stream` that `user` could not handle.
 
     The server lets a user publish with its own name alone, so this shows who buried a letter.
     `sender` is the last token of the message's subject: the node, where it came from one.
@@ -98,7 +100,7 @@ STREAMS = (
 
 
 class StreamKeeper:
-    """Create and update streams and deliveries.
+    """Create and update streams and deliveries, and check them repeatedly.
 
     Retry while one can't be created, or is deleted.
     """
@@ -106,7 +108,7 @@ class StreamKeeper:
     def __init__(
         self, js: JetStreamContext, *, replicas: int = 1, is_connected: Callable[[], bool]
     ) -> None:
-        """`replicas`: servers of a cluster that hold each stream."""
+        """`replicas`: number of the cluster's servers that store each stream."""
         self._js = js
         self._is_connected = is_connected
         self._replicas = replicas
@@ -116,7 +118,7 @@ class StreamKeeper:
         others are unaffected."""
 
     async def check(self) -> None:
-        """Create what is missing and bring limits up to date, now and every minute.
+        """Create missing streams and update changed ones, now and every minute.
 
         What fails is retried sooner.
         """
@@ -125,7 +127,7 @@ class StreamKeeper:
         self._again = asyncio.create_task(self._check_again(), name="nats-streams")
 
     async def close(self) -> None:
-        """End the checks."""
+        """Stop checking."""
         if self._again is not None:
             await end([self._again])
 

@@ -1,1 +1,1 @@
-"""Values that several services speak about; standard library and numpy only."""
+"""Data types that several services share; standard library and numpy only."""

@@ -1,4 +1,4 @@
-"""Placements (what the engine chose) and allocations (what the ledger granted), with their states.
+"""Placements (chosen by the engine), allocations (granted by the ledger), and their states.
 
 States and guarded transitions are drawn in `docs/pod-path.md`; the table of legal ones is here.
 """
@@ -16,15 +16,17 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import Role
 
 SliceKey = tuple[str, str, str]
-"""Uid of a ResourceClaim, request and share id."""
+"""Key of a slice by a ResourceClaim: uid of the claim, request, and share id."""
 
 
 class AllocationState(StrEnum):
-    """Phase that an allocation is in."""
+    """State of an allocation."""
 
     RESERVED = "reserved"
-    """Room on cards that is held for a waiting pod until others, who end for it, are gone. Older
-    releases wrote it in /filter, too."""
+    """Cards are kept for a waiting pod until the pods that end for it are gone.
+
+    Older releases wrote this state in /filter, too.
+    """
     BINDING = "binding"
     BOUND = "bound"
     ALLOCATED = "allocated"
@@ -44,18 +46,21 @@ LIVE_STATES = frozenset(
         AllocationState.RELEASING,
     }
 )
-"""States that hold capacity."""
+"""States in which an allocation takes capacity."""
 
 
 class Origin(StrEnum):
-    """How a grant came into the ledger."""
+    """Way in which a grant came into the ledger."""
 
     SCHEDULED = "scheduled"
-    """Through our filter and bind."""
+    """The scheduler's /filter and /bind granted it."""
     ADOPTED = "adopted"
-    """HAMi gave it before us: the kubelet keeps HAMi's answer, and no Allocate will come for it."""
+    """HAMi granted it before: the kubelet has HAMi's answer, and no Allocate call will come."""
     UNMANAGED = "unmanaged"
-    """The pod bypassed us, and its node's agent asked for a grant: of releases before this one."""
+    """The pod bypassed the scheduler and its node's agent asked for a grant.
+
+    Older releases only.
+    """
     CLAIM = "claim"
     """kube-scheduler allocated the cards to the pod's ResourceClaims (`hamicommon/dra`)."""
 
@@ -68,14 +73,19 @@ class DeviceShare:
     vendor: str
     memory_mib: int
     core_percent: int
-    """Percent of the card; the vendor's own unit where its module documents one."""
+    """Percent of the card's cores, or the vendor's own unit if its module documents one."""
     slots: int = 1
-    """Slots of the card; more than one only where the vendor counts a slice's size (Enflame)."""
+    """Slots of the card; more than one only if the vendor counts a slice's size (Enflame)."""
     type: str = ""
-    """Name that HAMi writes in place of the vendor's in annotations; empty: the vendor's."""
+    """Type that HAMi writes in annotations in place of the vendor's name.
+
+    Empty: the vendor's name.
+    """
     detail: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Facts that only the vendor understands (a MIG profile and its placement, a class of pods);
-    JSON values. Kept in the ledger, and seen by later decisions as `DeviceUsage.holdings`."""
+    """Facts that only the vendor understands, such as a MIG profile and its placement.
+
+    JSON values, kept in the ledger; later decisions see them as `DeviceUsage.holdings`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +93,7 @@ class ContainerGrant:
     """Grant of one container; `shares` is empty for a container that asked for no card."""
 
     index: int
-    """Position among init containers followed by app containers."""
+    """Position of the container among init containers, followed by app containers."""
     name: str
     role: Role
     shares: tuple[DeviceShare, ...] = ()
@@ -100,18 +110,18 @@ class ClaimedSlice:
     container: int
     """Index of the container."""
     position: int
-    """Among the slices of that container."""
+    """Position among the slices of that container."""
     claim_uid: str
     claim: str
     request: str
     share_id: str
-    """`shareID` of the claim's allocation: another one after the claim is allocated again."""
+    """`shareID` of the claim's allocation; a new allocation of the claim has another one."""
     share: DeviceShare
     counted: bool = True
 
     @property
     def key(self) -> SliceKey:
-        """Which slice it is, by whichever container it is used."""
+        """Key of the slice, the same for all containers that use it."""
         return self.claim_uid, self.request, self.share_id
 
 
@@ -126,7 +136,7 @@ def slices_name(keys: Iterable[SliceKey]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The part of one card that an allocation takes (see `footprints`)."""
+    """Part of one card that an allocation takes (see `footprints`)."""
 
     uuid: GpuUuid
     slots: int
@@ -143,12 +153,12 @@ class Placement:
     score: float = 0.0
 
     def footprints(self) -> tuple[Footprint, ...]:
-        """See `footprints`."""
+        """Return what each card of the placement must hold; see `footprints`."""
         return footprints(self.containers)
 
 
 def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
-    """Collapse container slices to what each card must hold, ordered by uuid.
+    """Return what each card must hold for these containers' slices, in the order of uuids.
 
     A card holds, in each dimension, the greatest of each init container with the sidecars declared
     before it, and of all sidecars and app containers together, as kube-scheduler counts a pod's
@@ -197,7 +207,7 @@ def _maximum(left: _Amounts, right: _Amounts) -> _Amounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One row of the ledger: which pod holds which slices, and where it is on its way."""
+    """One row of the ledger: a pod's slices, and the state of their grant."""
 
     id: AllocationId
     pod_uid: PodUid
@@ -207,23 +217,25 @@ class Allocation:
     node: NodeName
     state: AllocationState
     containers: tuple[ContainerGrant, ...]
-    """With the slices that are counted for it."""
+    """Containers with the slices that count for this allocation."""
     claims: tuple[ClaimedSlice, ...] = ()
-    """All that its containers use by ResourceClaims, in order of container and position; those that
-    are not counted are counted for another pod."""
+    """Slices that the containers use by ResourceClaims, in order of container and position.
+
+    Those without a counted slice count for another pod.
+    """
     token: int | None = None
-    """Fencing token, handed out at reserved -> binding; grows with every hand-out."""
+    """Fencing token, handed out when binding begins; each new one is higher."""
     reserved_at: datetime
     deadline: datetime | None = None
     traceparent: str = ""
     reason: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Annotations that the cards' vendors write on the pod, made when the cards were reserved."""
+    """Annotations that the cards' vendors write on the pod, made when the cards were chosen."""
     origin: Origin = Origin.SCHEDULED
     has_agent: bool = True
     """Whether its node runs our agent; otherwise annotations carry the grant and its state."""
 
     @property
     def live(self) -> bool:
-        """True while it holds capacity."""
+        """Whether the allocation takes capacity."""
         return self.state in LIVE_STATES

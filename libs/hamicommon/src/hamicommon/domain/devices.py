@@ -1,4 +1,4 @@
-"""Cards as a node reports them, and how much of each is granted.
+"""Cards as nodes report them, and how much of each is granted.
 
 Memory is MiB, cores are percent of one card (a vendor may use other units, which its module
 documents).
@@ -17,19 +17,19 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
-    """One way to cut a MIG card, as the driver reports it."""
+    """One MIG profile of a card, as the driver reports it."""
 
     name: str
     memory_mib: int
     core_percent: int
     slice_count: int
     placements: tuple[tuple[int, int], ...]
-    """(start, size) pairs in memory slices."""
+    """Possible placements as (start, size) pairs in memory slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevice:
-    """One card: identity and capacity."""
+    """Identity and capacity of one card."""
 
     uuid: GpuUuid
     index: int
@@ -38,22 +38,22 @@ class GpuDevice:
     type: str
     """Product name, such as `NVIDIA A100-SXM4-80GB`."""
     slots: int
-    """How many containers may share the card."""
+    """Number of containers that may share the card."""
     memory_mib: int
     core_percent: int
-    """100 for a whole card; more only with core scaling."""
+    """Cores that may be granted: 100 for a whole card, more only with core scaling."""
     numa: int = 0
     mode: str = "hami-core"
     healthy: bool = True
     health_reason: str = ""
     mig_profiles: tuple[MigProfile, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Facts that only the card's vendor understands (its network, its link zone); JSON values."""
+    """Facts that only the vendor understands (network, link zone); JSON values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInventory:
-    """All cards of one node at one moment, with the pair scores if the node measured them."""
+    """All cards of one node at one moment, with pair scores if the node measured them."""
 
     node: NodeName
     devices: tuple[GpuDevice, ...]
@@ -89,21 +89,21 @@ class DeviceUsage:
 
 
 MIN_PREFIX = 8
-"""Characters of a uuid that are enough, where one card alone has them: `GPU-aeee`."""
+"""Number of a uuid's first characters that may stand for it, if only one card matches."""
 _MAX_SHOWN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CordonedCards:
-    """The cards that are closed, and the entries that close none."""
+    """Cordoned cards of a node, and entries of its annotation that match no card."""
 
     uuids: frozenset[GpuUuid]
     unmatched: Mapping[str, str]
-    """Entry -> the reason, as one clause."""
+    """Entry -> the reason why it matches no card, as a clause."""
 
 
 def find_cordoned(entries: Iterable[str], cards: Sequence[GpuDevice]) -> CordonedCards:
-    """Which of the node's cards the entries name."""
+    """Find the node's cards that the entries of its cordon annotation name."""
     uuids: set[GpuUuid] = set()
     unmatched: dict[str, str] = {}
     for entry in sorted(entries):
@@ -124,7 +124,7 @@ def find_cordoned(entries: Iterable[str], cards: Sequence[GpuDevice]) -> Cordone
 
 
 def _named(entry: str, cards: Sequence[GpuDevice]) -> list[GpuUuid]:
-    """The cards that the entry is true of, by the first of the three ways that finds any."""
+    """Return the cards that match the entry: by uuid, by index, or by the beginning of the uuid."""
     by_uuid = [card.uuid for card in cards if card.uuid == entry]
     by_index = [card.uuid for card in cards if str(card.index) == entry]
     by_prefix = [card.uuid for card in cards if card.uuid.lower().startswith(entry.lower())]

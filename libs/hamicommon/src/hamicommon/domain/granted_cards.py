@@ -1,4 +1,4 @@
-"""The condition of a card that a pod was granted: what is wrong with it, and what to do.
+"""Condition of a card that was granted to a pod: what is wrong with it, and what to do.
 
 One function for every output: explain, describe, the pages and the pod's event.
 """
@@ -13,7 +13,7 @@ from enum import StrEnum
 from hamicommon.domain.ids import GpuUuid, NodeName
 
 IN_MIG_MODE = "it was switched to MIG mode"
-"""`health_reason` of a card that is offered in slices and was switched to MIG mode since."""
+"""`health_reason` of a card that was switched to MIG mode although it is offered in slices."""
 _MIG = "mig"
 
 
@@ -30,37 +30,37 @@ class ConditionKind(StrEnum):
 
     @property
     def hides_limits(self) -> bool:
-        """Whether nobody can know if the pod's limits are enforced on such a card."""
+        """Whether it is unknown on such a card if the pod's limits are enforced."""
         return self not in (self.HEALTHY, self.UNHEALTHY, self.CORDONED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedCard:
-    """One card of a live grant, as the ledger has it now."""
+    """One card of a live grant with its present state in the ledger."""
 
     node: NodeName
     uuid: GpuUuid
     index: int
     present: bool
-    """Whether its node reports it."""
+    """Whether the card's node still reports it."""
     healthy: bool
     health_reason: str
     cordoned: bool
     mode: str
-    """The card's operating mode now."""
+    """Operating mode of the card now."""
     is_instance: bool
-    """Whether a MIG instance of it was granted."""
+    """Whether a MIG instance of the card was granted."""
     replaced_by: GpuUuid | None = None
-    """A card that its node reports in its place, and that came since."""
+    """New card that the node reports in place of this one."""
     node_gone: bool = False
     node_silent: bool = False
     heard_at: datetime | None = None
-    """When its node-agent was last heard."""
+    """Time of the last message of the node's agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedCardCondition:
-    """A granted card's trouble and what to do about it; both empty for a healthy one."""
+    """Problem of a granted card and the advice about it; both empty for a healthy card."""
 
     kind: ConditionKind
     sentence: str = ""
@@ -68,7 +68,7 @@ class GrantedCardCondition:
 
     @property
     def text(self) -> str:
-        """Both in one paragraph."""
+        """Return problem and advice in one paragraph."""
         return f"{self.sentence}. {self.advice}." if self.sentence else ""
 
 
@@ -77,7 +77,7 @@ _RECREATE_POD = "Delete the pod, so that its controller starts another one on a 
 
 
 def condition_of(card: GrantedCard) -> GrantedCardCondition:
-    """The most serious condition that holds."""
+    """Return the most serious problem of a card."""
     name = f"card {card.index} of {card.node} ({card.uuid})"
     if card.replaced_by and not (card.present and card.healthy):
         return GrantedCardCondition(
@@ -137,7 +137,7 @@ def _absent(card: GrantedCard, name: str) -> GrantedCardCondition:
 
 
 def texts_of(conditions: Iterable[GrantedCardCondition]) -> list[str]:
-    """Each text once, the healthy ones left out: a silent node is one sentence for all its cards.
+    """Return the texts of problems, each once: a silent node is one sentence for all its cards.
 
     >>> texts_of([HEALTHY])
     []
@@ -146,24 +146,24 @@ def texts_of(conditions: Iterable[GrantedCardCondition]) -> list[str]:
 
 
 class LimitState(StrEnum):
-    """State of the limits of one container on one card, from the best to the worst.
+    """State of a container's limits on one card, from best to worst.
 
     `hami_node_agent/enforcement` decides it from what the driver reports of each process; the
     scheduler keeps the history (`limit_periods`).
     """
 
     ENFORCED = "enforced"
-    """The container holds no more than it may, and all its processes there use the library."""
+    """The container holds no more than its grant, and all its processes use the library."""
     UNKNOWN = "unknown"
-    """The amounts that its processes hold, or the owner of a process, can't be known."""
+    """Use or owner of a process can't be determined."""
     BYPASSED = "bypassed"
-    """The container uses a card of which it has no grant, or uses one past the library."""
+    """The container uses a card without a grant, or without the library."""
     EXCEEDED = "exceeded"
-    """The container's processes hold more than its grant and what may come on top of it."""
+    """The container's processes hold more than its grant and the permitted overhead."""
 
     @property
     def severity(self) -> int:
-        """Severity from 0 (good) to 3 (worst)."""
+        """Return the severity from 0 (best) to 3 (worst)."""
         return _SEVERITY[self]
 
     @property

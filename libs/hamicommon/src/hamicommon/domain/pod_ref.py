@@ -1,4 +1,4 @@
-"""A pod by all its names, as everything that writes about one needs it, and its owner."""
+"""Identity and owner of a pod."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PodRef:
 
     @classmethod
     def of(cls, allocation: Allocation) -> PodRef:
-        """The pod that has the allocation."""
+        """Return the pod of an allocation."""
         return cls(allocation.namespace, allocation.pod_name, PodUid(allocation.pod_uid))
 
 
@@ -37,11 +37,13 @@ class PodOwner:
     name: str = ""
     uid: str = ""
     deployment: str = ""
-    """The Deployment of that ReplicaSet; empty: it has none."""
+    """Deployment of the ReplicaSet that controls the pod; empty if there is none."""
     service_account: str = ""
-    """In the pod's namespace."""
+    """Service account in the pod's namespace."""
     created_by: str | None = None
-    """Creator of the pod, as the API server authenticated him: a person, or the controller's
-    service account. None: the webhook did not see its creation."""
+    """User who created the pod, as the API server authenticated them; None: unknown.
+
+    A person, or the service account of a controller. The webhook writes it.
+    """
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """Labels that the operator chose to keep."""
+    """Labels of the pod that the operator chose to keep."""

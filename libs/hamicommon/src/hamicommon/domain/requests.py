@@ -1,4 +1,4 @@
-"""The request of a pod, parsed once (`vendors/pod_request.py` makes it from a pod)."""
+"""Requests of pods for cards, as parsed from the pod by `vendors/pod_request.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from hamicommon.domain.ids import PodUid
 
 Role = Literal["init", "sidecar", "app"]
-"""Init containers run one after the other, before the app containers.
+"""Role of a container; init containers run one after the other, before app containers.
 
 A sidecar is an init container with restartPolicy Always: it starts in their order, and runs beside
 the init containers declared after it and beside the app containers.
@@ -18,21 +18,21 @@ the init containers declared after it and beside the app containers.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
-    """Cards of one vendor for one container."""
+    """Request of one container for cards of one vendor."""
 
     vendor: str
     count: int
     memory_mib: int = 0
-    """Per card; 0 means: see `memory_percent`."""
+    """Memory per card in MiB; 0: `memory_percent` applies."""
     memory_percent: int | None = None
-    """Per card, 1..100 of the card's memory; used only when memory_mib is 0."""
+    """Percent of each card's memory, 1..100, used only if `memory_mib` is 0."""
     core_percent: int = 0
-    """Per card; 0 means no share is guaranteed and none is enforced."""
+    """Percent of each card's cores; 0: no share is guaranteed and no limit is enforced."""
     traits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Traits of the request that only the vendor understands (a slice's size, a mode)."""
+    """Facts about the request that only the vendor understands (a slice's size, a mode)."""
 
     def memory_mib_on(self, capacity_mib: int) -> int:
-        """Memory that this request takes on a card of `capacity_mib` (truncated, as HAMi does)."""
+        """Return the MiB that the request takes of a card of this size, truncated like HAMi."""
         if self.memory_mib > 0:
             return self.memory_mib
         if self.memory_percent is not None:
@@ -42,7 +42,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """One container of the pod; `requests` is empty when it asks for no card."""
+    """Requests of one container; `requests` is empty if it asks for no card."""
 
     name: str
     role: Role
@@ -51,17 +51,17 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which cards the pod's annotations allow, for one vendor; empty tuples mean no constraint."""
+    """Cards of one vendor that the pod's annotations allow; empty tuples: no restriction."""
 
     use_types: tuple[str, ...] = ()
     avoid_types: tuple[str, ...] = ()
     use_uuids: tuple[str, ...] = ()
     avoid_uuids: tuple[str, ...] = ()
     mode: str = ""
-    """Value of `nvidia.com/vgpu-mode`: the card's mode must be contained in it; empty: any."""
+    """Value of `nvidia.com/vgpu-mode`, which must contain the card's mode; empty: any."""
     numa_bind: bool = False
     traits: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Traits of the pod's annotations that only the vendor understands (a QoS policy, a class)."""
+    """Facts from the pod's annotations that only the vendor understands (a QoS policy, a class)."""
 
 
 ANY_CARD = Selection()
@@ -69,7 +69,7 @@ ANY_CARD = Selection()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWeights:
-    """`hami.io/device-scoring-weights`."""
+    """Weights from the annotation `hami.io/device-scoring-weights`."""
 
     slot: int = 1
     core: int = 1
@@ -78,7 +78,7 @@ class ScoreWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How to choose among nodes and cards that fit.
+    """Preferences for choosing among nodes and cards that fit.
 
     `node` is `binpack`, `spread` or `fragmentation`; `gpu` is a tuple of the keys in the order
     written (`binpack`, `spread`, `topology-aware`, `mutex`, `numa`), or `fragmentation` alone.
@@ -88,26 +88,26 @@ class Policy:
     gpu: tuple[str, ...] = ("spread",)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     numa_first: bool = False
-    """Cards are ordered by NUMA node first, whatever the vendor (`nvidia.com/numa-bind`)."""
+    """Whether cards are ordered by NUMA node first (`nvidia.com/numa-bind`)."""
 
     @property
     def mutex(self) -> bool:
-        """True when the pod takes idle cards only."""
+        """Whether the pod takes idle cards only."""
         return "mutex" in self.gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """Request of the pod to its node beside cards; kube-scheduler grants it, we only look at it."""
+    """Request of the pod for its node's CPU; kube-scheduler grants it."""
 
     cpu_milli: int = 0
-    """Thousandths of a core; 0: it asks for none, or it is not known."""
+    """Requested CPU in thousandths of a core; 0: none, or unknown."""
     memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """A pod as the engine sees it: init containers first, then app containers, as in the spec.
+    """Request of a pod as the engine reads it: init containers first, then app containers.
 
     A field that changes which cards a pod gets belongs into `containers`, `selections` or `policy`:
     nodes' answers are kept by these (`placement/walks/walked.py`).
@@ -118,15 +118,15 @@ class PodRequest:
     name: str
     containers: tuple[ContainerRequest, ...]
     selections: dict[str, Selection] = field(default_factory=dict)
-    """By vendor."""
+    """Allowed cards by vendor."""
     policy: Policy = field(default_factory=Policy)
     host: HostRequest = field(default_factory=HostRequest)
 
     @property
     def wants_devices(self) -> bool:
-        """True when at least one container asks for at least one card."""
+        """Whether a container asks for a card."""
         return any(container.requests for container in self.containers)
 
     def selection_of(self, vendor: str) -> Selection:
-        """Return which cards of the vendor the pod's annotations allow."""
+        """Return the cards of the vendor that the pod's annotations allow."""
         return self.selections.get(vendor, ANY_CARD)

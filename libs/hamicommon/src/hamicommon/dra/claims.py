@@ -1,4 +1,4 @@
-"""Which container of a pod was allocated what, by the pod's ResourceClaims.
+"""Find which containers of a pod get which slices by the pod's ResourceClaims.
 
 Everything here comes from objects that only schedulers and the API server write
 (`status.allocation`, `status.reservedFor`, `status.resourceClaimStatuses`) and from the pod's spec,
@@ -32,7 +32,7 @@ class AllocatedDevice:
     claim_uid: str
     claim: str
     request: str
-    """`request` or, of a prioritised list, `request/subrequest`."""
+    """Name of the request, or `request/subrequest` if it lists alternatives."""
     pool: str
     device: str
     share_id: str
@@ -42,22 +42,22 @@ class AllocatedDevice:
 
     @property
     def key(self) -> SliceKey:
-        """Unique among all results of all claims."""
+        """Key of this result, unique among all results of all claims."""
         return self.claim_uid, self.request, self.share_id or self.device
 
     @property
     def main_request(self) -> str:
-        """Return the name that containers and the kubelet use, whichever subrequest was chosen."""
+        """Return the request's name without the subrequest; containers and the kubelet use it."""
         return self.request.partition("/")[0]
 
     def serves(self, request: str | None) -> bool:
-        """Whether a container that names this request of the claim, or none, gets it."""
+        """Return whether a container that names this request or only its claim gets the device."""
         return request is None or self.main_request == request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerClaims:
-    """Slices that one container gets by its pod's claims."""
+    """Devices that one container gets by its pod's claims."""
 
     index: int
     name: str
@@ -66,7 +66,7 @@ class ContainerClaims:
 
     @property
     def keys(self) -> frozenset[SliceKey]:
-        """Which slices these are."""
+        """Return the keys of the slices."""
         return frozenset(device.key for device in self.devices)
 
 
@@ -76,7 +76,9 @@ def claim_path(namespace: str, name: str) -> str:
 
 
 def claim_names(pod: JsonMapping) -> dict[str, str]:
-    """The claims of a pod: the name in its spec -> the ResourceClaim's. Raises: NotFound.
+    """Return the pod's claims: name in the pod's spec -> name of the ResourceClaim.
+
+    Raises: NotFound.
 
     A claim that is made from a template gets its name in the pod's status; until then it has none.
     """
@@ -97,19 +99,19 @@ def claim_names(pod: JsonMapping) -> dict[str, str]:
 
 
 def pods_of(claim: JsonMapping) -> list[JsonMapping]:
-    """The pods that the claim is reserved for: `name` and `uid` of each."""
+    """Return `name` and `uid` of the pods that the claim is reserved for."""
     reserved = (claim.get("status") or {}).get("reservedFor") or []
     return [one for one in reserved if one["resource"] == "pods"]
 
 
 def is_held_by_others(claim: JsonMapping, uid: PodUid) -> bool:
-    """Whether anything but this pod has reserved the claim."""
+    """Return whether the claim is reserved for anything but this pod."""
     reserved = (claim.get("status") or {}).get("reservedFor") or []
     return any(one["uid"] != uid for one in reserved)
 
 
 def allocated_devices(claim: JsonMapping, pod_uid: PodUid) -> tuple[AllocatedDevice, ...]:
-    """Our cards among a claim's results.
+    """Return the claim's allocated devices that are cards of ours.
 
     Raises: NotFound when nothing is allocated to this pod, InvalidRequest when a result does not
     state what of the card it takes.
@@ -151,7 +153,7 @@ def _allocated(metadata: JsonMapping, result: JsonMapping, name: str) -> Allocat
 def container_claims(
     pod: JsonMapping, devices: Mapping[str, Sequence[AllocatedDevice]]
 ) -> tuple[ContainerClaims, ...]:
-    """All containers of the pod in the order of its spec, with what each gets.
+    """Return each container of the pod, in the order of its spec, with the devices that it gets.
 
     `devices` are those of each claim by `claim_names`' keys. Raises: InvalidRequest when a
     container has a part of another's slices: all slices of a container are one description to the
@@ -180,7 +182,7 @@ def container_claims(
 
 
 def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...]:
-    """One container for each set of slices.
+    """Return for each set of shared slices the one container for which they count.
 
     Of those that have it in turn or together, the first sidecar or app container, otherwise the
     first.
@@ -197,7 +199,7 @@ def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...
 def claimed_slices_of(
     containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
 ) -> tuple[ClaimedSlice, ...]:
-    """Return each container's slices; of slices that several containers have together, one counts.
+    """Return the slices that each container uses; a shared slice counts for one container.
 
     `shares` are the slices' by key.
     """
@@ -249,7 +251,7 @@ def _extended(pod: JsonMapping) -> JsonMapping:
 def granted_shares(
     containers: Iterable[ContainerClaims], cards: Mapping[str, GpuUuid]
 ) -> dict[SliceKey, DeviceShare]:
-    """The slices of the cards that the claims amount to.
+    """Return the slices of cards that the claims amount to, by key.
 
     `cards` are the node's by their device names. Raises: NotFound when a device is no card of the
     node.
@@ -264,7 +266,7 @@ def granted_shares(
 def granted_containers(
     containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
 ) -> tuple[ContainerGrant, ...]:
-    """Return what is counted for each container: slices that several have are their holder's.
+    """Return the slices that count for each container; shared ones count for one of them.
 
     Init containers count as app containers do: the pod has their slices to its end.
     """

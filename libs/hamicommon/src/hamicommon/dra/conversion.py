@@ -1,4 +1,6 @@
-"""Limits in a pod's spec become a claim: `hami.io/front-end: dra`. Pure, and without side effects.
+"""Convert a pod's limits into a ResourceClaim, as the annotation `hami.io/front-end: dra` asks.
+
+Pure.
 
 The pod gets an entry that names a ResourceClaimTemplate, and its shape as an annotation, by which
 the template is made (`shapes.py`): admission itself creates nothing, so that a dry run, a pod that
@@ -28,24 +30,24 @@ from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json, JsonMapping
 
 ENTRY = "hami"
-"""The claim's name in the pod's spec."""
+"""Name of the claim in the pod's spec."""
 _NOT_STATED = tuple(
     row.name for row in (*USER_ANNOTATIONS, *NVIDIA_ANNOTATIONS) if not row.in_claims
 )
-"""Annotations for which a claim has nothing."""
+"""Annotations that a ResourceClaim can't express."""
 
 
 class NotClaimable(InvalidRequest):
-    """The pod asks for something that a claim can't state; the message names it."""
+    """Error: a ResourceClaim can't express what the pod asks for; the message names it."""
 
 
 def front_end_of(pod: JsonMapping) -> str:
-    """The value of the pod's annotation; empty: none."""
+    """Return the value of the pod's annotation `hami.io/front-end`; empty if there is none."""
     return str(FRONT_END.read(keys.annotations_of(pod)) or "")
 
 
 def is_converted(pod: JsonMapping) -> bool:
-    """Whether the pod's shape is that of a claim in its spec: the webhook has seen it before."""
+    """Return whether the webhook converted the pod already: its spec has the claim of its shape."""
     text = keys.annotations_of(pod).get(keys.CLAIM_SHAPE)
     if not isinstance(text, str):
         return False
@@ -67,7 +69,7 @@ def convert(
     *,
     kept_at_zero: str = "",
 ) -> None:
-    """Edits the pod: what it asks for by limits, by a claim.
+    """Replace the pod's limits by a claim, editing `pod`.
 
     `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
     `resources` names the extended resources that then are no limits any more, `kept_at_zero`: a
@@ -121,7 +123,7 @@ def _check(pod: Json, request: PodRequest) -> None:
 
 
 def _slices(request: PodRequest) -> tuple[tuple[SliceShape, ...], tuple[int | None, ...]]:
-    """The requests, and by container the number of its own.
+    """Return the slices to request, and for each container the number of its slice.
 
     An init container has its slices before the app containers have theirs, so it takes the request
     of one of the same shape; with another shape it needs its own, which is held as long as the pod.
@@ -163,7 +165,7 @@ def _slice_of(container: ContainerRequest) -> SliceShape:
 
 
 def _percent(each: DeviceRequest) -> int:
-    """Beside an amount 0: the amount is taken."""
+    """Return the percent of memory to request; 0 if the request names an amount."""
     if each.memory_mib:
         return 0
     return 100 if each.memory_percent is None else each.memory_percent

@@ -1,4 +1,4 @@
-"""A card as a device of Dynamic Resource Allocation.
+"""Describe a card as a device of Dynamic Resource Allocation.
 
 Capacities: `memory` in bytes by whole MiB, `cores` in percent of the card, `slots` of its split
 count. A request that names none gets the whole memory, no limit of cores, and one slot, as a pod
@@ -24,17 +24,17 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
 
 def device_name(uuid: str) -> str:
-    """The card's name in ResourceSlices: its uuid as a DNS label."""
+    """Return the card's name in ResourceSlices: its uuid as a DNS label."""
     return _NO_LABEL.sub("-", uuid.lower()).strip("-")[:63].rstrip("-")
 
 
 def named_devices(uuids: Iterable[GpuUuid]) -> dict[str, GpuUuid]:
-    """The cards by their names in ResourceSlices."""
+    """Return the cards by their names in ResourceSlices."""
     return {device_name(uuid): uuid for uuid in uuids}
 
 
 def device_of(card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int) -> Json:
-    """The card as an entry of a ResourceSlice, with what of it may go to claims.
+    """Return the card as an entry of a ResourceSlice, with the amounts that claims may take of it.
 
     `memory_mib`, `core_percent` and `slots` are what pods by the device plugin leave of it; a card
     with nothing left stays in the slice, with a taint, because claims on it continue.
@@ -67,7 +67,7 @@ def device_of(card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int
 
 
 def _capacity(value: int, unit: str, *, default: int, least: int) -> Json:
-    """Without a policy a claim would take all of it, however little it asks for."""
+    """Return a capacity with its request policy; without one a claim would take all of it."""
     policy: Json = {"default": f"{default}{unit}"}
     if value > least:
         policy["validRange"] = {
@@ -87,5 +87,5 @@ def _taint(key: str, why: str) -> Json:
 
 
 def mib_of_bytes(count: int) -> int:
-    """Whole MiB that hold so many bytes."""
+    """Return the whole MiB that hold so many bytes."""
     return -(-count // _MIB)

@@ -1,4 +1,4 @@
-"""How much a pod asks for by its ResourceClaims, before anything is allocated to them. Pure."""
+"""Compute the amounts that a pod requests by ResourceClaims that are not allocated yet. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hamicommon.k8s.quantities import parse_ceil
 from hamicommon.k8s.types import JsonMapping
 
 DEVICE_CLASS = DRIVER
-"""The DeviceClass whose requests are ours (`k8s/components/dra/device-class.yaml`)."""
+"""Name of the DeviceClass for our cards (`k8s/components/dra/device-class.yaml`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedAmounts:
-    """The cards of some claims; of different requests the largest amounts."""
+    """Amounts that claims request; where requests differ, the largest of each."""
 
     card_count: int
     memory_mib: int
-    """Per card; 0: no request names an amount."""
+    """Memory per card in MiB; 0: no request names an amount."""
     whole_memory: bool
-    """Some request names no amount, and gets all that is left of a card."""
+    """Whether a request names no amount, and so gets all free memory of a card."""
     core_percent: int
 
 
 def is_ours(claim: JsonMapping) -> bool:
-    """Whether some request of the claim is for a card of ours."""
+    """Return whether a request of the claim is for a card of ours."""
     return any(
         part.get("deviceClassName") == DEVICE_CLASS
         for request in _requests(claim)
@@ -36,7 +36,7 @@ def is_ours(claim: JsonMapping) -> bool:
 
 
 def amounts_of(claims: Iterable[JsonMapping]) -> ClaimedAmounts | None:
-    """The amounts that the claims ask of our cards.
+    """Return the amounts that the claims request of our cards.
 
     None where a request does not state them: it has alternatives, or asks for all cards.
     """
@@ -58,7 +58,7 @@ def amounts_of(claims: Iterable[JsonMapping]) -> ClaimedAmounts | None:
 
 
 def _capacity(exactly: JsonMapping) -> dict[str, int]:
-    """Raises: InvalidRequest."""
+    """Return memory and cores of a request. Raises: InvalidRequest."""
     asked = (exactly.get("capacity") or {}).get("requests") or {}
     return {key.removeprefix(f"{DRIVER}/"): parse_ceil(amount) for key, amount in asked.items()}
 

@@ -1,4 +1,4 @@
-"""Shape of a pod that asks by limits: what it asks for, as a ResourceClaimTemplate. Pure.
+"""Write a pod's limits as a ResourceClaimTemplate, by way of a text that describes them. Pure.
 
 Pods of one shape share a template, whose name is a hash of the shape, so a second one is never
 made. The webhook finds the shape (`conversion.py`) and writes it
@@ -23,13 +23,13 @@ from hamicommon.k8s.annotations import CLAIM_SHAPE
 from hamicommon.k8s.types import Json
 
 MAX_CARDS = 32
-"""Results of one claim (resource.k8s.io/v1)."""
+"""Maximum results of one claim (resource.k8s.io/v1)."""
 MAX_ALTERNATIVES = 8
-"""Subrequests of one request (resource.k8s.io/v1)."""
+"""Maximum subrequests of one request (resource.k8s.io/v1)."""
 TEMPLATE_LABELS = {"app.kubernetes.io/managed-by": "hami-scheduler"}
-"""Templates without these are not ours to delete."""
+"""Labels of templates that we made; others are never deleted."""
 MAX_SELECTOR = 10 * 1024
-"""Bytes of a CEL expression (resource.k8s.io/v1)."""
+"""Maximum bytes of a CEL expression (resource.k8s.io/v1)."""
 _MAX_MIB = 2**31 - 1
 _ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
@@ -42,36 +42,36 @@ def templates_path(namespace: str = "") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceShape:
-    """A slice of each of `count` different cards."""
+    """Slices of the same size on `count` different cards."""
 
     count: int
     memory_mib: int
-    """Per card; 0: see `memory_percent`."""
+    """Memory per card in MiB; 0: `memory_percent` applies."""
     memory_percent: int
-    """Per card, 1..100 of the card's memory; beside `memory_mib` the amount is taken."""
+    """Percent of each card's memory, 1..100; not used if `memory_mib` is set."""
     core_percent: int
-    """Per card; 0: no limit of cores."""
+    """Percent of each card's cores; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimShape:
-    """All of a pod's slices, and which cards they may be of."""
+    """All slices of a pod, and the cards from which they may come."""
 
     slices: tuple[SliceShape, ...]
     use_types: tuple[str, ...] = ()
-    """Parts of products' names, whatever their case; empty: any."""
+    """Parts of the names of allowed products, in any case; empty: any."""
     avoid_types: tuple[str, ...] = ()
     use_uuids: tuple[str, ...] = ()
     avoid_uuids: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """The annotation's value, always the same for the same shape."""
+        """Return the value of the annotation, equal for equal shapes."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def template_name(self) -> str:
-        """Return the name of its ResourceClaimTemplate, in every namespace."""
+        """Return the name of the ResourceClaimTemplate, the same in every namespace."""
         return f"hami-{hashlib.sha256(self.text.encode()).hexdigest()[:20]}"
 
 
@@ -81,7 +81,7 @@ def request_name(number: int) -> str:
 
 
 def shape_from(text: str) -> ClaimShape:
-    """The inverse of `text`. Raises: InvalidRequest."""
+    """Parse a text that `text` wrote. Raises: InvalidRequest."""
     try:
         found = json.loads(text)
         shape = ClaimShape(
@@ -121,7 +121,7 @@ def _texts(found: object) -> tuple[str, ...]:
 
 
 def selector_of(shape: ClaimShape) -> str:
-    """CEL: the cards that it may be of; empty: all."""
+    """Return CEL that selects the allowed cards; empty: all cards."""
     uuid, product = f"{_ATTRIBUTES}.uuid", f"{_ATTRIBUTES}.productName.upperAscii()"
     terms = []
     if shape.use_types:
@@ -136,7 +136,7 @@ def selector_of(shape: ClaimShape) -> str:
 
 
 def _contains_any(text: str, entries: Sequence[str]) -> str:
-    """Empty entries match no card, as in the placement engine."""
+    """Return CEL for "the text contains one of these"; empty entries match no card."""
     return " || ".join(f"{text}.contains({_quoted(e.upper())})" for e in entries if e) or "false"
 
 
@@ -145,12 +145,12 @@ def _listed(entries: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A CEL literal: JSON's, of which CEL knows all escapes."""
+    """Return a CEL literal, in JSON's form, whose escapes CEL knows."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]) -> Json:
-    """The ResourceClaimTemplate.
+    """Return the ResourceClaimTemplate as JSON.
 
     `card_sizes_mib`: of the cluster's cards, for parts of them: a claim states an amount, so there
     is one alternative for each size, the smallest first.
@@ -200,5 +200,5 @@ def _exact_request(each: SliceShape, memory_mib: int, selector: str) -> Json:
 
 
 def parts_of_cards(shape: ClaimShape) -> bool:
-    """Whether its template depends on which sizes of cards there are."""
+    """Return whether the template depends on the sizes of the cluster's cards."""
     return any(not each.memory_mib for each in shape.slices)

@@ -1,1 +1,1 @@
-"""Why a pod is where it is, or waits: from what was stored with the decision. Pure."""
+"""Explain why a pod is on its node, or waits, from the stored decision. Pure."""

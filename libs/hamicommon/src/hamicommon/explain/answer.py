@@ -1,4 +1,4 @@
-"""The whole explanation of a pod: the answer of `GET /v1/pods/{uid}/explain`.
+"""The complete explanation of a pod, as `GET /v1/pods/{uid}/explain` answers it.
 
 In: the latest `DecisionRecord` with its `Circumstances`; out: `Explanation`, plain values, with the
 verdict on every node and card: the engine is asked again on the cards of the record. Its fields are
@@ -33,40 +33,42 @@ from hamicommon.placement.rules import (
 from hamicommon.placement.unschedulable import GroupLimit, Shortfall
 
 CORDONED = "is cordoned (SchedulingDisabled)"
-"""Reason of a node, with kubectl's status of it."""
+"""Reason of a cordoned node, with kubectl's term for it."""
 MAX_NODES = 100
-"""Nodes shown card by card: the chosen one, those that fit, and those that miss the least."""
+"""Maximum number of nodes shown with their cards: the chosen one, fitting ones, nearest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
-    """One card and the slice that was asked for."""
+    """Whether one card can take the requested slice, and the reason if it can't."""
 
     uuid: GpuUuid
     index: int
     type: str
     fits: bool
     reason: str = ""
-    """HAMi's name of the rule that refused."""
+    """HAMi's name of the rule that refused the card."""
     text: str = ""
     requested: int | None = None
     available: int | None = None
     unit: str = ""
-    """Unit of both: MiB, percent or slots; empty if the rule compares no amounts."""
+    """Unit of both amounts: MiB, percent or slots; empty if the rule compares no amounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
-    """One node and the whole pod."""
+    """Whether one node can take the whole pod, and the reason if it can't."""
 
     node: NodeName
     fits: bool
     chosen: bool = False
     score: float | None = None
-    """Usage of the node before the placement, 0 idle to 30 full; under the node policy
-    `fragmentation` minus the milli of cards that it strands. Only of nodes that fit."""
+    """Score of a node that fits: its usage before the placement, from 0 (idle) to 30 (full).
+
+    Under the node policy `fragmentation`: minus the thousandths of cards that the pod strands.
+    """
     parts: StrandedParts | None = None
-    """Parts of that score, under the node policy `fragmentation`."""
+    """Parts of that score under the node policy `fragmentation`."""
     reason: str = ""
     """HAMi's reason string."""
     text: str = ""
@@ -75,7 +77,7 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Findings of the engine that decides again on the record's cards."""
+    """Results of deciding again on the stored cards."""
 
     nodes: Sequence[NodeVerdict] = ()
     left_out: int = 0
@@ -86,7 +88,7 @@ class Findings:
 def findings(
     record: DecisionRecord, about: Circumstances, new_view: Callable[[], ClusterView]
 ) -> Findings:
-    """Per node and card, and what would have helped."""
+    """Decide again on the stored cards: results per node and card, and changes that would help."""
     if record.request is None or _all_reasons(record, ROOM_HELD):
         # Where the pod goes is decided: no other node was looked at.
         return Findings()
@@ -127,7 +129,7 @@ def findings(
 
 
 def _all_reasons(record: DecisionRecord, beginning: str) -> bool:
-    """Whether the pod was refused by the same reason everywhere, so that no card was looked at."""
+    """Return whether all nodes refused with this beginning of a reason, which concerns no card."""
     return bool(record.reasons) and all(
         reason.startswith(beginning) for reason in record.reasons.values()
     )
@@ -187,7 +189,7 @@ def _verdicts(
 
 
 def cordoned_text(node: NodeName) -> str:
-    """Return the reason of a node that kube-scheduler offers to no pod."""
+    """Return the reason of a cordoned node, which kube-scheduler offers to no pod."""
     return f"{CORDONED}: `kubectl uncordon {node}` opens it"
 
 
@@ -234,7 +236,7 @@ def _why(
     request: PodRequest,
     limit: GroupLimit | None,
 ) -> str:
-    """A refused node in a sentence: how many cards fail which rule, with the best amount."""
+    """Explain a refused node in one sentence: number of cards per rule, and the best amount."""
     device = {usage.device.uuid: usage.device for usage in usages}
     most = max((w.count for c in request.containers for w in c.requests), default=0)
     if reason == NODE_INSUFFICIENT:
@@ -260,7 +262,7 @@ def _why(
 
 
 def _too_few(usages: Sequence[DeviceUsage], request: PodRequest) -> str:
-    """A node that has fewer cards of a vendor than one container wants."""
+    """Explain a node that has fewer cards of a vendor than one container asks for."""
     has = Counter(usage.device.vendor for usage in usages)
     for container in request.containers:
         for wanted in container.requests:
@@ -288,7 +290,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUser:
-    """A pod that uses the quota that was short."""
+    """Pod that uses the exceeded quota."""
 
     pod: str
     amount: int
@@ -296,7 +298,7 @@ class QuotaUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardTrouble:
-    """A card that the pod holds and that is not as it was granted."""
+    """Card of the pod whose condition has changed since it was granted."""
 
     container: str
     uuid: str
@@ -308,18 +310,18 @@ class CardTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a pod is where it is, or waits."""
+    """Explanation of a pod's place, or of its waiting."""
 
     schema_version: int = SCHEMA_VERSION
     pod_uid: str
     namespace: str
     pod_name: str
     outcome: str
-    """`placed`, `refused`, `error`, or `undecided`: it never came to this scheduler."""
+    """Outcome: `placed`, `refused`, `error` or `undecided`: it never came to this scheduler."""
     summary: str
-    """One plain sentence: what is short and what would help, or why it is where it is."""
+    """Summary in one sentence: what is short and what would help, or why the pod is where it is."""
     message: str = ""
-    """The decision as HAMi would put it."""
+    """Decision in HAMi's terms."""
     chosen: NodeName | None = None
     asked: Sequence[str] = ()
     policy: str = ""
@@ -330,28 +332,28 @@ class Explanation:
     quota: QuotaShort | None = None
     quota_users: Sequence[QuotaUser] = ()
     notes: Sequence[str] = ()
-    """Oddities of the pod's request, and missing parts of the record."""
+    """Remarks about the pod's request, and about missing parts of the record."""
     decided_at: datetime | None = None
     cards_as_of: datetime | None = None
-    """When the repetition was decided whose cards are shown here."""
+    """Time of the decision whose cards are shown."""
     last_at: datetime | None = None
     repeat_count: int = 0
     view_version: int | None = None
     trace_id: str = ""
     candidates: int | None = None
     retry: str = ""
-    """When and by whom a waiting pod is retried."""
+    """Sentence about when and by whom a waiting pod is retried."""
     wait_end: str = ""
     """How a refused pod's wait ended: `deleted`, `gone` (deleted while no scheduler watched),
     `bound` or `finished`; empty while it waits."""
     wait_ended_at: datetime | None = None
-    """When it ended; of `gone` an estimate."""
+    """Time when the wait ended; an estimate if `wait_end` is `gone`."""
     cards: Sequence[CardTrouble] = ()
-    """Cards of the pod that are not as they were granted."""
+    """Cards of the pod whose condition has changed since they were granted."""
     attempts: Sequence[Mapping[str, Any]] = ()
     """The pod's allocations, newest first."""
     earlier: Sequence[Mapping[str, Any]] = ()
-    """Decisions before this one, in short: `at`, `outcome`, `summary`, `repeat_count`."""
+    """Earlier decisions in short: `at`, `outcome`, `summary`, `repeat_count`."""
 
 
 def explain(
@@ -362,7 +364,7 @@ def explain(
     about: Circumstances,
     new_view: Callable[[], ClusterView],
 ) -> Explanation:
-    """Explain the latest decision about a pod. Takes some milliseconds per hundred nodes."""
+    """Explain the newest decision about a pod; takes some milliseconds per hundred nodes."""
     found = findings(record, about, new_view)
     request = record.request
     return Explanation(

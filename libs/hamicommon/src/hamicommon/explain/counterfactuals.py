@@ -1,4 +1,4 @@
-"""Changes that would have made a pod fit: the engine is asked again with one thing changed.
+"""Find changes that would have let a refused pod fit, by asking the engine again for each.
 
 In: a request with the cards that it was decided on, and who held what then; out: `Counterfactual`s.
 Computed when somebody reads. Each statement is an answer of the same engine on the very cards of
@@ -22,9 +22,9 @@ from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
 
 SEARCH_BUDGET_S = 2.0
-"""For one reader's question; most searches take some milliseconds."""
+"""Time limit of a search; most searches take some milliseconds."""
 MAX_NODES_TRIED = 50
-"""Nodes on which the end of pods is tried: those that miss the least."""
+"""Maximum number of nodes on which the end of pods is tried: those that lack the least."""
 MAX_PODS_NAMED = 3
 MAX_CARDS_NAMED = 3
 
@@ -44,55 +44,55 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterfactual:
-    """One change that alone would have sufficed."""
+    """One change that by itself would have let the pod fit."""
 
     kind: Kind
     text: str
     container: str = ""
     limit: int | None = None
-    """The largest amount that would have fitted: MiB, percent, or cards."""
+    """Largest amount that would have fitted: MiB, percent, or number of cards."""
     unit: str = ""
     node: NodeName | None = None
     pods: tuple[str, ...] = ()
-    """`namespace/name` of those that must end."""
+    """Pods that would have to end, as `namespace/name`."""
     cards: tuple[GpuUuid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHolding:
-    """One pod's effective footprint on one card at the time of the decision."""
+    """Part of one card that one pod held at the time of the decision."""
 
     pod: str
-    """`namespace/name`."""
+    """Pod as `namespace/name`."""
     node: NodeName
     uuid: GpuUuid
     slots: int
     memory_mib: int
     core_percent: int
     details: tuple[Mapping[str, Any], ...] = ()
-    """`DeviceShare.detail` of its slices on the card that have one."""
+    """`DeviceShare.detail` of the pod's slices on the card that have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """Facts that the ledger's history adds to a record."""
+    """Facts about pods and nodes that a decision's record lacks."""
 
     holdings: Sequence[PodHolding] = ()
     unhealthy_since: Mapping[GpuUuid, datetime] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Vendor -> `memory`, `percent`, `core`, `count` -> resource name."""
+    """Names of resources by vendor, for `memory`, `percent`, `core` and `count`."""
     cordoned: frozenset[NodeName] = frozenset()
-    """Nodes that are cordoned now, of a pod that waits."""
+    """Nodes that are cordoned now, if the pod waits."""
     priorities: Mapping[str, int] = field(default_factory=dict)
-    """`namespace/name` -> priority, of this pod and the holders that exist now."""
+    """Priority by `namespace/name` of this pod and of present holders of cards."""
 
 
 class SearchTimeout(Exception):
-    """The time budget of a search is spent."""
+    """Error: the search used up its time."""
 
 
 class Trials:
-    """Ask the engine about changed pods and clusters until a time budget is spent.
+    """Ask the engine about changed pods and clusters, until the search's time is used up.
 
     The number of questions grows with the containers of a pod, which a tenant chooses.
     """
@@ -122,7 +122,7 @@ def counterfactuals(
     *,
     budget_s: float = SEARCH_BUDGET_S,
 ) -> Iterator[Counterfactual]:
-    """Find what would have helped a pod that was refused on these candidates, cheapest first.
+    """Yield changes that would have let a refused pod fit on these candidates, cheapest first.
 
     If the search takes longer than `budget_s`, the last one is of the kind `unfinished`.
     """
@@ -144,7 +144,7 @@ def counterfactuals(
 def _amounts(
     request: PodRequest, about: Circumstances, fits: Callable[[PodRequest], bool]
 ) -> Iterator[Counterfactual]:
-    """Lower each container's memory, cores and count, each alone, to the largest that fits."""
+    """Lower each container's memory, cores or count, one at a time, to the largest that fits."""
     several = sum(len(container.requests) for container in request.containers) > 1
     for index, container in enumerate(request.containers):
         for number, wanted in enumerate(container.requests):
@@ -192,7 +192,7 @@ def _amounts_of(
 
 
 def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Find the largest amount in low..high that fits; less always fits if more does."""
+    """Return the largest amount in low..high that fits; every smaller one fits too."""
     if high < low or not fits(low):
         return None
     while low < high:
@@ -207,7 +207,7 @@ def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 def _selections(
     request: PodRequest, fits: Callable[[PodRequest], bool]
 ) -> Iterator[Counterfactual]:
-    """Drop each restriction of the annotations alone, and all of them if only that helps."""
+    """Drop each restriction of the annotations by itself, or all of them if only that helps."""
 
     def fits_with(vendor: str, chosen: Selection) -> bool:
         return fits(replace(request, selections={**request.selections, vendor: chosen}))
@@ -235,7 +235,7 @@ def _policies(request: PodRequest, fits: Callable[[PodRequest], bool]) -> Iterat
 
 @dataclass(frozen=True)
 class _ClusterSearch:
-    """Changes of single nodes with which the pod would have fitted."""
+    """Find changes of single nodes with which the pod would have fitted."""
 
     request: PodRequest
     view: ClusterView
@@ -244,7 +244,7 @@ class _ClusterSearch:
     trials: Trials
 
     def nearest(self, candidates: Sequence[NodeName]) -> list[NodeName]:
-        """Return the candidates that miss the least."""
+        """Return the candidates that lack the least."""
         refusal = decide(self.request, self.view, candidates=candidates).refusal
         if refusal is None:
             return []
@@ -255,7 +255,7 @@ class _ClusterSearch:
         return sorted(short, key=lambda node: (short[node], node))[:MAX_NODES_TRIED]
 
     def cards_back(self, nodes: Sequence[NodeName]) -> Iterator[Counterfactual]:
-        """Try the cards that are cordoned or unhealthy, one at a time."""
+        """Try cordoned and unhealthy cards, one at a time, as if they were usable."""
         named = {"uncordon": 0, "healthy": 0}
         for node in nodes:
             for usage, _ in self.view.cards(node):
@@ -287,7 +287,10 @@ class _ClusterSearch:
         return Counterfactual(kind=kind, text=text, node=node, cards=(device.uuid,))
 
     def pod_ends(self, nodes: Sequence[NodeName]) -> Iterator[Counterfactual]:
-        """Name single pods whose end suffices; if there are none, the fewest on one node."""
+        """Find single pods whose end would suffice.
+
+        If there are none, the fewest pods of one node.
+        """
         own = self._own
         by_node: dict[NodeName, dict[str, list[PodHolding]]] = {}
         for one in self.about.holdings:
@@ -320,14 +323,14 @@ class _ClusterSearch:
         return f"{self.request.namespace}/{self.request.name}"
 
     def _is_lower(self, pod: str) -> bool:
-        """Whether its priority is below this pod's; one that is not known counts as lower."""
+        """Whether the priority is below this pod's; an unknown one counts as lower."""
         known = self.about.priorities
         return pod not in known or self._own not in known or known[pod] < known[self._own]
 
     def _fewest(
         self, node: NodeName, pods: Mapping[str, Sequence[PodHolding]], order: Sequence[str]
     ) -> list[str]:
-        """Spare, those of no lower priority and then the smallest first, who need not end."""
+        """Return the fewest pods that must end; those of no lower priority are spared first."""
         needed = list(order)
         for pod in sorted(order, key=self._is_lower):
             rest = [other for other in needed if other != pod]
@@ -338,7 +341,7 @@ class _ClusterSearch:
     def _fits_without(
         self, node: NodeName, pods: Mapping[str, Sequence[PodHolding]], ended: Sequence[str]
     ) -> bool:
-        """Return whether the pod fits on the node after these have ended."""
+        """Return whether the pod fits on the node after these pods have ended."""
         changes = {usage.device.uuid: usage for usage, _ in self.view.cards(node)}
         for pod in ended:
             for one in pods[pod]:
@@ -347,7 +350,7 @@ class _ClusterSearch:
         return self._fits_on(node, changes)
 
     def _fits_on(self, node: NodeName, changes: Mapping[GpuUuid, DeviceUsage]) -> bool:
-        """Return whether the pod fits on that node alone, with some of its cards changed."""
+        """Return whether the pod fits on this node with some of its cards changed."""
         alone = self.new_view()
         usages = [changes.get(usage.device.uuid, usage) for usage, _ in self.view.cards(node)]
         alone.set_node(node, [CardState(usage, 1) for usage in usages])
@@ -377,7 +380,7 @@ class _ClusterSearch:
 
 
 def _freed(usage: DeviceUsage, held: PodHolding) -> DeviceUsage:
-    """Return the card after the pod has given back its footprint."""
+    """Return the card as it is when the pod's part is free again."""
     holdings = list(usage.holdings)
     for detail in held.details:
         if detail in holdings:

@@ -1,4 +1,4 @@
-"""Slices of live grants as the ledger's rows have them -> what pods hold of cards."""
+"""Convert the ledger's rows of slices into what pods hold of cards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.explain.counterfactuals import PodHolding
 
 SliceRow = Mapping[str, Any]
-"""Columns of `allocation_devices`."""
+"""One row of `allocation_devices`."""
 
 
 def grants_of(rows: Sequence[SliceRow]) -> list[ContainerGrant]:
@@ -35,7 +35,7 @@ def grants_of(rows: Sequence[SliceRow]) -> list[ContainerGrant]:
 
 
 def holdings_of(pod: str, node: NodeName, rows: Sequence[SliceRow]) -> tuple[PodHolding, ...]:
-    """Return the footprint of the pod (`namespace/name`) on each of its cards."""
+    """Return the part of each card that the pod (`namespace/name`) holds."""
     return tuple(
         PodHolding(
             pod=pod,

@@ -1,4 +1,4 @@
-"""Decisions as they are stored, with the cards that each was made on, as bytes and back.
+"""Encode and decode stored decisions, with the cards on which each was made.
 
 In: what /filter answered, and `placement.view.Frozen`; out: blobs, bytes for
 `decisions.shortfalls`, and `DecisionRecord`, which `answer.py` explains.
@@ -34,13 +34,13 @@ from hamicommon.placement.node_scores import MAX_PARTS, NodeScores, StrandedPart
 from hamicommon.placement.rules import NODE_UNREGISTERED
 
 FAST = 1
-"""zlib's level: 1 takes a third of the time of 6 for a tenth more bytes."""
+"""zlib level for records: a third of level 6's time, for a tenth more bytes."""
 
 _DEVICES = TypeAdapter(tuple[GpuDevice, ...])
 
 
 class Blob(NamedTuple):
-    """Compressed content and its name."""
+    """Compressed bytes, named by a digest of their content."""
 
     id: str
     content: bytes
@@ -48,16 +48,16 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a view: its inventory, and the counters of some nodes."""
+    """Inventory of a view at one moment, and the counters of some nodes' cards."""
 
     inventory: Blob
     counters_json: bytes
     nodes: tuple[NodeName, ...]
-    """Nodes of the counters, in their order."""
+    """Nodes whose counters are included, in their order."""
 
     @cached_property
     def counters(self) -> Blob:
-        """The counters as a blob, packed once for all refusals of this moment."""
+        """Return the counters as a blob, compressed once for all refusals at this moment."""
         return _packed(self.counters_json)
 
 
@@ -71,7 +71,7 @@ class MomentEncoder:
         self._positions: tuple[tuple[NodeName, ...], npt.NDArray[np.int64]] | None = None
 
     def encode(self, frozen: Frozen) -> Moment:
-        """The blobs; nodes are ordered by name, so that replicas agree on the digests."""
+        """Encode a view's state as blobs; nodes are sorted, so that replicas agree on digests."""
         if self._latest is None or self._latest[0] is not frozen:
             inventory = self._inventory_of(frozen)
             nodes, counters = _counters(frozen, self._positions_of(frozen.names))
@@ -89,7 +89,7 @@ class MomentEncoder:
         return self._inventory[1]
 
     def _positions_of(self, names: tuple[NodeName, ...]) -> npt.NDArray[np.int64]:
-        """Place each node in the order of names; sorted when nodes come or go, not per decision."""
+        """Return the order of the nodes by name; computed only when nodes come or go."""
         if self._positions is None or self._positions[0] != names:
             positions = np.empty(len(names), np.int64)
             positions[np.argsort(np.array(names))] = np.arange(len(names))
@@ -105,19 +105,19 @@ class MomentEncoder:
 
 
 def blob_of(value: object) -> Blob:
-    """JSON, compressed and named."""
+    """Return the value as compressed JSON, named by its digest."""
     return _packed(_json(value))
 
 
 def unpacked(content: bytes) -> Any:
-    """The JSON value of a blob's content."""
+    """Decode the JSON of a blob."""
     return orjson.loads(zlib.decompress(content))
 
 
 def thaw(
     inventory: Sequence[Any], counters: Mapping[str, Any], new_view: Callable[[], ClusterView]
 ) -> ClusterView:
-    """A view of the nodes that have counters, as it was then; `new_view` makes an empty one.
+    """Return a view of the nodes with counters as it was then; `new_view` makes an empty view.
 
     `inventory` and `counters` are the JSON values. Pair scores are not kept: they decide between
     cards that fit, never whether one fits.
@@ -172,9 +172,9 @@ def _packed(text: bytes) -> Blob:
 
 
 MAX_SCORES = MAX_PARTS
-"""Nodes whose scores are kept: the most preferred."""
+"""Maximum number of nodes whose scores are kept: the most preferred ones."""
 MAX_UNREGISTERED = 20
-"""Nodes without a card of ours that are kept by name; the others are counted."""
+"""Maximum number of nodes without our cards that are kept by name; others are counted."""
 
 _CONTAINERS = TypeAdapter(tuple[ContainerRequest, ...])
 _SELECTIONS = TypeAdapter(dict[str, Selection])
@@ -184,7 +184,7 @@ _HOST = TypeAdapter(HostRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaShort:
-    """A quota that refused; amounts as the ledger counts them (MiB, percent of cores)."""
+    """Quota that refused a pod, in the ledger's units (MiB, percent of cores)."""
 
     namespace: str
     resource: str
@@ -201,11 +201,11 @@ class QuotaShort:
 
     @property
     def short(self) -> int:
-        """How much is missing."""
+        """Amount that is missing."""
         return self.wanted - (self.limit - self.used)
 
     def in_units(self, amount: int) -> str:
-        """Write an amount as a quota or a pod names it.
+        """Format an amount in the unit that quotas and pods use.
 
         >>> QuotaShort(
         ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
@@ -215,7 +215,7 @@ class QuotaShort:
         return f"{Decimal(amount) / (self.unit_mib or 1):f}"
 
     def with_unit(self, amount: int) -> str:
-        """With the unit, and in MiB where the resource counts something larger.
+        """Format an amount with its unit, and in MiB if the resource's unit is larger.
 
         >>> QuotaShort(
         ...     namespace="a", resource="r", limit=0, used=0, wanted=0, unit_mib=256
@@ -229,10 +229,10 @@ class QuotaShort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One decision as it was stored."""
+    """One stored decision."""
 
     request: PodRequest | None
-    """None when the pod could not be read; then `message` has the reason."""
+    """Request of the pod; None if the pod could not be read, then `message` has the reason."""
     outcome: str
     """`placed`, `refused` or `error`."""
     node: NodeName | None
@@ -240,22 +240,22 @@ class DecisionRecord:
     summary: str
     candidates: int
     reasons: Mapping[NodeName, str]
-    """HAMi's reason of every refused candidate with cards."""
+    """HAMi's reason for each refused candidate with cards."""
     unregistered: Sequence[NodeName] = ()
-    """Candidates without a card, the first of them."""
+    """First ones of the candidates without a card."""
     unregistered_count: int = 0
     scores: Mapping[NodeName, float] = field(default_factory=dict)
-    """The most preferred nodes that fitted, the chosen one last."""
+    """Scores of the most preferred nodes that fitted, the chosen one last."""
     parts: Mapping[NodeName, StrandedParts] = field(default_factory=dict)
-    """Parts of these scores, under the node policy `fragmentation`."""
+    """Parts of these scores under the node policy `fragmentation`."""
     fitting: int = 0
     """Number of nodes that fitted."""
     quota: QuotaShort | None = None
     view: ClusterView | None = None
-    """The cards it was decided on, of the nodes that were kept; None when none were."""
+    """Cards at the time of the decision, of the nodes that were kept; None if none were."""
     decided_at: datetime
     detail_at: datetime
-    """Time of the repetition whose cards are kept."""
+    """Time of the repeated decision whose cards are kept."""
     last_at: datetime
     repeat_count: int
     view_version: int
@@ -270,7 +270,7 @@ def detail_bytes(
     moment: Moment | None,
     keep_counters: bool,
 ) -> bytes:
-    """Encode what a decision leaves beside the blobs of its moment.
+    """Encode the parts of a decision that are not in its shared blobs.
 
     `keep_counters`: include the counters. A placement changes them, so no other decision shares
     them with it.
@@ -349,7 +349,7 @@ def record_of(
 
 
 def request_json(request: PodRequest) -> dict[str, Any]:
-    """Write the pod's request for `decisions.request`; its policy has a column of its own."""
+    """Write the pod's request as JSON for `decisions.request`; its policy has its own column."""
     return {
         "containers": [asdict(container) for container in request.containers],
         "selections": {vendor: asdict(one) for vendor, one in request.selections.items()},
@@ -358,7 +358,7 @@ def request_json(request: PodRequest) -> dict[str, Any]:
 
 
 def request_of(row: Mapping[str, Any]) -> PodRequest | None:
-    """Read a decision's request; None if it was not kept."""
+    """Read the request of a decision; None if it was not kept."""
     stored = row["request"]
     if "containers" not in stored:
         return None

@@ -1,4 +1,4 @@
-"""Decisions in plain English that needs no knowledge of the scheduler.
+"""Write decisions as sentences that need no knowledge of the scheduler.
 
 Rules, amounts and requests, and one sentence for a decision: what is short, and what would help.
 It is the pod's event and explain's first sentence, computed after every refusal, off the way of the
@@ -25,17 +25,17 @@ from hamicommon.placement.unschedulable import Shortfall, ShortfallTable
 
 
 def cards(count: int) -> str:
-    """`1 card`, `2 cards`."""
+    """Return `1 card` or `2 cards`."""
     return count_noun(count, "card")
 
 
 def count_noun(count: int, noun: str) -> str:
-    """`1 pod`, `2 pods`."""
+    """Return a count with its noun: `1 pod`, `2 pods`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
-    """Why one card can't take the slice, with the amounts."""
+    """Explain why one card can't take the slice, with the amounts."""
     rule = short.rule
     if rule is Rule.MEMORY:
         return f"{short.available} MiB free, {short.requested} MiB wanted"
@@ -51,7 +51,7 @@ def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
 
 
 def describe_request(request: DeviceRequest) -> str:
-    """One container's wish: `1 NVIDIA card with 4096 MiB and 30 % of its cores`."""
+    """Describe one container's request: `1 NVIDIA card with 4096 MiB and 30 % of its cores`."""
     parts = []
     if request.memory_mib:
         parts.append(f"{request.memory_mib} MiB")
@@ -68,7 +68,7 @@ def describe_request(request: DeviceRequest) -> str:
 
 
 def asked_by(request: PodRequest) -> list[str]:
-    """The wishes of all containers that have one."""
+    """Describe the requests of all containers that have one."""
     several = sum(bool(container.requests) for container in request.containers) > 1
     return [
         (f"{container.name}: " if several else "") + describe_request(wanted)
@@ -78,7 +78,7 @@ def asked_by(request: PodRequest) -> list[str]:
 
 
 def selection(chosen: Selection) -> list[tuple[str, str]]:
-    """(field, phrase) of every restriction that the pod's annotations make."""
+    """Return field and phrase for each restriction of the pod's annotations."""
     found = []
     for field, phrase in (
         ("use_types", "the wanted card types"),
@@ -97,22 +97,22 @@ def selection(chosen: Selection) -> list[tuple[str, str]]:
 
 
 def listed(values: Iterable[str], most: int = 3) -> str:
-    """The first few of them, and how many more there are."""
+    """List the first few values, and the number of further ones."""
     every = list(dict.fromkeys(values))
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 class CardStock(NamedTuple):
-    """Cards that a cluster has, by vendor; changes only when nodes come and go."""
+    """Cards of a cluster by vendor; changes only when nodes come and go."""
 
     largest_mib: Mapping[str, int]
     types: Mapping[str, Sequence[str]]
-    """Sorted product names."""
+    """Sorted product names by vendor."""
 
 
 def stock_of(devices: Iterable[GpuDevice]) -> CardStock:
-    """Sum up all cards of all nodes."""
+    """Count the cards of all nodes."""
     largest: dict[str, int] = {}
     types: dict[str, set[str]] = {}
     for device in devices:
@@ -122,7 +122,7 @@ def stock_of(devices: Iterable[GpuDevice]) -> CardStock:
 
 
 def quota_sentence(quota: QuotaShort) -> str:
-    """For a pod that its namespace's quota refuses."""
+    """Explain why a namespace's quota refuses a pod."""
     left, limit, wanted = map(quota.in_units, (quota.left, quota.limit, quota.wanted))
     return (
         f"namespace {quota.namespace} has {left} of its quota of {limit} limits."
@@ -138,7 +138,7 @@ def refusal_sentence(
     *,
     candidates: int,
 ) -> str:
-    """For a pod that no card can take."""
+    """Explain why no card can take a pod."""
     table = max(tables, key=lambda one: len(one.nodes), default=None)
     vendors = [w.vendor for c in request.containers for w in c.requests]
     where = count_noun(candidates, "node")
@@ -221,7 +221,7 @@ def _of_rule(
 def placed_sentence(
     request: PodRequest, node: NodeName, scores: NodeScores, *, candidates: int
 ) -> str:
-    """For a pod that has its slices; no scores: it had them before."""
+    """Explain why a pod got its node; without scores it kept slices that it already had."""
     fitting = len(scores)
     if not scores:
         return f"it keeps the slices that it holds on {node}"
@@ -245,7 +245,7 @@ def placed_sentence(
 
 
 def _less_stranded(node: NodeName, scores: NodeScores) -> str:
-    """Scores of this policy are minus the milli of cards that a placement strands."""
+    """Compare nodes under `fragmentation`, whose scores are minus the stranded thousandths."""
     best = scores.best(len(scores))
     first = best[0][1]
     others = [score for _, score in best if score < first]

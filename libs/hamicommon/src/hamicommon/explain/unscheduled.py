@@ -1,4 +1,4 @@
-"""Pods about which nothing was decided: why not, read from the pod itself."""
+"""Explain pods about which nothing was decided, from the pod object itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 WEBHOOK_IGNORE = ("hami.io/webhook", "ignore")
-"""Label of pods (and namespaces) that the webhook leaves alone."""
+"""Label of pods and namespaces that the webhook ignores."""
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str) -> str:
-    """One plain sentence about a pod that never came to /filter."""
+    """Explain in one sentence why a pod never came to /filter."""
     spec, metadata = pod.get("spec") or {}, pod.get("metadata") or {}
     resources = ", ".join(vendor.resources.count for vendor in vendors)
     try:
@@ -64,7 +64,7 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
 
 
 def waits(pod: Mapping[str, Any]) -> bool:
-    """Return whether the pod waits for its scheduler to find it a node."""
+    """Return whether the pod waits to be scheduled."""
     spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
     return not (
         spec.get("nodeName")
@@ -75,7 +75,7 @@ def waits(pod: Mapping[str, Any]) -> bool:
 
 
 def unallocated(pod: Mapping[str, Any]) -> str:
-    """Why the claims of such a pod are not allocated: kube-scheduler's own message."""
+    """Return kube-scheduler's own message why the pod's claims are not allocated."""
     message = _scheduler_message(pod)
     return f"kube-scheduler: {message}" if message else "kube-scheduler has not answered yet"
 

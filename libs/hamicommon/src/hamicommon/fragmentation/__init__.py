@@ -1,4 +1,4 @@
-"""The node policy `fragmentation`: places pods where they strand least of the idle cards.
+"""Node policy `fragmentation`: place pods where they leave the fewest idle cards unusable.
 
 Nothing outside imports this package but one line of `placement/node_policies.py`. `policy` answers
 the engine; `states` are nodes as they are or might be, and `costs` values them. `tables` turns

@@ -1,4 +1,4 @@
-"""Costs of a placement: milli of idle cards that are stranded, and prices of what others will miss.
+"""Compute what a placement costs: idle card capacity made unusable, and places others will lack.
 
 Stranded milli is the amount that the policy keeps small. Three parts, each 0 on a node without an
 idle card:
@@ -35,11 +35,11 @@ from hamicommon.placement.cluster.cards import Int
 _Number = TypeVar("_Number", np.int64, np.float64)
 
 NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
-"""Weights of the three parts."""
+"""Weights of the loss now, of the loss for pods to come, and of useless remainders."""
 
 
 def stranded(tables: Tables, states: States) -> Float64:
-    """(states,): milli of cards that are stranded."""
+    """Return (states,): thousandths of cards that no usual pod could use (stranded)."""
     cpus, cores, memories = tables.levels
     # All cores are free of a card on which only memory is granted, yet nobody gets it whole.
     core = np.minimum(states.core, CARD - 1 + states.idle)
@@ -80,13 +80,13 @@ def stranded(tables: Tables, states: States) -> Float64:
 
 
 def _sum(of: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """(states,): sum over the places; the method of an array takes twice as long for a few."""
+    """Return (states,): sums over the cards; faster than the array's own method for few cards."""
     found: npt.NDArray[_Number] = np.add.reduce(of, axis=1)
     return found
 
 
 def _lone(tables: Tables, model: Int, cpu: Int, core: Int, memory: Int) -> Float64:
-    """Part of the pods for which one card with so much left is enough."""
+    """Return the fraction of pods that one card with this much free could serve."""
     cpus, cores, memories = tables.levels
     at = ((model * cpus + cpu) * cores + tables.core_level[core]) * memories
     found: Float64 = tables.usable[at + tables.memory_level[memory]]
@@ -94,17 +94,22 @@ def _lone(tables: Tables, model: Int, cpu: Int, core: Int, memory: Int) -> Float
 
 
 MARGIN, ONE_MORE = 1.3, 1.0
-"""Pods with several cards that are expected, times and plus: the price of a place kept too long is
-small, because whatever fits nowhere else still takes it."""
+"""Factor and addend for the expected number of pods with several cards.
+
+The price of a place kept too long is small, because whatever fits nowhere else still takes it.
+"""
 
 MODEL_WEIGHT = 0.06
-"""Part of a milli that a milli of a scarce model costs at most. A pod that is refused for it is not
-all that is lost: while pods keep coming, others take what it leaves. So the price decides between
-places that strand about as much, and does not send pods where they strand more."""
+"""Maximum cost of a thousandth of a scarce card model, in thousandths.
+
+A pod that is refused for it is not all that is lost: while pods keep coming, others take what it
+leaves. So the price decides between places that strand about as much, and does not send pods where
+they strand more.
+"""
 
 
 def places(lots: Lots, states: States) -> Int:
-    """Count by state and lot how many pods with several cards would find room."""
+    """Count by state and lot the pods with several cards that would find room."""
     idle = np.add.reduce(states.idle, axis=1)
     room: Int = idle[:, None] // lots.cards
     np.minimum(room, np.maximum(states.cpu, 0)[:, None] // lots.cpu_milli, out=room)
@@ -113,7 +118,7 @@ def places(lots: Lots, states: States) -> Int:
 
 
 def place_prices(tables: Tables, available: Int, idle_milli: float) -> Float64:
-    """Price by lot the loss of one place, in milli.
+    """Return by lot the price of losing one place, in thousandths of a card.
 
     Args:
         tables: the usual pods.
@@ -131,13 +136,13 @@ def place_prices(tables: Tables, available: Int, idle_milli: float) -> Float64:
 
 
 def grantable(tables: Tables, states: States) -> Float64:
-    """Milli by state that can still be granted: what is free but for what is lost of it."""
+    """Return by state the thousandths of cards that can still be granted."""
     found: Float64 = tables.grantable[states.model, states.core, states.memory // 10].sum(axis=1)
     return found
 
 
 def model_prices(tables: Tables, model: Int, left: Float64, idle_milli: float) -> Float64:
-    """Price by model one milli for pods that have the choice, up to `MODEL_WEIGHT`.
+    """Return by model the price of a thousandth to pods that could use others; see `MODEL_WEIGHT`.
 
     Args:
         tables: the usual pods.

@@ -1,4 +1,4 @@
-"""Needs of the usual pods: of one card, of several, and of certain models only."""
+"""Requests of the usual pods: for one card, for several, and for certain models only."""
 
 from __future__ import annotations
 
@@ -19,79 +19,81 @@ PERMILLE = 1000
 
 
 class CardNeed(NamedTuple):
-    """Need of a shape for one card of a model."""
+    """Part of one card of a model that a pod of some shape takes."""
 
     core: int
-    """Percent of the card, rounded up; at least 1, because a card without cores takes nobody."""
+    """Percent of the card's cores, rounded up.
+
+    At least 1, as a card without cores serves nobody.
+    """
     memory: int
-    """Permille of the card, rounded up."""
+    """Permille of the card's memory, rounded up."""
     memory_percent: int
-    """The same in percent, rounded up; at least 1."""
+    """Percent of the card's memory, rounded up; at least 1."""
     core_part: float
     memory_part: float
-    """0..1 and not rounded."""
+    """Part of the card's memory, 0..1, not rounded."""
 
     @property
     def part(self) -> float:
-        """The greater part of the card, 0..1."""
+        """Return the larger part of the card, 0..1, of cores and memory."""
         return max(self.core_part, self.memory_part)
 
     @property
     def percents(self) -> tuple[int, int]:
-        """Percent of the card's cores and of its memory; 1..100 each."""
+        """Return percent of cores and of memory, 1..100 each."""
         return self.core, self.memory_percent
 
 
 class UsualShape(NamedTuple):
-    """A shape of the mix with what it needs of every model's cards."""
+    """A shape of usual pods, with its need for cards of each model."""
 
     shape: PodShape
     part: float
-    """Part of all arrivals."""
+    """Fraction of all arriving pods."""
     needs: Sequence[CardNeed | None]
-    """By model; None: it can't use such a card."""
+    """Need by model; None: the pod can't use such a card."""
 
     @property
     def usable(self) -> list[CardNeed]:
-        """Needs of the models that it can use."""
+        """Return the needs for models that the pod can use."""
         return [need for need in self.needs if need is not None]
 
 
 class Lots(NamedTuple):
-    """Shapes that want several cards of one node; all arrays are (lots,) but for `accepts`."""
+    """Shapes that need several cards of one node; arrays are (lots,) except `accepts`."""
 
     cards: Int
     cpu_milli: Int
-    """At least 1."""
+    """CPU request in thousandths of a core, at least 1."""
     parts: Float64
-    """Parts of all arrivals."""
+    """Fraction of all arriving pods."""
     rivals: Float64
-    """Together with the lots that want as many cards of the same models."""
+    """Fraction of arriving pods that want as many cards of the same models, this lot included."""
     milli: Float64
-    """Milli that one pod takes of cards."""
+    """Thousandths of cards that one pod takes."""
     accepts: Bools
-    """(models, lots): whether it may use such a card."""
+    """(models, lots): whether the pod may use such a card."""
 
 
 class Confined(NamedTuple):
-    """Sets of models that some shapes can't do without, while others have the choice.
+    """Sets of models that some shapes depend on, while others have a choice.
 
     A set is of use to all shapes that may use no model outside of it.
     """
 
     models: Bools
-    """(sets, models): which belong to it."""
+    """(sets, models): whether the model belongs to the set."""
     milli: Float64
-    """(sets,): milli of such cards that an arrival has to take, mean over all arrivals; with
-    the remainder that nobody can use then."""
+    """(sets,): mean thousandths of such cards that an arriving pod takes, with useless rests."""
     square: Float64
-    """(sets,): the mean of its square."""
+    """(sets,): mean of the square of `milli`."""
 
 
 def usual_pods(
     mix: Mix, models: Sequence[GpuDevice | None], rules: Callable[[str], VendorRules]
 ) -> list[UsualShape]:
-    """Return the shapes of the mix with their needs."""
+    """Return the shapes of the mix with their needs on each model."""
     return [
         UsualShape(shape, part, [_need(shape, model, rules) for model in models])
         for shape, part in zip(mix.shapes, mix.parts.tolist(), strict=True)
@@ -120,7 +122,7 @@ def _need(
 
 
 def rounded_up(amount: int, whole: int, *, of: int) -> int:
-    """Percent (`of` 100) or permille (1000) of the whole.
+    """Round up an amount to percent (`of` 100) or permille (1000) of the whole.
 
     In integers, because 55 of 100 are more than 55 percent as floating point has them.
     """
@@ -128,7 +130,7 @@ def rounded_up(amount: int, whole: int, *, of: int) -> int:
 
 
 def mean_taken(usual: Sequence[UsualShape], amount: Callable[[CardNeed], float]) -> float:
-    """Cards that one arrival takes by this amount, mean over the models that it can use."""
+    """Return the mean number of cards that an arriving pod takes, over the models it can use."""
     return sum(
         pod.part * pod.shape.request.count / len(pod.usable) * sum(map(amount, pod.usable))
         for pod in usual
@@ -137,7 +139,7 @@ def mean_taken(usual: Sequence[UsualShape], amount: Callable[[CardNeed], float])
 
 
 def lots_of(usual: Sequence[UsualShape], models: int) -> Lots:
-    """Return the shapes that want several cards."""
+    """Return the shapes that need several cards."""
     chosen = [pod for pod in usual if pod.shape.request.count > 1 and pod.usable]
     cards = np.array([pod.shape.request.count for pod in chosen], np.int64)
     parts = np.array([pod.part for pod in chosen])
@@ -158,7 +160,7 @@ def lots_of(usual: Sequence[UsualShape], models: int) -> Lots:
 
 
 def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> Confined:
-    """Return the sets of models; `grantable`: as `Tables.grantable`."""
+    """Return the sets of models that some shapes depend on; `grantable` as `Tables.grantable`."""
     usable = [np.array([need is not None for need in pod.needs], np.bool_) for pod in usual]
     masks = list({mask.tobytes(): mask for mask in usable if mask.any()}.values())
     contested = [
@@ -179,6 +181,6 @@ def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> Confined:
 
 
 def _cost(need: CardNeed, grantable: Float64) -> float:
-    """Milli that a slice costs a card, with what is lost of the remainder that it leaves."""
+    """Return the thousandths that a slice costs a card, with the unusable remainder."""
     core, memory = need.percents
     return PERMILLE - float(grantable[CARD - core, CARD - memory])

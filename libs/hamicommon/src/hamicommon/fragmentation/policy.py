@@ -1,4 +1,4 @@
-"""Costs of nodes and cards under the node policy `fragmentation`, kept until a row changes.
+"""Cache the costs of nodes and cards under the node policy `fragmentation`.
 
 Costs are kept per shape of pod and row of the view, and only rows that have changed since are asked
 again, as vendors' answers are (`cluster/cache.py`). A pod of one request that the
@@ -31,14 +31,14 @@ from hamicommon.placement.predicates import Ask
 from hamicommon.placement.walks.walked import WalkedShape, shape_key
 
 _MAX_SHAPES = 256
-"""Shapes whose costs are kept, the latest; on 5000 nodes one takes about 600 kB."""
+"""Maximum number of pod shapes with cached costs; one takes about 600 kB on 5000 nodes."""
 
 _MAX_TOGETHER = 1000
-"""Rows whose costs are computed together: the arrays of more fit into no processor's cache."""
+"""Maximum number of rows computed together, so that arrays fit the processor's cache."""
 
 
 class _HostCosts(ByRow):
-    """Costs of so much CPU by row of the view, for pods without cards."""
+    """Costs of pods without cards by row of the view, for one amount of CPU."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -46,10 +46,10 @@ class _HostCosts(ByRow):
 
 
 class _ShapeCosts(WalkedShape):
-    """Costs of one shape of pod by row of the view, and the cards that it would take."""
+    """Costs of one pod shape by row of the view, and the cards that it would take."""
 
     def __init__(self, rows: int, lots: int, ask: Ask | None) -> None:
-        """Make room; `ask`: of a pod that is answered from arrays."""
+        """Make room for `rows`; `ask` is set for pods whose costs come from arrays."""
         super().__init__(rows)
         self.ask = ask
         self.cost = np.zeros(rows)
@@ -60,35 +60,35 @@ class _ShapeCosts(WalkedShape):
 
 
 class Costs(NamedTuple):
-    """Rows that fit, and what the pod would strand on each; see `NodeCosts`."""
+    """Rows that fit a pod, and what the pod would strand there; see `NodeCosts`."""
 
     rows: Int
     node: Float64
-    """(rows,): milli that the node's cards lose."""
+    """(rows,): thousandths that become unusable on the node's own cards."""
     whole: Float64
-    """(rows,): milli for the places that pods with several cards lose."""
+    """(rows,): thousandths for lost places of pods with several cards."""
     models: Float64
-    """(rows,): milli that pods lose which can do with few models of cards only."""
+    """(rows,): thousandths that pods lose which can use few models only."""
     known: _ShapeCosts
 
     @property
     def scores(self) -> Floats:
-        """Score of each row: minus the cost, in whole steps."""
+        """Return the score of each row: minus the cost, in whole steps."""
         return _in_steps(self.node + self.whole + self.models)
 
     def parts(self, at: Int) -> Parts:
-        """Parts that the scores at these positions are made of."""
+        """Return the parts of the scores at these positions."""
         return self.node[at], self.whole[at], self.models[at]
 
     def grants(
         self, at: int, request: PodRequest, view: ClusterView
     ) -> tuple[ContainerGrant, ...] | None:
-        """Grants of every container on the row at this position; None: walk for them."""
+        """Return each container's grant on the row at this position; None: compute it by a walk."""
         return self.known.grants(int(self.rows[at]), request, view)
 
 
 class Fragmentation:
-    """The policy for one view under its mix of usual pods; see `NodePolicy`."""
+    """Policy for one view with its mix of usual pods; see `NodePolicy`."""
 
     def __init__(self) -> None:
         self.tables = CurrentTables()
@@ -108,7 +108,7 @@ class Fragmentation:
         rows: Int,
         without_cards: Collection[GpuUuid] = (),
     ) -> Costs:
-        """Find which of the rows take the pod, and what that would strand."""
+        """Find the rows that fit the pod, and what it would strand on each."""
         tables = self._current(view)
         if without_cards:
             known = _ShapeCosts(view.room, len(tables.lots.cards), None)
@@ -126,7 +126,7 @@ class Fragmentation:
         return Costs(rows, known.cost[rows], whole, scarce, known)
 
     def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards) -> Floats:
-        """Score cards: the less a slice strands there, the higher; see `NodePolicy`.
+        """Score cards: the less a slice strands on a card, the higher; see `NodePolicy`.
 
         Of several cards that are asked for together the fullest are taken.
         """
@@ -140,7 +140,7 @@ class Fragmentation:
         return -cost.astype(np.float32)
 
     def hosts(self, cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
-        """Score rows for a pod without cards, by what its CPU would strand of the nodes' cards."""
+        """Score rows for a pod without cards, by the cards that its CPU would strand."""
         tables = self._current(view)
         known = self._hosts.get(cpu_milli, lambda: _HostCosts(view.room))
         changed = view.changed(rows)
@@ -155,13 +155,13 @@ class Fragmentation:
         return _in_steps(known.cost[rows])
 
     def stranded_milli(self, view: ClusterView) -> float:
-        """Idle cards of all nodes that no usual pod could use, in milli."""
+        """Return the thousandths of all idle cards that no usual pod could use."""
         every = np.arange(len(view.nodes))
         self._now.value(self._current(view), every)
         return float(self._now.stranded[every].sum())
 
     def _current(self, view: ClusterView) -> Tables:
-        """Return the tables; everything else is up to date with the view afterwards."""
+        """Return current tables, after updating everything else to the view."""
         tables, shape = self.tables.of(view), view.shape
         if tables is not self._used or shape != self._shape:
             self._used, self._shape = tables, shape
@@ -174,7 +174,7 @@ class Fragmentation:
     def _up_to_date(
         self, tables: Tables, request: PodRequest, view: ClusterView, rows: Int
     ) -> _ShapeCosts:
-        """Ask the rows that have changed since the last pod of this shape."""
+        """Compute the rows that have changed since the last pod of this shape."""
         key = shape_key(request), request.host.cpu_milli
         lots = len(tables.lots.cards)
         known = self._known.get(key, lambda: _ShapeCosts(view.room, lots, _only_ask(request, view)))
@@ -198,7 +198,7 @@ class Fragmentation:
         view: ClusterView,
         rows: Int,
     ) -> None:
-        """Ask the pod's only request of all rows at once."""
+        """Compute the fit of the pod's only request on all rows at once."""
         cards = view.table(rows)
         fitting = ask.fits(cards)
         fits = fitting.sum(axis=1) >= ask.request.count
@@ -234,7 +234,7 @@ class Fragmentation:
         rows: Int,
         without_cards: Collection[GpuUuid],
     ) -> None:
-        """Let any pod's containers meet the nodes one after the other, as they will."""
+        """Compute the fit of any pod by walking its containers over the nodes."""
         known.fits[rows] = False
         rows, found = fit_with_places(request, view, rows, without_cards)
         if not len(rows):
@@ -258,10 +258,10 @@ class Fragmentation:
 
 
 class _NodesNow(ByRow):
-    """Rows as they are: states, what is stranded, room for pods with several cards."""
+    """Current rows: states, stranded amounts, and room for pods with several cards."""
 
     def __init__(self, rows: int, places: int, lots: int) -> None:
-        """Make room; `places`: for cards, on each row."""
+        """Make room for `rows`, each with `places` cards."""
         super().__init__(rows)
         self.states = States.empty(rows, places)
         self.stranded = np.zeros(rows)
@@ -274,7 +274,7 @@ class _NodesNow(ByRow):
         """Milli that can still be granted of the row's cards, where a model of them is scarce."""
 
     def refresh(self, view: ClusterView, tables: Tables) -> None:
-        """Look again at the rows that have changed."""
+        """Update the rows that have changed."""
         every = slice(0, len(view.nodes))
         changed = view.changed(every)
         rows = np.flatnonzero(self.stale(every, changed))
@@ -290,7 +290,7 @@ class _NodesNow(ByRow):
             self.mark_current(rows, changed[rows])
 
     def value(self, tables: Tables, rows: Int, others: States | None = None) -> Float64:
-        """Value the states `others`, together with those rows that are not valued yet."""
+        """Compute the values of states `others`, and of rows without a value."""
         rows = rows[self.unvalued[rows]]
         if not len(rows):
             return np.zeros(0) if others is None else stranded(tables, others)
@@ -306,7 +306,7 @@ def _in_steps(cost: Float64) -> Floats:
 
 
 def _only_ask(request: PodRequest, view: ClusterView) -> Ask | None:
-    """Prepare the request of a pod with one request that takes the first fitting cards.
+    """Prepare the request of a pod that has one request and takes the first cards that fit.
 
     Returns None if it has several requests, or other constraints.
     """

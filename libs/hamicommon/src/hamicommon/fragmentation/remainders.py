@@ -1,4 +1,4 @@
-"""Value of what is left of a card: the dual prices of cutting cards into the usual slices.
+"""Price the free remainder of a card, by the dual prices of cutting cards into usual slices.
 
 The linear program: with as few cards as possible, cut the slices of the mix in their shares
 (cutting stock; Gilmore and Gomory 1961). The dual price of a slice is the part of a card that it
@@ -21,18 +21,18 @@ Int = npt.NDArray[np.int64]
 CARD = 100
 _NEAR_ZERO = 1e-9
 _MAX_PIVOTS = 400
-"""Twenty to forty sizes take 30 to 120; the prices that are reached by then are used."""
+"""Maximum pivots of the linear program; twenty to forty sizes take 30 to 120."""
 _EXACT, _CLOSE = 1e-7, 1e-3
-"""A way of cutting enters when it is worth more than a card by this; two amounts take long."""
+"""Minimum improvement for which a way of cutting is added; coarser with two amounts."""
 _PROGRAMS = 6
-"""Programs of two amounts, whose prices are averaged."""
+"""Number of programs with two amounts whose prices are averaged."""
 
 
 class Cuts:
     """Ways of cutting a card into slices of several kinds."""
 
     def __init__(self, cores: Int, memories: Int) -> None:
-        """Prepare for these amounts by kind, 0..100; no two kinds have both.
+        """Prepare for kinds of slices with these amounts, 0..100, all different.
 
         Memory may be 0 for all of them: then only cores are cut.
         """
@@ -47,7 +47,7 @@ class Cuts:
         self._memory_after = np.where(left_memory < 0, -1, self._memory_at[left_memory])
 
     def best(self, prices: Float64) -> tuple[float, Float64]:
-        """Return the highest total price of slices cut from a card, and their number by kind."""
+        """Return the highest total price of slices that a card holds, and their number by kind."""
         worth, taken = self._cut(prices)
         column, core, memory = np.zeros(len(prices)), len(self._cores) - 1, len(self._memories) - 1
         while worth[core, memory] > 0:
@@ -65,13 +65,13 @@ class Cuts:
         return float(worth[len(self._cores) - 1, len(self._memories) - 1]), column
 
     def worth(self, prices: Float64) -> Float64:
-        """Return the highest price of slices that fit: (101, 101), by cores and memory left."""
+        """Return (101, 101): highest price of slices that fit, by free cores and memory."""
         worth, _ = self._cut(prices)
         found: Float64 = worth[self._core_at[:, None], self._memory_at]
         return found
 
     def _cut(self, prices: Float64) -> tuple[Float64, Int]:
-        """Worth and a slice to cut, by sums of cores and of memory that slices can have."""
+        """Return the best worth and the next slice to cut, by used cores and memory."""
         shape = len(self._cores), len(self._memories)
         worth = np.full((shape[0] + 1, shape[1] + 1), -np.inf)
         worth[0, :-1] = 0.0
@@ -88,7 +88,7 @@ class Cuts:
 
 
 def _sums(sizes: Int) -> tuple[Int, Int]:
-    """Sums up to a card that slices can have, from 0; and (101,) where the largest within is.
+    """Return the possible sums of slices within a card, and (101,) the largest within each amount.
 
     Between two of them nothing changes, so sizes in steps of ten need no finer table.
     """
@@ -101,7 +101,7 @@ def _sums(sizes: Int) -> tuple[Int, Int]:
 
 
 def lost_and_grantable(asked: Float64, core_weight: float) -> tuple[Float64, Float64]:
-    """(101, 101) each: milli lost of a remainder, and milli that can be granted of it.
+    """Return by free cores and memory (101, 101) the lost and the grantable thousandths.
 
     Both are by percent of cores and of memory that are left.
 
@@ -125,7 +125,7 @@ def lost_and_grantable(asked: Float64, core_weight: float) -> tuple[Float64, Flo
 
 
 def lost_by_one(sizes: Int, shares: Float64) -> Float64:
-    """(101,): milli of a card that are lost when so many percent of it are left.
+    """Return (101,): thousandths lost when this percent of a card is free.
 
     Args:
         sizes: percent, 1..100, distinct.
@@ -139,7 +139,7 @@ def lost_by_one(sizes: Int, shares: Float64) -> Float64:
 
 
 def lost_by_both(cores: Int, memories: Int, shares: Float64, core_weight: float) -> Float64:
-    """(101, 101): the same by percent of cores and of memory that are left.
+    """Return (101, 101): thousandths lost, by free percent of cores and of memory.
 
     Args:
         cores: percent of each kind, 1..100.
@@ -159,7 +159,7 @@ def lost_by_both(cores: Int, memories: Int, shares: Float64, core_weight: float)
 
 
 def _idle(core_weight: float) -> Float64:
-    """Array (101, 101): idle thousandths of a card, by percent of cores and of memory left."""
+    """Return (101, 101): idle thousandths of a card, by free percent of cores and memory."""
     percent = 10.0 * np.arange(CARD + 1)
     return core_weight * percent[:, None] + (1 - core_weight) * percent
 
@@ -171,7 +171,7 @@ def _lost_milli(idle: Float64, worth: Float64) -> Float64:
 
 
 def _prices(cuts: Cuts, shares: Float64, least: float) -> Float64:
-    """(kinds,): part of a card that a slice of each kind costs, 0..1."""
+    """Return (kinds,): part of a card that a slice of each kind costs, 0..1."""
     columns = np.diag(cuts.alone).astype(np.float64)
     """(kinds, columns): how many slices of each kind a way of cutting gives."""
     costs = np.ones(len(shares))
@@ -198,7 +198,7 @@ def _prices(cuts: Cuts, shares: Float64, least: float) -> Float64:
 
 
 def _entering(cuts: Cuts, prices: Float64, least: float) -> tuple[Float64 | None, float]:
-    """Find a column that improves the program, with its cost: a slice too many, or a cutting."""
+    """Return a column that improves the program, with its cost: a slice too many, or a cutting."""
     cheapest = int(prices.argmin())
     if prices[cheapest] < -_NEAR_ZERO:
         surplus = np.zeros(len(prices))

@@ -1,4 +1,4 @@
-"""Nodes as fragmentation is measured on them: how much of every card is free, and host CPU.
+"""States of nodes for the policy `fragmentation`: free part of each card, and free host CPU.
 
 Amounts are parts of a card, rounded down: what a slice needs is rounded up (`demand.CardNeed`), so
 that nothing is taken for usable which is not.
@@ -20,72 +20,71 @@ from hamicommon.placement.predicates import Needs
 _KEY: Int = np.array(
     [2 * (CARD + 1) * (PERMILLE + 1), PERMILLE + 1, 1, (CARD + 1) * (PERMILLE + 1)]
 )[:, None, None]
-"""Factors that make one number of a card's model, free parts and idleness."""
+"""Factors that combine model, free parts and idleness of a card into one number."""
 _WHOLE: Int = np.array([CARD, PERMILLE])[:, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """Nodes as they are or might be."""
+    """Nodes as they are or might be after a placement."""
 
     cards: Int
-    """(4, states, places): `model`, `core`, `memory` and `idle`; one array, because a decision
-    copies few states many times."""
+    """(4, states, places): `model`, `core`, `memory` and `idle` in one array, which copies fast."""
     cpu: Int
-    """(states,): free thousandths of a core."""
+    """(states,): free CPU in thousandths of a core."""
 
     @property
     def model(self) -> Int:
-        """(states, places): 0 where there is no card, or none that may be used."""
+        """(states, places): model number; 0: no card, or none that may be used."""
         model: Int = self.cards[0]
         return model
 
     @property
     def core(self) -> Int:
-        """(states, places): free percent, 0..100."""
+        """(states, places): free percent of cores, 0..100."""
         core: Int = self.cards[1]
         return core
 
     @property
     def memory(self) -> Int:
-        """(states, places): free permille, 0..1000."""
+        """(states, places): free permille of memory, 0..1000."""
         memory: Int = self.cards[2]
         return memory
 
     @property
     def idle(self) -> Int:
-        """(states, places): 1 where nobody has a slice of the card, otherwise 0."""
+        """(states, places): 1 if the card has no slice, otherwise 0."""
         idle: Int = self.cards[3]
         return idle
 
     @classmethod
     def empty(cls, states: int, places: int) -> States:
-        """States without a card."""
+        """Return states without a card."""
         cards = np.zeros((4, states, places), np.int64)
         return cls(cards=cards, cpu=np.zeros(states, np.int64))
 
     def take(self, states: Int) -> States:
-        """Copy some of them."""
+        """Return a copy of some states."""
         return States(cards=self.cards[:, states], cpu=self.cpu[states])
 
     def less_cpu(self, cpu_milli: int) -> States:
-        """Return the same cards on hosts that have so much less left."""
+        """Return the same cards on hosts with this much less free CPU."""
         return States(cards=self.cards, cpu=self.cpu - cpu_milli)
 
     def followed_by(self, others: States) -> States:
-        """Copy both into one."""
+        """Return both sets of states as one."""
         return States(
             cards=np.concatenate((self.cards, others.cards), axis=1),
             cpu=np.concatenate((self.cpu, others.cpu)),
         )
 
     def put(self, states: Int, others: States) -> None:
-        """Write the others in place of some of them."""
+        """Overwrite some states with others."""
         self.cards[:, states] = others.cards
         self.cpu[states] = others.cpu
 
     def later_duplicates(self, among: Bools) -> Bools:
-        """(states, places): whether a later card of these is just as this one.
+        """Return (states, places): whether a later card of `among` is equal to this one.
 
         A card of which too much is granted looks as a full one does, and may be none of them.
         """
@@ -99,17 +98,17 @@ class States:
 
 @lru_cache(maxsize=32)
 def _later(width: int) -> Bools:
-    """(width, width): whether the second place comes after the first."""
+    """Return (width, width): whether the second place comes after the first."""
     return np.triu(np.ones((width, width), np.bool_), k=1)
 
 
 def states_of(cards: Cards, cpu: Int) -> States:
-    """Return the table's rows as they are."""
+    """Return the present states of the table's rows."""
     return States(cards=_amounts_of(cards), cpu=cpu)
 
 
 def _amounts_of(cards: Cards) -> Int:
-    """(4, nodes, places): as `States.cards`."""
+    """Return (4, nodes, places) as in `States.cards`."""
     usable = (cards.status == 0) & (cards.free_slots > 0) & (cards.model != 0)
     found = np.empty((4, *usable.shape), np.int64)
     found[0] = cards.model
@@ -126,16 +125,16 @@ def _amounts_of(cards: Cards) -> Int:
 
 
 class StatesAfter(NamedTuple):
-    """States that a pod of one request could leave rows in; every row has one or more."""
+    """Possible states of rows after a pod with one request; each row has one or more."""
 
     states: States
     row: Int
-    """(outcomes,): which of the rows."""
+    """(outcomes,): number of the row."""
     taken: Int
-    """(outcomes, count): the cards that it takes there, in the order picked."""
+    """(outcomes, count): cards that the pod takes, in the order picked."""
 
     def best(self, stranded: Float64, numa: Int) -> Int:
-        """(rows,): which outcome of each row strands least; `numa` is (rows, places).
+        """Return (rows,): the outcome of each row that strands least; `numa` is (rows, places).
 
         Among equal cards that of the highest NUMA node wins, and there the last: the walk of a
         container takes them in that order, and compares in as many digits (`choice/ordering.py`).
@@ -155,7 +154,7 @@ class StatesAfter(NamedTuple):
 
 
 def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> StatesAfter:
-    """Find the outcomes of `count` cards of every row; `now` has the CPU that is left after it.
+    """Return the outcomes of taking `count` cards of every row; `now` has the CPU left after it.
 
     One slice may continue any card where it fits: of cards that are alike only the last is asked.
     Several go where the walk of a container would put them, on the fullest cards.

@@ -1,4 +1,4 @@
-"""Look-ups of the usual pods: which part of them could use a card with so much left.
+"""Look up which fraction of usual pods could use a card with given free amounts.
 
 A shape enters a table once, at the least CPU, cores and memory that it needs; sums over the three
 axes then answer for every state. So the time to value a node does not grow with the number of
@@ -32,7 +32,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 
 
 class Tables:
-    """Look-ups for one mix and the models that a view has."""
+    """Tables for one mix of usual pods and the card models of a view."""
 
     def __init__(
         self,
@@ -42,7 +42,10 @@ class Tables:
         *,
         prices: bool = True,
     ) -> None:
-        """Make the look-ups; without `prices` no remainder counts as lost: no program is solved."""
+        """Compute the tables.
+
+        Without `prices` no remainder counts as lost, and no program is solved.
+        """
         self.mix = mix
         usual = usual_pods(mix, models, rules)
         core, memory = (
@@ -92,7 +95,7 @@ class Tables:
         """Milli that one arrival takes of cards."""
 
     def _price(self, usual: Sequence[UsualShape]) -> None:
-        """Price each model by its own slices; cards that are asked for together are whole ones."""
+        """Price each model by its own slices; cards requested together count as whole ones."""
         known: dict[bytes, tuple[Float64, Float64]] = {}
         for number in range(len(self.lost)):
             # Part of the slices by percent of cores and of memory; together 1, or 0.
@@ -109,11 +112,11 @@ class Tables:
             self.lost[number], self.grantable[number] = known[key]
 
     def arrivals(self, idle_milli: float) -> float:
-        """Pods still to come before a cluster with so much idle is full."""
+        """Return the expected number of pods until a cluster with so much idle is full."""
         return idle_milli / self.mean_milli if self.mean_milli else 0.0
 
     def idle_milli(self, core: Int, memory: Int) -> Float64:
-        """Milli that count as idle of cards with so many percent and permille free."""
+        """Return the thousandths of cards that count as idle, by free percent and permille."""
         idle: Float64 = (
             self.core_weight * (PERMILLE / CARD) * core + (1 - self.core_weight) * memory
         )
@@ -121,18 +124,18 @@ class Tables:
 
 
 def _levels(needs: Iterable[int], most: int) -> Int:
-    """(most + 1,): number of the distinct needs that are not above each amount."""
+    """Return (most + 1,): how many of the distinct needs each amount satisfies."""
     thresholds = np.unique(np.array([0, *needs], np.int64))
     level: Int = np.searchsorted(thresholds, np.arange(most + 1), side="right")
     return level
 
 
 _NONE = Mix((), ())
-"""Mix of tables without prices: no view has this one."""
+"""Mix of tables without prices, which no view has."""
 
 
 class _Order(NamedTuple):
-    """Mix and cards of which tables are made."""
+    """Mix and cards from which tables are computed."""
 
     mix: Mix
     models: tuple[GpuDevice | None, ...]
@@ -140,7 +143,7 @@ class _Order(NamedTuple):
 
 
 class CurrentTables:
-    """Tables of a view's mix and kinds of cards, made again when one of them has changed."""
+    """Tables for a view's mix and card models, computed again when one of them changes."""
 
     def __init__(self) -> None:
         self._order: _Order | None = None
@@ -150,11 +153,11 @@ class CurrentTables:
         """Tables that decisions would go by if they were there."""
 
     def defer(self) -> None:
-        """Leave new tables to `pending`: the decision that misses them does not make them."""
+        """Leave the computation of new tables to `pending`, so that no decision waits for it."""
         self._deferred = True
 
     def of(self, view: ClusterView) -> Tables:
-        """Return the view's tables: another object whenever something is different."""
+        """Return the tables of the view; a new object whenever something has changed."""
         models, order = tuple(view.models), self._order
         # A mix is another one when it is another object.
         if self._tables and order and order.mix is view.usual.mix and order.models == models:
@@ -172,7 +175,10 @@ class CurrentTables:
         return self._tables
 
     def pending(self) -> Callable[[], Callable[[], None]] | None:
-        """Return how the wanted tables are made, if any are; see `NodePolicy.pending`."""
+        """Return the function that computes due tables, if any are due.
+
+        See `NodePolicy.pending`.
+        """
         order = self._wanted
         if order is None:
             return None

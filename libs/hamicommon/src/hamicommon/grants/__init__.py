@@ -1,1 +1,1 @@
-"""Grants, and the scheduler's signature on them."""
+"""Grants that the scheduler gives to nodes, and its signature on them."""

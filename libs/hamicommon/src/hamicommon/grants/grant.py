@@ -1,4 +1,4 @@
-"""The grant: what the scheduler publishes to a node about one pod's slices, and its signed form.
+"""The grant that the scheduler publishes to a node for one pod, also in signed form.
 
 It is published on the bus before the binding, answered in the snapshot, and mirrored in the pod
 annotation `hami.io/grant`, signed with Ed25519, so that an agent that can't reach the bus accepts
@@ -36,11 +36,11 @@ _PEM = re.compile(r"-----BEGIN PUBLIC KEY-----(?P<body>[^-]+)-----END PUBLIC KEY
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
 _KEY_BYTES = 32
 LIFETIME_S = 600.0
-"""An agent may keep a grant for so long without asking again, and believe a signed one."""
+"""Time in seconds for which an agent trusts a grant without asking again."""
 
 
 class GrantedShare(BaseModel):
-    """A slice of one card."""
+    """One slice of a card."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,28 +54,27 @@ class GrantedShare(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """True when version 1 can express it."""
+        """Return whether version 1 of the format can express the slice."""
         return self.slots == 1 and not self.type and not self.detail
 
 
 class GrantedContainer(BaseModel):
-    """Slices of one container."""
+    """One container with its slices."""
 
     model_config = ConfigDict(frozen=True)
 
     index: int
     name: str
     role: Literal["init", "app"]
-    """A sidecar has `app`, by which agents from before `sidecar` know it."""
+    """Role of the container; `app` for sidecars, because older agents know no `sidecar`."""
     sidecar: bool = False
-    """The container has slices, starts before init containers behind it, and runs beside them."""
+    """Whether it is a sidecar: it starts before later init containers and keeps running."""
     shares: tuple[GrantedShare, ...] = ()
     slices: str = ""
-    """Name of slices by ResourceClaims, the same for each container and pod that has them
-    (`hamicommon.domain.allocations.slices_name`)."""
+    """Name of the slices, if they come by ResourceClaims; equal for containers that share them."""
 
     def to_domain(self) -> ContainerGrant:
-        """The same as a domain value."""
+        """Convert to a domain value."""
         return ContainerGrant(
             index=self.index,
             name=self.name,
@@ -96,13 +95,15 @@ class GrantedContainer(BaseModel):
 
 
 class Grant(BaseModel):
-    """One pod's slices on one node, with the fencing token under which they were handed out."""
+    """Slices of one pod on one node, with the fencing token of the allocation."""
 
     model_config = ConfigDict(frozen=True)
 
     version: Literal[1, 2] = 1
-    """2: a slice has a size, a type or a detail, or the grant is `answered`, which an agent of
-    version 1 would ignore."""
+    """Format version; 2 if a slice has size, type or detail, or if the grant is `answered`.
+
+    An agent of version 1 would ignore these fields.
+    """
     allocation_id: str
     pod_uid: str
     namespace: str
@@ -112,20 +113,19 @@ class Grant(BaseModel):
     containers: tuple[GrantedContainer, ...]
     traceparent: str = ""
     answered: bool = False
-    """The kubelet had its Allocate answers before this grant was made (by HAMi before us, or
-    without limits): no Allocate will come for it."""
+    """Whether the kubelet got its Allocate answers before this grant, so that no call will come."""
     claimed: bool = False
-    """Whether it is of ResourceClaims: the kubelet prepares it, and never calls Allocate for it."""
+    """Whether the grant is for ResourceClaims, for which the kubelet never calls Allocate."""
     expires_at: datetime
-    """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
+    """Time at which the signed form expires; a bound pod's grant in the ledger does not."""
 
     def domain_containers(self) -> tuple[ContainerGrant, ...]:
-        """The containers as domain values, in spec order."""
+        """Return the containers as domain values, in the order of the spec."""
         return tuple(container.to_domain() for container in self.containers)
 
 
 def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> Grant:
-    """Make the grant of an allocation that has its token, for `LIFETIME_S` if no end is given.
+    """Make the grant of an allocation that has a token; it lasts `LIFETIME_S` by default.
 
     Raises: InvalidRequest when the allocation has no token yet.
     """
@@ -151,7 +151,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> G
 
 
 def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContainer:
-    """Return all slices that a container uses, also those counted for another one."""
+    """Return all slices that a container uses, also those that count for another container."""
     claimed = [each for each in allocation.claims if each.container == container.index]
     shares = tuple(each.share for each in claimed) if claimed else container.shares
     return GrantedContainer(
@@ -177,7 +177,7 @@ def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContai
 
 
 def verify(text: str, key: VerifyKey, *, now: datetime) -> Grant:
-    """Read a signed grant that still counts.
+    """Read a signed grant that has not expired.
 
     Raises: InvalidRequest when it is malformed, not signed by `key`, or past its expiry.
     """
@@ -188,7 +188,7 @@ def verify(text: str, key: VerifyKey, *, now: datetime) -> Grant:
 
 
 def read_signed(text: str, key: VerifyKey) -> Grant:
-    """Read a signed grant, however old: what was granted once.
+    """Read a signed grant, however old.
 
     Raises: InvalidRequest when it is malformed or not signed by `key`.
     """
@@ -208,7 +208,7 @@ def _pad(text: str) -> str:
 
 
 def load_public_key(path: Path) -> VerifyKey:
-    """Read the key that agents verify with.
+    """Read the public key with which agents verify grants.
 
     Raises: InvalidRequest when the file is missing or holds another kind of key.
     """

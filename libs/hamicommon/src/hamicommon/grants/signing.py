@@ -1,4 +1,4 @@
-"""The keys of signed grants, and the signing: the scheduler's side of `grant.py`."""
+"""Sign grants, and make and load the scheduler's keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hamicommon.grants.grant import Grant
 
 
 def sign(grant: Grant, key: Ed25519PrivateKey) -> str:
-    """The signed form for the annotation."""
+    """Return the signed form of a grant for its annotation."""
     # Defaults are left out: every kubelet, watch and write of the pod carries these bytes.
     payload = grant.model_dump_json(exclude_defaults=True).encode()
     return f"{_encode(payload)}.{_encode(key.sign(payload))}"
@@ -31,12 +31,12 @@ def _encode(data: bytes) -> str:
 
 
 def public_key(key: Ed25519PrivateKey) -> VerifyKey:
-    """Return the key that verifies what is signed with this one."""
+    """Return the public key for this private key."""
     return VerifyKey(key.public_key().public_bytes_raw())
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
-    """(private, public) as PEM, for an installation that has no key yet."""
+    """Return a new private and public key as PEM."""
     key = Ed25519PrivateKey.generate()
     return (
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
@@ -45,7 +45,7 @@ def new_key_pair() -> tuple[bytes, bytes]:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Read the scheduler's signing key.
+    """Read the scheduler's private key.
 
     Raises: InvalidRequest when the file is missing or holds another kind of key.
     """

@@ -1,4 +1,4 @@
-"""Keys and values of HAMi's annotations, to the byte, and our own.
+"""Keys and values of HAMi's annotations, byte for byte, and of our own.
 
 Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
 the node-agent the node's; foreign device plugins and HAMi's tools read both. What people write on
@@ -46,10 +46,10 @@ __all__ = [
 
 # Pod: written by the scheduler.
 ASSIGNED_NODE = "hami.io/vgpu-node"
-"""Also a label with the same key and value."""
+"""Annotation of a pod with its node; the label of this name has the same value."""
 ASSIGNED_TIME = "hami.io/vgpu-time"
 MAX_LABEL = 63
-"""Characters of a label's value."""
+"""Maximum characters of a label's value."""
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
@@ -58,15 +58,15 @@ NVIDIA_ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 # Pod: ours.
 GRANT = "hami.io/grant"
-"""The signed grant, see hamicommon.grants.grant."""
+"""Annotation with the signed grant, see `hamicommon.grants.grant`."""
 TRACEPARENT = "hami.io/traceparent"
 CREATED_BY = "hami.io/created-by"
-"""The user who created the pod; the webhook writes it, and drops what the author wrote."""
+"""Annotation with the user who created the pod; the webhook writes it and drops the author's."""
 RETRY_AT = "hami.io/retry-at"
 CLAIM_SHAPE = "hami.io/claim-shape"
-"""Contents of a converted pod's ResourceClaimTemplate (`hamicommon.dra`); from the webhook."""
+"""Annotation with the contents of a converted pod's ResourceClaimTemplate, by the webhook."""
 KUEUE_WORKLOAD = "hami.io/kueue-workload"
-"""Uid of the Workload for which cards were kept; Kueue writes it for our admission check."""
+"""Annotation with the uid of the Workload for which cards are kept; written by Kueue for us."""
 
 # Node.
 NVIDIA_REGISTER = "hami.io/node-nvidia-register"
@@ -74,16 +74,20 @@ NVIDIA_PAIR_SCORES = "hami.io/node-nvidia-score"
 NVIDIA_HANDSHAKE = "hami.io/node-handshake"
 NODE_LOCK = "hami.io/mutex.lock"
 BINDING = "hami.io/binding"
-"""How containers of the node get their slices, and why so: `late: ...` or `lock: ...`."""
+"""Annotation of a Node with the way its containers get slices: `late: ...` or `lock: ...`."""
 AGENT = "hami.io/node-agent"
-"""Ours: an agent of ours reports this node's cards, so its register annotation is a mirror only.
-Who goes back to other device plugins removes it."""
+"""Annotation of a Node whose cards our agent reports; the register annotation is only a copy.
+
+To go back to other device plugins, remove it.
+"""
 DEVICE_CORDON = "hami.io/device-cordon"
-"""Comma list of card uuids that are closed for new slices."""
+"""Annotation of a Node with the uuids of cards that are closed for new slices."""
 
 MAX_CHARACTERS = 16 * 1024
-"""Maximum length of an annotation that chooses among cards: some 360 uuids. A request is kept with
-its decision and its allocation, and an object may have annotations of 256 KiB."""
+"""Maximum length of an annotation that chooses cards, which is some 360 uuids.
+
+A request is stored with its decision and allocation, and an object may have annotations of 256 KiB.
+"""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
@@ -93,12 +97,12 @@ PHASE_FAILED = "failed"
 
 
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
-    """The annotations of a Kubernetes object; empty when it has none."""
+    """Return the annotations of a Kubernetes object; empty if it has none."""
     return (obj.get("metadata") or {}).get("annotations") or {}
 
 
 class _Bounded(Mapping[str, str]):
-    """Annotations of which one that is too long is refused when it is read, and no other is."""
+    """Mapping of annotations that raises when a value is read that is too long."""
 
     __slots__ = ("_written",)
 
@@ -122,7 +126,7 @@ class _Bounded(Mapping[str, str]):
 
 
 def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
-    """The annotations, for readers that keep what they read (requests, decisions, allocations).
+    """Return the annotations for readers that store them (requests, decisions, allocations).
 
     Reading one that is longer than MAX_CHARACTERS raises InvalidRequest, with its name.
     """
@@ -132,12 +136,12 @@ def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def is_true(value: str) -> bool:
-    """Return whether Go's ParseBool takes the value for true."""
+    """Return whether Go's ParseBool takes the value as true."""
     return value in _TRUE
 
 
 def split_list(value: str) -> tuple[str, ...]:
-    """Entries of a comma list, trimmed; empty for a blank value.
+    """Return the trimmed entries of a comma list; empty for a blank value.
 
     Empty entries are kept: stray commas name nothing, which is not the same as no value.
     """
@@ -145,7 +149,7 @@ def split_list(value: str) -> tuple[str, ...]:
 
 
 def encode_pod_devices(containers: Sequence[ContainerGrant], vendor: str) -> str:
-    """The slices of one vendor: `uuid,vendor,memory,cores:` per card, `;` after every container.
+    """Encode the slices of one vendor: `uuid,vendor,memory,cores:` per card, `;` per container.
 
     A container without a card is an empty entry, so the position is the container's index. (HAMi
     loses those entries for most vendors; its decoder and plugins take both.)
@@ -162,7 +166,7 @@ def encode_pod_devices(containers: Sequence[ContainerGrant], vendor: str) -> str
 
 
 def decode_pod_devices(text: str) -> tuple[tuple[DeviceShare, ...], ...]:
-    """Slices per container, as `encode_pod_devices` or HAMi wrote them.
+    """Decode slices per container, as written by `encode_pod_devices` or by HAMi.
 
     HAMi's plugin adds a `;` each time it rewrites the value, so there may be more (empty)
     containers at the end than the pod has.
@@ -203,7 +207,7 @@ def _share(entry: str) -> DeviceShare:
 def binding_annotations(
     node: NodeName, *, filtered_at: datetime, bound_at: datetime
 ) -> dict[str, str]:
-    """Return the annotations that HAMi writes on every placed pod beside the vendors' own."""
+    """Return HAMi's annotations for a placed pod that no vendor writes."""
     return {
         ASSIGNED_NODE: node,
         ASSIGNED_TIME: _unix_s(filtered_at),
@@ -213,7 +217,7 @@ def binding_annotations(
 
 
 def node_label(node: NodeName) -> dict[str, str]:
-    """The label of a placed pod; none where the node's name is longer than a label may be."""
+    """Return the label of a placed pod; none if the node's name is too long for a label."""
     return {ASSIGNED_NODE: node} if len(node) <= MAX_LABEL else {}
 
 
@@ -223,7 +227,7 @@ def _unix_s(at: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLockValue:
-    """Contents of `hami.io/mutex.lock`; old versions name no pod."""
+    """Content of the annotation `hami.io/mutex.lock`; older versions name no pod."""
 
     at: datetime
     namespace: str = ""
@@ -231,17 +235,17 @@ class NodeLockValue:
 
     @property
     def names_pod(self) -> bool:
-        """False for the legacy form, which anybody may release."""
+        """Whether the value names a pod; anybody may release a lock that names none."""
         return bool(self.pod_name)
 
 
 def encode_node_lock(*, at: datetime, namespace: str, pod_name: str) -> str:
-    """`<RFC3339>,<namespace>,<pod name>`, in UTC with whole seconds."""
+    """Return `<RFC3339>,<namespace>,<pod name>`, in UTC with whole seconds."""
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ},{namespace},{pod_name}"
 
 
 def decode_node_lock(value: str) -> NodeLockValue:
-    """Read both forms of the lock.
+    """Parse both forms of the node lock.
 
     Raises: InvalidRequest when it is neither.
     """
@@ -260,7 +264,7 @@ def decode_node_lock(value: str) -> NodeLockValue:
 
 
 def decode_cordon(value: str) -> frozenset[GpuUuid]:
-    """Entries of `hami.io/device-cordon`, which closes cards for new slices.
+    """Parse the entries of `hami.io/device-cordon`, which closes cards for new slices.
 
     Uuids, as HAMi has them, or what `hamicommon.domain.devices` takes besides.
     """

@@ -1,4 +1,4 @@
-"""A thin asynchronous Kubernetes client that speaks raw JSON.
+"""Small asynchronous client of the Kubernetes API, with JSON objects as plain dicts.
 
 `credentials.py` has the configuration, TLS and tokens; bodies stay bytes and are decoded by orjson,
 because typed decoding costs six times (lists) to twenty times (watches) as much CPU and because
@@ -41,7 +41,7 @@ _EXPIRED = re.compile(r"too old resource version|Expired|Gone", re.IGNORECASE)
 
 
 class PatchType(StrEnum):
-    """How the API server is to read a patch's body."""
+    """Content type of a patch."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -49,11 +49,14 @@ class PatchType(StrEnum):
 
 
 class Expired(HamiError):
-    """410: the resourceVersion is too old; list again."""
+    """Error 410: the resourceVersion is too old, so list again."""
 
 
 class KubeApi:
-    """Requests against one API server; every call has a time-out and raises from the error tree."""
+    """Requests to one API server.
+
+    Each has a time-out and raises the errors of `hamicommon.errors`.
+    """
 
     def __init__(
         self,
@@ -70,12 +73,15 @@ class KubeApi:
 
     @property
     def server_url(self) -> str:
-        """The API server's base address."""
+        """Base address of the API server."""
         return self._credentials.server_url
 
     @property
     def trusted_until(self) -> datetime | None:
-        """When the last authority that verifies the server expires; None: unknown, or no TLS."""
+        """Time when the last CA certificate that verifies the server expires.
+
+        None: unknown, or no TLS.
+        """
         return trusted_until(self._credentials.ssl_context)
 
     async def request(
@@ -88,7 +94,7 @@ class KubeApi:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Json:
-        """One exchange; return the decoded body.
+        """Send a request and return the decoded body.
 
         Raises: NotFound, Conflict (409), Forbidden, Expired (410), InvalidRequest (400, 422),
         Unavailable (the rest).
@@ -131,19 +137,19 @@ class KubeApi:
         return await self.request("POST", path, body=body, query=query)
 
     async def replace(self, path: str, body: Json) -> Json:
-        """PUT; the body's resourceVersion guards it."""
+        """Replace an object (PUT); fails if the body's resourceVersion is outdated."""
         return await self.request("PUT", path, body=body)
 
     async def patch(self, path: str, body: object, kind: PatchType = PatchType.MERGE) -> Json:
-        """Patch the object (or its subresource) at `path`."""
+        """Patch the object, or its subresource, at `path`."""
         return await self.request("PATCH", path, body=body, content_type=kind.value)
 
     async def delete(self, path: str, body: Json | None = None) -> Json:
-        """Delete; `body` may be DeleteOptions."""
+        """Delete an object; `body` may be DeleteOptions."""
         return await self.request("DELETE", path, body=body)
 
     async def text(self, path: str) -> str:
-        """Read a plain text resource, such as a container's log."""
+        """Read plain text, such as a container's log."""
         async with asyncio.timeout(self._timeout_s):
             response = await self._send("GET", path, None, {}, "application/json")
             payload = await response.read()
@@ -178,13 +184,13 @@ class KubeApi:
 
 
 def _abort(response: aiohttp.ClientResponse) -> None:
-    """Drop a watch's connection at once: an orderly TLS close would outlive the client."""
+    """Drop a watch's connection immediately: an orderly TLS close could outlive the client."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """Split the body into lines itself: aiohttp's readline refuses long objects."""
+    """Yield lines of the body, without the limit on length that aiohttp's readline has."""
     rest = b""
     chunks = response.content.iter_any()
     while True:
@@ -208,7 +214,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
 
 
 def _warning(header: str) -> str:
-    """The text of `299 - "text"` (RFC 7234, section 5.5)."""
+    """Return the text of a Warning header `299 - "text"` (RFC 7234, section 5.5)."""
     quoted = _WARNING.fullmatch(header)
     return _ESCAPED.sub(r"\1", quoted.group(1)) if quoted else header
 
@@ -236,7 +242,7 @@ def _error(status: int, payload: bytes, what: str) -> HamiError:
 async def open_kube_api(
     kubeconfig: Path | None, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> AsyncIterator[KubeApi]:
-    """Open a client from a kubeconfig file, or from the pod's service account when None.
+    """Open a client with a kubeconfig file; None: with the pod's service account.
 
     Raises: InvalidRequest when there is no usable configuration.
     """

@@ -1,4 +1,4 @@
-"""Credentials for the API server: plain ones of a kubeconfig, or the pod's service account.
+"""Credentials for the API server, from a kubeconfig or from the pod's service account.
 
 Read here, and not by `kubernetes.aio`, because that imports every typed model: a second of CPU at
 start and some 30 MiB (ADR 10), which an agent on every node need not pay. What needs a credential
@@ -44,7 +44,7 @@ _USER_KEYS = {
 
 
 class Credentials(Protocol):
-    """An API server and our right to speak to it."""
+    """An API server's address and TLS context, and the headers that authenticate us."""
 
     @property
     def server_url(self) -> str:
@@ -55,12 +55,12 @@ class Credentials(Protocol):
         """TLS context with the server's CA and the client's certificate; None for HTTP."""
 
     async def authorize(self, headers: dict[str, str]) -> None:
-        """Add what a request needs; a token that can't be read raises OSError."""
+        """Add authentication to a request's headers. Raises: OSError if the token can't be read."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Plain:
-    """A certificate, or a token that may be renewed in its file."""
+    """Credentials by a client certificate or a token, whose file may change."""
 
     server_url: str
     ssl_context: ssl.SSLContext | None
@@ -69,7 +69,7 @@ class Plain:
     _read_at_s: float | None = None
 
     async def authorize(self, headers: dict[str, str]) -> None:
-        """See the port."""
+        """Add the token, read from its file again when it may have changed."""
         if self.token_file is not None:
             now_s = time.monotonic()
             if self._read_at_s is None or now_s - self._read_at_s > TOKEN_AGE_S:
@@ -116,7 +116,7 @@ def _service_account() -> Plain:
 
 
 def _of_file(kubeconfig: Path) -> Plain | None:
-    """None where the file has more than is understood here. Raises: see `_plain`."""
+    """Return the credentials of a kubeconfig; None if it needs a plugin. Raises: see `_plain`."""
     document = yaml.safe_load(kubeconfig.read_bytes())
     context = _named(document, "contexts", document["current-context"])["context"]
     cluster = _named(document, "clusters", context["cluster"])["cluster"]
@@ -154,7 +154,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
 
 
 def _content(entry: dict[str, Any], key: str, folder: Path) -> bytes | None:
-    """Return what `<key>-data` holds, otherwise the content of the file that `<key>` names."""
+    """Return the value of `<key>-data`, otherwise the content of the file that `<key>` names."""
     data, path = entry.get(f"{key}-data"), entry.get(key)
     if data:
         try:
@@ -165,7 +165,7 @@ def _content(entry: dict[str, Any], key: str, folder: Path) -> bytes | None:
 
 
 def _as_file(content: bytes, load: Callable[[str], None]) -> None:
-    """OpenSSL reads files alone; this one is in memory, so a key is never on a disk."""
+    """Pass the content to `load` as a file in memory: OpenSSL reads files only."""
     descriptor = os.memfd_create("credentials")
     try:
         os.write(descriptor, content)
@@ -176,7 +176,7 @@ def _as_file(content: bytes, load: Callable[[str], None]) -> None:
 
 @asynccontextmanager
 async def plugged(kubeconfig: Path) -> AsyncIterator[Credentials]:
-    """Through `kubernetes.aio`, which knows credential plugins. Raises: InvalidRequest."""
+    """Yield credentials through `kubernetes.aio`, which runs plugins. Raises: InvalidRequest."""
     try:
         from kubernetes.aio import client as aio_client
         from kubernetes.aio import config as aio_config
@@ -201,7 +201,7 @@ async def plugged(kubeconfig: Path) -> AsyncIterator[Credentials]:
 
 
 class _Plugged:
-    """An `ApiClient` of `kubernetes.aio`, for its credentials alone."""
+    """Credentials taken from an `ApiClient` of `kubernetes.aio`."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -215,5 +215,5 @@ class _Plugged:
         return cast(ssl.SSLContext, self._api.rest_client.ssl_context)
 
     async def authorize(self, headers: dict[str, str]) -> None:
-        """Run the plugin when its token has expired."""
+        """Run the plugin if its token has expired."""
         await self._api.update_params_for_auth(headers, [], ["BearerToken"], "", "GET", None)

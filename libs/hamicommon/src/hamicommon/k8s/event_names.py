@@ -1,12 +1,15 @@
-"""Names of Event objects: that of the object they are about, and a part of their own."""
+"""Names of Event objects, made from the name of the object that they are about."""
 
 from __future__ import annotations
 
 _MAX_OF_THE_OBJECT = 200
-"""Characters; a name may have 253, and an object's own name may have them all."""
+"""Maximum characters of the object's name in an event's name; both have 253 at most."""
 
 
 def event_name(involved: str, own: str) -> str:
-    """A DNS subdomain for an event about `involved`; `own` is lower-case hex, 52 digits at most."""
+    """Return the name of an event about `involved`.
+
+    `own` is lower-case hex of at most 52 digits.
+    """
     # A label may not end in what the cut left there.
     return f"{involved[:_MAX_OF_THE_OBJECT].rstrip('.-')}.{own}"

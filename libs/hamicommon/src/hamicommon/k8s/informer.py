@@ -1,4 +1,4 @@
-"""List + watch of one collection, kept as a local store: what every controller here starts from.
+"""Keep a local copy of one collection by list and watch, as client-go's informers do.
 
 `Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
 in between; on a broken connection it backs off with jitter and continues from its last
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 MIN_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 10.0
-"""Pauses between attempts; the API server sees at most one list per pause from us."""
+"""Maximum pause between attempts to list."""
 
 # As client-go. A page of whole pods is some 3 MiB; those of a big cluster at once are a gigabyte.
 PAGE = 500
 
 Key = tuple[str, str]
-"""(namespace, name); the namespace of a cluster-wide object is the empty string."""
+"""Key of an object in the copy: (namespace, name); cluster-wide objects have namespace ""."""
 
 OnUpsert = Callable[[Json, Json | None], None]
 OnDelete = Callable[[Json], None]
@@ -41,13 +41,13 @@ Trim = Callable[[Json], Json]
 
 
 def key_of(item: Mapping[str, Any]) -> Key:
-    """The store's key of an object."""
+    """Return the key of an object."""
     metadata = item["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
 
 class Informer:
-    """A live copy of the collection at `path`.
+    """Local copy of the collection at `path`, kept current.
 
     `on_upsert(new, old)` is called with old=None for an object not seen before; `on_delete(last)`
     with the last known state. A pod that was deleted and made again under the same name comes as a
@@ -90,18 +90,18 @@ class Informer:
         self.connected = False
 
     def hold_handlers(self) -> None:
-        """Call no handler until `start_handlers`."""
+        """Call no handler until `start_handlers` is called."""
         self._held = True
 
     def start_handlers(self) -> None:
-        """Show the handlers each object that is stored, as new, and then what changes."""
+        """Call the handlers for each stored object as a new one, and then for each change."""
         self._held = False
         for item in list(self.store.values()):
             with self._object(item):
                 self._on_upsert(item, None)
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """List and watch until cancelled."""
         version: str | None = None
         while True:
             try:

@@ -1,4 +1,4 @@
-"""MIG slices in a grant's details and in `hami.io/vgpu-mig-allocations` (protocol 2.6).
+"""MIG slices in grants and in the annotation `hami.io/vgpu-mig-allocations` (protocol 2.6).
 
 The scheduler reserves a profile and a placement; the node makes the instance and adds its three
 runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (protocol 10): of
@@ -23,7 +23,7 @@ _LEGACY = re.compile(r"(?P<card>[^\[\]]+)\[\d+-\d+\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSlice:
-    """A part of a card: a profile at a placement, the half-open range [start, start + size)."""
+    """A MIG profile at a placement: the memory slices [start, start + size) of a card."""
 
     profile: str
     start: int
@@ -31,7 +31,7 @@ class MigSlice:
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Return its form in `DeviceShare.detail`; the ledger lets no two placements overlap."""
+        """Return the slice as `DeviceShare.detail`; the ledger lets no two placements overlap."""
         return {
             "profile": self.profile,
             "placement": {"start": self.start, "size": self.size},
@@ -39,25 +39,28 @@ class MigSlice:
 
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> MigSlice | None:
-        """The slice that a detail describes; None when it is about something else."""
+        """Return the slice from a detail; None if the detail describes no MIG slice."""
         place = detail.get("placement")
         if place is None:
             return None
         return cls(profile=detail["profile"], start=place["start"], size=place["size"])
 
     def overlaps(self, start: int, size: int) -> bool:
-        """Whether it shares a memory slice with [start, start + size)."""
+        """Return whether the slice overlaps [start, start + size)."""
         return self.start < start + size and start < self.start + self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigReservation:
-    """One entry of the annotation; the last three are known once the node made the instance."""
+    """Entry of the annotation.
+
+    The last three fields are set when the node has made the instance.
+    """
 
     container_index: int
-    """Init containers come first."""
+    """Index of the container; init containers come first."""
     device_index: int
-    """Among the container's cards."""
+    """Index among the container's cards."""
     card: GpuUuid
     slice: MigSlice
     mig_uuid: str = ""
@@ -67,7 +70,7 @@ class MigReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigNames:
-    """Driver's names of the instance that was made for a reservation."""
+    """Names that the driver gave to the instance of a reservation."""
 
     card: GpuUuid
     mig_uuid: str
@@ -78,7 +81,7 @@ class MigNames:
 def reservations_of(
     containers: Sequence[ContainerGrant], vendor: str
 ) -> tuple[MigReservation, ...]:
-    """The MIG slices of a placed pod; other vendors' cards do not count in `device_index`."""
+    """Return the MIG slices of a placed pod; `device_index` counts this vendor's cards only."""
     return tuple(
         MigReservation(
             container_index=container.index, device_index=number, card=share.uuid, slice=part
@@ -92,7 +95,7 @@ def reservations_of(
 def with_names(
     reservations: Iterable[MigReservation], made: Mapping[tuple[int, int], MigNames]
 ) -> tuple[MigReservation, ...]:
-    """The reservations with the names of what was made, by (container index, device index).
+    """Add the names of instances to the reservations, by (container index, device index).
 
     What was made for none of them is left out, and so is what lies on another card.
     """
@@ -111,7 +114,7 @@ def with_names(
 
 
 def encode_reservations(reservations: Iterable[MigReservation]) -> str:
-    """The annotation's value, compact as Go writes it."""
+    """Encode the annotation's value, compact like Go's JSON."""
     return json.dumps([_encoded(one) for one in reservations], separators=(",", ":"))
 
 
@@ -133,7 +136,7 @@ def _encoded(one: MigReservation) -> dict[str, Any]:
 
 
 def decode_reservations(text: str) -> tuple[MigReservation, ...]:
-    """Read the annotation; an empty value holds none.
+    """Decode the annotation; an empty value has no entries.
 
     Raises: InvalidRequest naming the entry and what is wrong with it.
     """
@@ -198,6 +201,6 @@ def _name(where: str, entry: Mapping[str, Any], key: str) -> str:
 
 
 def card_of(written: str) -> GpuUuid:
-    """The card that an entry of the device annotation names, also in the form `UUID[2-0]`."""
+    """Return the card that an entry of the device annotation names, which may be `UUID[2-0]`."""
     legacy = _LEGACY.fullmatch(written)
     return GpuUuid(legacy["card"] if legacy else written)

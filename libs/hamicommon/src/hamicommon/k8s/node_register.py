@@ -1,4 +1,4 @@
-"""The node register annotation (JSON and CSV) and the pair scores: text <-> cards.
+"""Encode and decode the node register annotation (JSON and CSV) and the pair scores.
 
 The node-agent writes them, HAMi's scheduler and ours read them. JSON: protocol 2.1.1; every
 field is left out when it is zero, so an unhealthy card has no `health`. CSV: protocol 2.1.2,
@@ -17,16 +17,16 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 
 INT32_MAX = 2**31 - 1
-"""HAMi's amounts are int32."""
+"""Maximum of HAMi's amounts, which are int32."""
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _CSV_MODE = "hami-core"
-"""The mode of cards in the seven-field form, which has none."""
+"""Mode of cards in the older form with seven fields, which has no mode."""
 
 
 def encode_register(devices: Iterable[GpuDevice]) -> str:
-    """The JSON form, byte for byte as HAMi's plugin writes it, in the order given."""
+    """Encode cards as JSON in the order given, byte for byte as HAMi's plugin does."""
     return _compact([_written(device) for device in devices])
 
 
@@ -61,7 +61,7 @@ def _compact(value: object) -> str:
 
 
 def decode_register(text: str, *, vendor: str = "NVIDIA") -> tuple[GpuDevice, ...]:
-    """The cards of a register annotation in either form.
+    """Decode the cards of a register annotation in either form.
 
     Raises: InvalidRequest naming the card and the field that is wrong.
     """
@@ -123,7 +123,7 @@ def _json_device(entry: object, where: str, vendor: str) -> GpuDevice:
 
 
 def _info(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Read what other vendors' plugins add; NVIDIA's and `encode_register` add nothing."""
+    """Read the fields that other vendors' plugins add to an entry."""
     value = entry.get("custominfo")
     if value is not None and not isinstance(value, dict):
         raise InvalidRequest(f"custominfo of {where} of the node register is not a JSON object")
@@ -205,7 +205,7 @@ def _csv_device(segment: str, where: str, vendor: str) -> GpuDevice:
 
 
 def encode_pair_scores(scores: Mapping[GpuUuid, Mapping[GpuUuid, int]]) -> str:
-    """`hami.io/node-nvidia-score`, one entry per card in the order given."""
+    """Encode the annotation `hami.io/node-nvidia-score`, one entry per card in the order given."""
     return _compact(
         [
             {"uuid": uuid, "score": {str(peer): score for peer, score in peers.items()}}
@@ -215,7 +215,7 @@ def encode_pair_scores(scores: Mapping[GpuUuid, Mapping[GpuUuid, int]]) -> str:
 
 
 def decode_pair_scores(text: str) -> dict[GpuUuid, dict[GpuUuid, int]]:
-    """The scores of every pair.
+    """Decode the scores of every pair of cards.
 
     Raises: InvalidRequest when the text is not a list of `{"uuid": ..., "score": {...}}`.
     """

@@ -1,4 +1,4 @@
-"""The table of pod annotations: who writes and reads each, its value, and what a bad one does.
+"""Table of pod annotations: who writes and reads each, allowed values, effect of a wrong one.
 
 What people write is read by its row alone (`UserAnnotation.read`), so that parsing, the sentence of
 a refusal or a warning, and the reference cannot differ. Rows of one vendor are in its module
@@ -30,43 +30,43 @@ FLAGS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false",
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotation:
-    """An annotation that the services write on pods."""
+    """Annotation that only the services write on pods."""
 
     name: str
     writer: Literal["webhook", "scheduler"]
     reader: str
     holds: str
-    """Meaning of the value, for people."""
+    """Meaning of the value, for documentation."""
     is_dropped: bool = True
-    """Dropped from a pod that is created with it: only the services may write it."""
+    """Whether the webhook drops it from pods that are created with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAnnotation(Generic[T]):
-    """An annotation that people write on pods, or in their templates."""
+    """Annotation that users write on pods or templates."""
 
     name: str
     parse: Callable[[str], T]
-    """Read the value. Raises ValueError for one that makes admission refuse the pod."""
+    """Function that reads the value. Raises ValueError if admission should refuse the pod."""
     wanted: str
-    """Right values: `expected ...`."""
+    """Allowed values, after `expected`."""
     holds: str
-    """Meaning of the value, for people."""
+    """Meaning of the value, for documentation."""
     reader: str = "scheduler, webhook"
     example: str = ""
     refusal: str = ""
-    """HAMi's text for a value that is refused, in place of ours: `must be set one of [a, b]`."""
+    """HAMi's text for a refused value, if it has one: `must be set one of [a, b]`."""
     is_known: Callable[[str], bool] = lambda text: True
-    """False: the value is admitted with a warning."""
+    """Function that returns False for a value that is admitted with a warning."""
     is_list: bool = False
-    """`is_known` is asked of each entry of a comma list."""
+    """Whether the value is a comma list, each entry of which `is_known` checks."""
     otherwise: str = ""
-    """Treatment of a value that is not known, for the warning."""
+    """Effect of an unknown value, for the warning."""
     in_claims: bool = False
-    """A ResourceClaim can state it; a pod with any other is not converted into one."""
+    """Whether a ResourceClaim can express it; a pod with any other annotation is not converted."""
 
     def read(self, annotations: Mapping[str, str]) -> T | None:
-        """Return the pod's value; None: it has none.
+        """Return the value on the pod; None if it has none.
 
         Raises: InvalidRequest with name, value and what would be right.
         """
@@ -80,7 +80,7 @@ class UserAnnotation(Generic[T]):
             raise InvalidRequest(theirs if self.refusal else self._sentence(text)) from exc
 
     def remarks(self, annotations: Mapping[str, str]) -> Iterator[str]:
-        """Yield a sentence for each value that is admitted and not known."""
+        """Yield a warning for each value that is admitted although it is unknown."""
         text = annotations.get(self.name, "")
         for entry in split_list(text) if self.is_list else (text,):
             if entry and not self.is_known(entry):
@@ -88,7 +88,7 @@ class UserAnnotation(Generic[T]):
 
     @property
     def effect(self) -> str:
-        """Return the effect of a value that is not right, for people."""
+        """Return the effect of a wrong value, for documentation."""
         if self.otherwise:
             return f"a warning; {self.otherwise}"
         return "" if self.parse in (str, split_list) else "the pod is refused"
@@ -100,12 +100,12 @@ class UserAnnotation(Generic[T]):
 
 
 def one_of(names: tuple[str, ...]) -> str:
-    """Return `a, b or c`."""
+    """Return the names as `a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def choice(*values: str) -> Callable[[str], str]:
-    """Return a parser that refuses every other value."""
+    """Return a parser that accepts only these values."""
 
     def parse(text: str) -> str:
         if text not in values:
@@ -116,14 +116,14 @@ def choice(*values: str) -> Callable[[str], str]:
 
 
 def flag(text: str) -> bool:
-    """Read what Go's ParseBool takes, and refuse every other value."""
+    """Parse a boolean as Go's ParseBool does. Raises: ValueError."""
     if text not in FLAGS:
         raise ValueError(text)
     return is_true(text)
 
 
 def card_list(name: str, holds: str) -> UserAnnotation[tuple[str, ...]]:
-    """Return the row of a comma list of uuids or types."""
+    """Return the table's row for a comma list of uuids or types."""
     return UserAnnotation(
         name=name,
         parse=split_list,
@@ -139,7 +139,7 @@ CARD_MODES = ("hami-core", "mig", "mps")
 
 
 def _node_policy(text: str) -> str:
-    """Any policy that is not known is binpack, as in HAMi; empty stays empty."""
+    """Parse a node policy: an unknown one is binpack, as in HAMi; empty stays empty."""
     policy = text.strip()
     return policy if policy in NODE_POLICIES or not policy else "binpack"
 
@@ -260,10 +260,10 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
     PRELOAD,
     FRONT_END,
 )
-"""Annotations of every pod."""
+"""Annotations that users may write on pods of every vendor."""
 
 NVIDIA_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (NVIDIA_MODE,)
-"""Annotations of pods that ask for NVIDIA cards, besides lists of cards."""
+"""Annotations that users may write on pods with NVIDIA cards, besides lists of cards."""
 
 _PLUGINS = "HAMi's plugins and tools"
 WRITTEN_ANNOTATIONS = (
@@ -306,4 +306,4 @@ WRITTEN_ANNOTATIONS = (
         is_dropped=False,
     ),
 )
-"""Annotations of every vendor's pods; the services write them."""
+"""Annotations that the services write, for every vendor."""

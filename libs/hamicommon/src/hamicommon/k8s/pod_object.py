@@ -1,4 +1,4 @@
-"""Reading of a pod's raw JSON: its containers with their roles, and its owner.
+"""Read containers, their roles, and the owner from a pod's JSON.
 
 The scheduler keeps the owner with the allocation (`ledger/tables/grants.py`), bounded: a user
 chooses nearly all of its texts. Kubernetes bounds names and labels, and neither the kinds of owner
@@ -17,8 +17,10 @@ from hamicommon.k8s.annotations import CREATED_BY, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
 
 TEMPLATE_HASH = "pod-template-hash"
-"""The label by which a Deployment's controller ends the names of its ReplicaSets
-(kubernetes.io/docs/concepts/workloads/controllers/deployment, "Pod-template-hash label")."""
+"""Label whose value ends the names of a Deployment's ReplicaSets.
+
+See "Pod-template-hash label" in Kubernetes' documentation of Deployments.
+"""
 
 
 def containers_of(pod: JsonMapping) -> Iterator[tuple[Role, Json]]:
@@ -31,7 +33,7 @@ def containers_of(pod: JsonMapping) -> Iterator[tuple[Role, Json]]:
 
 
 def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool = True) -> PodOwner:
-    """Return the pod's owner; of its labels, those that are named.
+    """Return the pod's owner, with the labels that `label_keys` names.
 
     `stamped`: admission has seen the pod, so the annotation that names its creator is the webhook's
     and not the author's.
@@ -52,7 +54,7 @@ def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool 
 
 
 def _controller(references: Iterable[Any]) -> JsonMapping:
-    """The managing owner, of which there is at most one (metav1.OwnerReference.controller)."""
+    """Return the controlling owner reference, of which there is at most one."""
     for reference in references:
         if isinstance(reference, dict) and reference.get("controller") is True:
             return reference

@@ -1,4 +1,4 @@
-"""Reads and writes Kubernetes quantities exactly as the API machinery does.
+"""Parse and format Kubernetes quantities exactly as the API machinery does.
 
 Resource amounts arrive as text (`"16Gi"`, `"1k"`) or as JSON numbers. `parse_int` answers what
 `Quantity.AsInt64` answers, which depends on how the number is *written*: `10.5k` is an integer to
@@ -22,39 +22,39 @@ from hamicommon.errors import InvalidRequest
 INT64_MAX = 2**63 - 1
 
 Family = Literal["binary", "decimal", "exponent"]
-"""Which suffixes a quantity was written with, and is written back with."""
+"""Kind of suffix with which a quantity is written."""
 
 _WRITTEN = re.compile(
     r"([+-]?)(?=\.?[0-9])0*([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII
 )
 _PLAIN = re.compile("[0-9]{1,18}", re.ASCII)
-"""How nearly all amounts are written; no such number exceeds an int64."""
+"""Pattern of plain numbers that always fit an int64, which most amounts are."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_NAMES = {power: name for name, power in _DECIMAL.items()}
 _BINARY_NAMES = ("", *_BINARY)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,9})")
 _LONGEST = 100
-"""Characters of a quantity; an int64 with any fraction and suffix needs fewer."""
+"""Maximum characters of a quantity; an int64 with any fraction and suffix needs fewer."""
 _LARGEST_EXPONENT = 999
-"""Powers of ten that are worth computing."""
+"""Maximum exponent that is computed."""
 _DIGITS_OF_INT64 = 18
-"""Decimal digits that always fit an int64; longer numbers take Kubernetes' slow path."""
+"""Number of decimal digits that always fit an int64; longer numbers are parsed slowly."""
 _NANO = 10**9
-"""The finest unit; what is finer is rounded away from zero."""
+"""Number of nano units in one; smaller parts are rounded away from zero."""
 
 
 class NotAQuantity(InvalidRequest):
-    """A value that is no quantity."""
+    """Error: the value is not a quantity."""
 
 
 class NoSuchSuffix(NotAQuantity):
-    """A number with letters behind it that are no unit."""
+    """Error: the letters after the number are not a known unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A quantity as written: sign, digits before and after the point, and the suffix' power."""
+    """Parts of a quantity: sign, digits before and after the point, and the power of its suffix."""
 
     negative: bool
     whole: str
@@ -71,12 +71,12 @@ class _Written:
 
     @property
     def is_zero(self) -> bool:
-        """True when no digit is another than 0, whatever the suffix."""
+        """Return whether all digits are 0."""
         return not (self.whole + self.decimals).strip("0")
 
     @property
     def is_short(self) -> bool:
-        """True when Kubernetes keeps the number as an int64 with a decimal scale."""
+        """Return whether Kubernetes stores the number as an int64 with a decimal scale."""
         if self.base == 10:
             return len(self.whole) + len(self.decimals) <= _DIGITS_OF_INT64
         # 2**10 takes about three decimal digits; a fraction of a binary unit is never short.
@@ -85,7 +85,7 @@ class _Written:
 
 
 def parse_int(quantity: object) -> int | None:
-    """The integer that `Quantity.AsInt64` yields, or None where it yields none.
+    """Return the integer of `Quantity.AsInt64`, or None if it has none.
 
     None means a fraction, or an integer written as one (`16.0Gi`, `1000m`), or too large.
 
@@ -108,7 +108,7 @@ def parse_int(quantity: object) -> int | None:
 
 
 def parse_ceil(quantity: object) -> int:
-    """The quantity as an int64, rounded away from zero (`Quantity.Value`).
+    """Return the quantity as an int64, rounded away from zero (`Quantity.Value`).
 
     Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
@@ -117,7 +117,7 @@ def parse_ceil(quantity: object) -> int:
 
 
 def parse_milli(quantity: object) -> int:
-    """The quantity in thousandths, rounded away from zero (`Quantity.MilliValue`).
+    """Return the quantity in thousandths, rounded away from zero (`Quantity.MilliValue`).
 
     Where that would overflow an int64 it is the true value.
 
@@ -127,7 +127,7 @@ def parse_milli(quantity: object) -> int:
 
 
 def parse_exact(quantity: object) -> Fraction:
-    """The exact value, to nano units.
+    """Return the exact value, to nano units.
 
     Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
@@ -138,7 +138,7 @@ def parse_exact(quantity: object) -> Fraction:
 
 
 def is_zero(quantity: object) -> bool:
-    """Whether it is nothing, however it is written (`0`, `0.0`, `0k`); no quantity is not.
+    """Return whether a quantity is 0, however written (`0.0`, `0k`); False if it is no quantity.
 
     >>> [is_zero(text) for text in ("0", 0, "0.0", "-0k", "1m", "junk")]
     [True, True, True, True, False, False]
@@ -150,7 +150,7 @@ def is_zero(quantity: object) -> bool:
 
 
 def family(quantity: object) -> Family:
-    """Which suffixes the quantity is written with.
+    """Return the kind of suffix with which the quantity is written.
 
     Raises: NotAQuantity.
     """
@@ -159,7 +159,7 @@ def family(quantity: object) -> Family:
 
 @lru_cache(maxsize=4096)
 def canonical(quantity: str) -> str:
-    """The one spelling that the API server stores for `quantity`.
+    """Return the spelling in which the API server stores the quantity.
 
     Raises: NotAQuantity, or InvalidRequest when it is out of every range.
     """
@@ -167,7 +167,7 @@ def canonical(quantity: str) -> str:
 
 
 def render(number: Fraction, family: Family = "decimal") -> str:
-    """Write `number`, of nano units at the finest, in the canonical form of its family."""
+    """Format `number` (at most nano precision) in the canonical form of its family."""
     if number == 0:
         return "0"
     if family == "binary" and abs(number) >= 1024:
@@ -231,7 +231,7 @@ def _read_text(text: str) -> _Written:
 
 
 def _suffix(text: str, suffix: str) -> tuple[int, int, Family]:
-    """Base, exponent and family of a suffix."""
+    """Return base, exponent and family of a suffix."""
     if suffix in _DECIMAL:
         return 10, _DECIMAL[suffix], "decimal"
     if suffix in _BINARY:

@@ -1,4 +1,4 @@
-"""Types of JSON objects as they are decoded: those of Kubernetes, and bodies of our own APIs."""
+"""Type aliases for decoded JSON objects."""
 
 from __future__ import annotations
 

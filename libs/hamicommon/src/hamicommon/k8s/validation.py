@@ -1,4 +1,4 @@
-"""Whether JSON has the shape of a Node or a Pod, as the API server would have checked it.
+"""Check that JSON has the shape of a Node or a Pod, as the API server would have checked it.
 
 Only the fields that admission and the simulator read. In reviews, cases and dumps that anybody may
 send anything may stand anywhere; after these checks the rest can rely on types.
@@ -17,7 +17,7 @@ _LIST = "a list of objects"
 
 
 class NoContainers(InvalidRequest):
-    """A pod without a container."""
+    """Error: the pod has no container."""
 
 
 def check_node(node: Json, where: str = "a Node") -> None:
@@ -63,7 +63,7 @@ def check_pod(pod: Json, where: str = "the pod") -> None:
 
 
 def metadata_of(given: Json) -> Json:
-    """The object's metadata; empty when it has none, or none that is an object."""
+    """Return the object's metadata; empty if it has none, or if it is not an object."""
     metadata = given.get("metadata")
     return metadata if isinstance(metadata, dict) else {}
 

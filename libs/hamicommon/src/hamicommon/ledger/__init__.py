@@ -1,1 +1,1 @@
-"""The ledger: tables, connections, outbox."""
+"""The ledger in Postgres: tables, migrations, connections, questions and outbox."""

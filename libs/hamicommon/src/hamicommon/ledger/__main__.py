@@ -1,4 +1,4 @@
-"""`python -m hamicommon.ledger MIGRATIONS`.
+"""Run `python -m hamicommon.ledger MIGRATIONS`, which migrates the ledger's schema.
 
 The migrations around a roll-out, for the Jobs of `k8s/`.
 
@@ -30,11 +30,11 @@ from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
 logger = logging.getLogger("hamicommon.ledger")
 
 SERVER_STARTS_S = 600.0
-"""Longest wait for Postgres: a new one pulls its image and waits for its volume."""
+"""Maximum wait for Postgres: a new one pulls its image and waits for its volume."""
 
 
 def main(arguments: list[str]) -> int:
-    """Return the exit status."""
+    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m hamicommon.ledger")
     parser.add_argument("migrations", type=Path)
     parser.add_argument("--after-rollout-of", default="")

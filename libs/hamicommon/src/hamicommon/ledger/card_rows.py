@@ -1,4 +1,4 @@
-"""A card's row of the ledger: what is granted on it, what an allocation takes, and whether it fits.
+"""Rules of a card's row in the ledger, in memory: what is granted, and whether a slice fits.
 
 The one place of that rule. The Postgres store applies it to rows that its transaction has locked,
 the fake ledger to its own. Pure.
@@ -27,24 +27,24 @@ _ANY_CARD = Policy()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardDemand:
-    """Amounts that one allocation takes from a card, and rules that the counters can't show."""
+    """Amounts that one allocation takes from a card, and rules that counters can't express."""
 
     uuid: GpuUuid
     slots: int
     memory_mib: int
     core_percent: int
     policy: Policy = _ANY_CARD
-    """The pod's own wishes about cards."""
+    """Card policy of the pod."""
     exclusive: bool = False
-    """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
+    """Whether a container wants all cores, so that no other pod may be on the card (rule 13)."""
     coreless: bool = False
-    """A container wants no cores: the card's must not be used up (rule 14)."""
+    """Whether a container wants no cores, which is refused if all are granted (rule 14)."""
     respects_cordon: bool = True
-    """A cordoned card is closed for it."""
+    """Whether a cordoned card is refused."""
     seen: int | None = None
-    """The card must still be of this version; None: any will do."""
+    """Version that the card must still have; None: any."""
     core_total: int | None = None
-    """The card's cores as this slice counts them; None: as the card registers them."""
+    """Number of the card's cores as this slice counts them; None: as the card registers them."""
     details: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     """`{"role", "detail"}` of every slice that has a detail."""
 
@@ -53,7 +53,7 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 
 
 def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
-    """`demands` of a draft."""
+    """Return the demands of a draft; see `demands`."""
     return demands(
         draft.placement.containers,
         rules,
@@ -71,7 +71,7 @@ def demands(
     seen: Mapping[GpuUuid, int] = _NONE,
     core_totals: Mapping[GpuUuid, int] = _NONE,
 ) -> tuple[CardDemand, ...]:
-    """Per card, ordered by uuid (the order in which rows are locked)."""
+    """Return the demand on each card, in the order of uuids, in which rows are locked."""
     slices: dict[GpuUuid, list[tuple[ContainerGrant, DeviceShare]]] = {}
     for container in containers:
         for share in container.shares:
@@ -124,7 +124,7 @@ def _demand(
 
 @dataclass(slots=True, kw_only=True)
 class CardRow:
-    """A card with its capacity and what is granted on it; amounts in slots, MiB and percent."""
+    """One card: capacity and granted amounts in slots, MiB and percent."""
 
     uuid: GpuUuid
     node: NodeName
@@ -140,13 +140,13 @@ class CardRow:
     ceiling_slots: int
     ceiling_memory_mib: int
     ceiling_core_percent: int
-    """Greater than the capacity while more is held than the card has now."""
+    """Maximum of granted cores; above the capacity while more is granted than the card now has."""
     version: int
     holdings: dict[AllocationId, list[Mapping[str, Any]]] = field(default_factory=dict)
-    """`{"role", "detail"}` of every slice that has a detail, by its grant."""
+    """`{"role", "detail"}` of every slice that has a detail, by allocation."""
 
     def can_take(self, node: NodeName, want: CardDemand) -> bool:
-        """Whether a new grant of `want` on this node fits (protocol 1.0.4, rules 8 to 14)."""
+        """Return whether a new grant fits on the card (protocol 1.0.4, rules 8 to 14)."""
         cores = self.core_percent if want.core_total is None else want.core_total
         return (
             self.node == node
@@ -163,7 +163,7 @@ class CardRow:
         )
 
     def take(self, owner: AllocationId, want: CardDemand) -> None:
-        """Count a grant, after `can_take`."""
+        """Add a grant after `can_take` allowed it."""
         self._add(want, 1)
         if want.core_total is not None:
             self.ceiling_core_percent = max(self.ceiling_core_percent, want.core_total)
@@ -171,14 +171,14 @@ class CardRow:
             self.holdings[owner] = list(want.details)
 
     def count_held(self, owner: AllocationId, held: CardDemand) -> None:
-        """Count slices that are held already; the ceilings rise to them if they have to."""
+        """Add slices that already exist, raising the ceilings if necessary."""
         self.take(owner, held)
         self.ceiling_slots = max(self.ceiling_slots, self.used_slots)
         self.ceiling_memory_mib = max(self.ceiling_memory_mib, self.used_memory_mib)
         self.ceiling_core_percent = max(self.ceiling_core_percent, self.used_core_percent)
 
     def give_back(self, owner: AllocationId, held: CardDemand) -> None:
-        """Return a grant's slices; the ceilings come down with them, never below capacity."""
+        """Remove a grant's slices and lower the ceilings, never below capacity."""
         self._add(held, -1)
         self.ceiling_slots = max(self.slots, self.used_slots)
         self.ceiling_memory_mib = max(self.memory_mib, self.used_memory_mib)
@@ -186,11 +186,11 @@ class CardRow:
         self.holdings.pop(owner, None)
 
     def details(self) -> tuple[Mapping[str, Any], ...]:
-        """The details of all slices on the card that have any."""
+        """Return the details of all slices on the card that have one."""
         return tuple(item["detail"] for items in self.holdings.values() for item in items)
 
     def counters(self) -> CardCounters:
-        """The row's counters, for those who follow the ledger."""
+        """Return the card's counters, for readers that follow the ledger."""
         return CardCounters(
             node=self.node,
             uuid=self.uuid,
@@ -208,7 +208,7 @@ class CardRow:
         self.used_core_percent = max(0, self.used_core_percent + sign * demand.core_percent)
 
     def _has_places_for(self, want: CardDemand) -> bool:
-        """Whether slices that are held at the same time overlap nowhere (migration 0033)."""
+        """Return whether slices held at the same time do not overlap (migration 0033)."""
         others = [
             place
             for items in self.holdings.values()

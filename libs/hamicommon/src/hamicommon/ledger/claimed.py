@@ -1,4 +1,4 @@
-"""Slices that several containers or pods hold together by a ResourceClaim. Pure.
+"""Slices by ResourceClaims that several containers or pods share. Pure.
 
 Such a slice is one budget: it is counted for one of its holders.
 """
@@ -14,7 +14,7 @@ from hamicommon.domain.allocations import ClaimedSlice, ContainerGrant, DeviceSh
 def mark_counted(
     claims: Sequence[ClaimedSlice], held: Collection[SliceKey]
 ) -> tuple[ClaimedSlice, ...]:
-    """The same, with those marked as not counted that others have counted for them already."""
+    """Mark as not counted the slices that already count for another pod."""
     return tuple(
         replace(each, counted=False) if each.counted and each.key in held else each
         for each in claims
@@ -26,7 +26,7 @@ def without(
     claims: Sequence[ClaimedSlice],
     keys: Collection[SliceKey],
 ) -> tuple[ContainerGrant, ...]:
-    """The containers less the slices of these keys that are counted in them."""
+    """Remove the counted slices with these keys from the containers."""
     left = {container.index: list(container.shares) for container in containers}
     for each in claims:
         if each.counted and each.key in keys:

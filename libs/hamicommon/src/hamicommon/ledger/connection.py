@@ -1,4 +1,4 @@
-"""One connection to the ledger by its DSN, or one sentence why it fails.
+"""Open one connection to the ledger by its DSN; an error is one sentence about the cause.
 
 The DSN is libpq's, with what `hami-bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
 reads it, for commands, migrations and pools alike. OpenSSL's and the driver's own texts name
@@ -24,7 +24,7 @@ from hamicommon.settings import PostgresSettings
 logger = logging.getLogger(__name__)
 
 Connection: TypeAlias = Any
-"""An `asyncpg.Connection` (which has no types); a pool's has jsonb as Python values."""
+"""An `asyncpg.Connection`, which has no type hints; jsonb columns are Python values."""
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Parameters of a DSN that name files (PostgreSQL, libpq, connection strings)."""
@@ -40,7 +40,7 @@ RETRY_S = 1.0
 async def connect(
     settings: PostgresSettings, *, application: str = "", command_timeout_s: float | None = None
 ) -> Connection:
-    """One connection; statements without `command_timeout_s` may take as long as they need.
+    """Open a connection; without `command_timeout_s` statements have no time limit.
 
     `application` is what `pg_stat_activity` shows.
 
@@ -59,7 +59,7 @@ async def connect(
 
 
 async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None:
-    """Return once the server takes connections: one that starts beside us does not at first.
+    """Return when the server accepts connections: one that is starting does not yet.
 
     Raises: as `connect`, at once for what no wait changes (address, certificate, password), for a
     server that is unavailable when `longest_s` are over.
@@ -81,7 +81,7 @@ async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None
 
 
 def _is_starting(exc: BaseException | None) -> bool:
-    """Whether a server that is not up yet, or its Service, is what answers so."""
+    """Return whether the error shows a server, or its Service, that is still starting."""
     if isinstance(exc, ssl.SSLError) or _NO_TLS in str(exc):
         return False
     return isinstance(
@@ -95,11 +95,11 @@ def _is_starting(exc: BaseException | None) -> bool:
 
 
 CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OSError, TimeoutError)
-"""Errors of asyncpg in place of a connection; `ssl.SSLError` is an OSError."""
+"""Errors of asyncpg when it can't connect; `ssl.SSLError` is an OSError."""
 
 
 def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
-    """The sentence for one of `CONNECT_ERRORS`."""
+    """Return the sentence for one of `CONNECT_ERRORS`."""
     dsn = settings.dsn.get_secret_value()
     missing = _missing_file(dsn)
     if missing is not None:
@@ -114,7 +114,7 @@ def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
 
 
 def tls_problem(dsn: str, exc: BaseException) -> str | None:
-    """Return the fault of the encryption that the DSN asks for; None: it is something else."""
+    """Return what is wrong with TLS as the DSN asks for it; None: TLS is not the cause."""
     mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOSTNAME_MISMATCH:
@@ -135,12 +135,12 @@ def tls_problem(dsn: str, exc: BaseException) -> str | None:
 
 
 def place_of(dsn: str) -> str:
-    """Hosts, ports and database of a DSN, without the password."""
+    """Return hosts, ports and database of a DSN, without the password."""
     return ",".join(places_of(dsn)) + urlsplit(dsn).path
 
 
 def places_of(dsn: str) -> list[str]:
-    """`host:port` of each server that a DSN names: the primary may be any of them.
+    """Return `host:port` of each server that a DSN names, any of which may be the primary.
 
     More than one is libpq's way to follow a failover, with `target_session_attrs=read-write`.
     """

@@ -1,4 +1,4 @@
-"""Meaning of each named constraint of the ledger, as an error of the domain.
+"""Translate violations of the ledger's named constraints into domain errors.
 
 The database is the last to judge: a guarded statement that lost its race, or a mistake of ours,
 ends here. A constraint without an entry is refused by a test, so none is ever answered with a bare
@@ -24,7 +24,7 @@ from hamicommon.ledger.tables.columns import (
 
 
 class ConstraintViolation(Conflict):
-    """Another row forbids this one.
+    """Another row of the ledger forbids this one.
 
     `constraint` is its name in `hamicommon.ledger.tables.columns`.
     """
@@ -36,7 +36,7 @@ class ConstraintViolation(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class ConstraintError:
-    """Meaning of a violation: the class of error, and the sentence."""
+    """Class of error and sentence for a violated constraint."""
 
     error: type[HamiError]
     sentence: str
@@ -143,7 +143,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "fk_allocation_events_allocation_id_allocations": _violation("the allocation does not exist"),
     "fk_device_health_events_device_uuid_devices": _violation("the card is not known yet"),
 }
-"""By constraint name; primary keys all mean that the row exists already."""
+"""Errors by constraint name; a violated primary key always means that the row exists."""
 
 _FIRST_VALUE = re.compile(r"\(([^,)]*)")
 

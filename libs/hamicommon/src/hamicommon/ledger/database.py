@@ -1,4 +1,4 @@
-"""PostgreSQL through asyncpg: one pool per process, and driver errors turned into our own.
+"""Pool of connections to PostgreSQL, with driver errors translated into our own.
 
 `Database.connection()` and `.transaction()` are how every adapter reaches the ledger. READ
 COMMITTED is enough, because every write is guarded by its own WHERE; a lock that is not granted
@@ -48,12 +48,12 @@ SCHEMA_ERRORS = (
     asyncpg.UndefinedFunctionError,
     asyncpg.UndefinedObjectError,
 )
-"""A migration that has not run yet, or not to its end: it is waited for, like a server."""
+"""Errors of a schema whose migration has not run yet; the caller waits as for a server."""
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn driver errors into the error tree.
+    """Translate driver errors into those of `hamicommon.errors`.
 
     Raises: what `hamicommon.ledger.constraints` has for the constraint, Conflict (lock not granted,
     deadlock), InvalidRequest (a value too long), Unavailable.
@@ -87,7 +87,7 @@ def translated() -> Iterator[None]:
 
 
 class Database:
-    """The pool; every wait on it is bounded by the settings' time-outs."""
+    """Pool of connections; the settings' time-outs bound every wait."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Database:
         """Statements of each connection since the pool has it."""
 
     async def connect(self) -> Connection:
-        """A connection outside the pool, for those who keep it (LISTEN).
+        """Open a connection outside the pool, for long use (LISTEN).
 
         Raises: see `hamicommon.ledger.connection.connect`.
         """
@@ -117,7 +117,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection outside a transaction: each statement commits by itself.
+        """Yield a connection outside a transaction: each statement commits by itself.
 
         Raises: see `translated`.
         """
@@ -130,13 +130,13 @@ class Database:
                 await self._release(connection, well=well)
 
     async def close(self) -> None:
-        """Give the pool what is at hand, so that it can close."""
+        """Return idle connections to the pool, so that it can close."""
         self._closing = True
         while self._at_hand:
             await self._give_back(self._at_hand.pop())
 
     async def _release(self, connection: Connection, *, well: bool) -> None:
-        """Without `well` the statement failed: the pool waits for what is being cancelled."""
+        """Return a connection to the pool; if not `well`, after cancelling its failed statement."""
         self._statements[id(connection)] += 1
         tired = self._statements[id(connection)] >= STATEMENTS_AT_HAND
         enough = self._closing or len(self._at_hand) >= AT_HAND
@@ -150,7 +150,7 @@ class Database:
         await self._pool.release(connection)
 
     async def _acquire(self) -> Connection:
-        """Take a connection of the pool.
+        """Take a connection from the pool.
 
         Raises: Unavailable when all connections of this process stay in use or no new one can be
         made, driver errors.
@@ -181,7 +181,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """A connection inside a transaction, committed at the end of the block.
+        """Yield a connection in a transaction, which commits at the end of the block.
 
         Raises: see `translated`.
         """
@@ -191,7 +191,7 @@ class Database:
                 await self._faults.hit("postgres.commit")
 
     async def fetch(self, query: str, *args: object) -> list[Any]:
-        """Rows of one statement outside a transaction.
+        """Return the rows of one statement outside a transaction.
 
         Raises: see `translated`.
         """
@@ -206,7 +206,7 @@ class Database:
             return found
 
     async def fetchrow(self, query: str, *args: object) -> Any:
-        """The first row of one statement, or None.
+        """Return the first row of one statement, or None.
 
         Raises: see `translated`.
         """
@@ -220,7 +220,10 @@ class Database:
             return found
 
     async def ping(self) -> None:
-        """Raises: Unavailable when the ledger does not answer, or lacks what this version needs."""
+        """Check the ledger.
+
+        Raises: Unavailable if it does not answer, or if migrations are missing.
+        """
         row = await self.fetchrow("SELECT max(version_num)::text AS newest FROM alembic_version")
         if (row["newest"] or "") < NEEDED:
             raise Unavailable(
@@ -233,7 +236,7 @@ class Database:
 async def open_database(
     settings: PostgresSettings, *, application: str, faults: Faults | None = None
 ) -> AsyncIterator[Database]:
-    """Open the pool; a server that is unavailable is met by the first statement, not here.
+    """Open the pool; if the server is unavailable, the first statement fails, not this call.
 
     `application` is what `pg_stat_activity` shows.
     """
@@ -246,7 +249,7 @@ async def open_database(
 
 
 def _open(connection: Connection) -> bool:
-    """Whether its server has not ended it since it was used."""
+    """Return whether the server has not closed the connection since its last use."""
     try:
         return not connection.is_closed()
     except asyncpg.InterfaceError:  # the pool has taken it back already

@@ -1,4 +1,4 @@
-"""The SQL of what an allocation takes from a card: `hamicommon.domain.allocations.footprints`."""
+"""SQL that sums up what an allocation takes from each card, like `allocations.footprints`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOOTPRINT = """greatest(coalesce(sum({x}.{amount}) FILTER (WHERE {x}.role = 'ap
 
 
 def footprint(amount: Literal["slots", "memory_mib", "core_percent"], x: str = "x") -> str:
-    """Return the aggregate over rows `x` of `allocation_devices`, grouped by allocation and card.
+    """Return the SQL sum over rows `x` of `allocation_devices`, grouped by allocation and card.
 
     Sidecars have the role `app`; `hami_beside` (0033) is what those declared before an init
     container hold of its card.

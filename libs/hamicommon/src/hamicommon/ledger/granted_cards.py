@@ -1,4 +1,4 @@
-"""The cards of live grants with their present condition, read from the ledger."""
+"""Read the cards of live grants with their present condition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCard:
-    """One container's card and its condition."""
+    """One container's card with its condition."""
 
     pod: PodRef
     container: str
@@ -53,7 +53,7 @@ class PodCard:
 async def read_pod_cards(
     connection: Connection, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
 ) -> list[PodCard]:
-    """All cards that a pod holds; without a uid, the cards of all pods that may be in trouble.
+    """Return all cards of a pod; without a uid, cards of all pods that may have a problem.
 
     `silent`: nodes whose agents are silent.
     """

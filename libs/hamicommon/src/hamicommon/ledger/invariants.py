@@ -1,4 +1,4 @@
-"""The promises SAFE-1, SAFE-2, SAFE-6 and SAFE-7 in the ledger: queries that must return nothing.
+"""Queries for violations of the guarantees SAFE-1, SAFE-2, SAFE-6 and SAFE-7 in the ledger.
 
 Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
 installation, the tests after every fault.
@@ -12,7 +12,7 @@ from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.footprint import footprint
 
 SHOWN = 5
-"""Sentences per promise; one is enough to know, a million help nobody."""
+"""Maximum number of reported violations per guarantee."""
 
 _HELD = f"""
 WITH footprints AS (
@@ -114,12 +114,14 @@ SELECT format('allocation %s of pod %s is %s, but its last event has %s', a.id, 
  WHERE e.state IS DISTINCT FROM a.state ORDER BY a.pod_uid
 """,
 }
-"""Query for violations, by promise. A card that shrank may hold more than it has
-now, up to its ceiling (architecture 2.1)."""
+"""Query for violations, by guarantee.
+
+A card that shrank may hold more than it has now, up to its ceiling (architecture 2.1).
+"""
 
 
 async def broken(connection: Connection) -> list[str]:
-    """Sentences about what breaks a promise, the first `SHOWN` of each; empty when all hold."""
+    """Return sentences about violations, at most `SHOWN` per guarantee; empty if there are none."""
     found = []
     for promise, query in INVARIANTS.items():
         rows = await connection.fetch(f"{query} LIMIT {SHOWN}")

@@ -1,4 +1,4 @@
-"""Values that go into the ledger and come out of it, apart from any driver.
+"""Data types of what is written to and read from the ledger, independent of the driver.
 
 The scheduler's `AllocationStore` port uses these; its Postgres adapter implements it, and a fake
 in the tests that the same suite verifies.
@@ -25,18 +25,18 @@ from hamicommon.errors import Conflict, HamiError
 from hamicommon.placement.vendor_policy import VendorRules
 
 QuotaAmounts = Mapping[str, int]
-"""Amounts that an allocation takes of a quota, by resource: MiB of memory, or cores."""
+"""Amounts that an allocation takes of quotas, by resource: MiB, or percent of cores."""
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
-"""Function from an allocation's slices to what they count in quotas."""
+"""Function from an allocation's slices to the amounts that they take of quotas."""
 
 Rules = Mapping[str, VendorRules]
-"""By vendor; one that is absent follows the standard rules."""
+"""Rules by vendor; a vendor without an entry has the standard rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A grant that is to be made."""
+    """A grant that is not written yet."""
 
     allocation_id: AllocationId
     pod_uid: PodUid
@@ -44,26 +44,25 @@ class Draft:
     pod_name: str
     placement: Placement
     lease_s: float
-    """How long it may stay in its first state; 0: without a deadline."""
+    """Maximum time in the first state, in seconds; 0: no deadline."""
     quota: QuotaAmounts = field(default_factory=dict)
     policy: Policy | None = None
-    """Judged once more on the locked cards; its names are kept in the row for people. None: the pod
-    was not placed here."""
+    """Policy of the pod, checked again on the locked cards; None: the pod was not placed here."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """See `Allocation.annotations`."""
+    """Annotations of the vendors; see `Allocation.annotations`."""
     seen: Mapping[GpuUuid, int] = field(default_factory=dict)
-    """Versions of the cards as the choice saw them; checked where `VendorRules.exact` is set."""
+    """Versions of the cards when they were chosen; checked if `VendorRules.exact` is set."""
     core_totals: Mapping[GpuUuid, int] = field(default_factory=dict)
-    """See `Need.of_core`, where the vendor's need has one."""
+    """Cores of the cards by the vendor's count; see `Need.of_core`."""
     traceparent: str = ""
     owner: PodOwner | None = None
-    """Kept in the row for people; None: unknown."""
+    """Owner of the pod, for people who read the row; None: unknown."""
     actor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomVictim:
-    """A grant whose pod ends for another one."""
+    """Grant whose pod ends to make room for another one."""
 
     allocation_id: AllocationId
     priority: int
@@ -73,72 +72,74 @@ class RoomVictim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Grants whose cards a waiting pod gets when they are gone; until then it counts beside them.
+    """Cards that a waiting pod gets when the grants of the victims are gone.
 
     No grant of another pod fits on these cards beside it (SAFE-7).
     """
 
     priority: int
-    """Priority of the pod that waits."""
+    """Priority of the waiting pod."""
     victims: tuple[RoomVictim, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A grant that begins: of a pod that is to be bound, or of one that is on its node already."""
+    """A grant to be written: of a pod that is about to be bound, or already runs."""
 
     draft: Draft
     state: AllocationState = AllocationState.BINDING
     origin: Origin = Origin.SCHEDULED
     reason: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """Why a pod that was not placed here is granted its slices, kept with the first event."""
+    """Reason why a pod that was not placed here gets a grant, stored with the first event."""
     claims: tuple[ClaimedSlice, ...] = ()
-    """The draft's slices that come by ResourceClaims. The ledger leaves a slice out of the draft if
-    another pod holds it: it is counted already."""
+    """Slices of the draft that come by ResourceClaims.
+
+    The ledger leaves a slice out of the draft if another pod holds it: it is counted already.
+    """
     room: Room | None = None
-    """Grants that end for this one, whose state is `reserved`."""
+    """Victims that end for this grant, whose state is `reserved`."""
     together: str = ""
-    """Name that entries of one commit share if all of them are granted, or none."""
+    """Name shared by entries of one commit of which all are granted, or none."""
 
     @property
     def guarded(self) -> bool:
-        """False where the slices are held already, whether the ledger has room for them or not."""
+        """Whether the ledger may refuse the grant; false for slices that are held already."""
         return self.origin is not Origin.ADOPTED
 
 
 def refused_together(entry: Entry, why: HamiError) -> Conflict:
-    """The answer to an entry that would be granted, were another one of its name not refused."""
+    """Return the error for an entry that is refused because another one of its group was."""
     return Conflict(f"not granted, as one of {entry.together} was refused: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStep:
-    """One guarded change of an allocation's state."""
+    """A guarded change of an allocation's state."""
 
     allocation_id: AllocationId
     sources: frozenset[AllocationState]
-    """The step happens only from one of these."""
+    """States of which the allocation must be in one."""
     target: AllocationState
     reason: str = ""
     actor: str = ""
     token: int | None = None
-    """If given, the row must still carry it."""
+    """Fencing token that the row must still have; None: any."""
     new_token: bool = False
-    """Hand out the next fencing token."""
+    """Whether the next fencing token is handed out."""
     lease_s: float | None = None
-    """Deadline of the new state from now; None: it has none."""
+    """Time until the deadline of the new state, in seconds; None: no deadline."""
     node: NodeName | None = None
-    """If given, the row must be of this node."""
+    """Node that the allocation must be on; None: any."""
 
 
 Command = Entry | StateStep
-"""One change of the ledger that can be written together with others."""
+"""One change of the ledger; several are written in one transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCounters:
-    """Absolute counters of one card after a change, with the row's version."""
+    """Counters of one card after a change, with the row's version."""
 
     node: str
     uuid: GpuUuid
@@ -147,12 +148,12 @@ class CardCounters:
     used_core_percent: int
     version: int
     holdings: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    """See `DeviceUsage.holdings`."""
+    """Details of slices on the card; see `DeviceUsage.holdings`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """The amount of one namespace's quota that is used after a change; limit None: unlimited."""
+    """Used amount of one namespace's quota after a change; limit None: unlimited."""
 
     namespace: str
     resource: str
@@ -162,25 +163,27 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A committed change: the row as it is now, and the cards and quotas that changed with it."""
+    """A committed change: the allocation now, and the cards and quotas that changed."""
 
     allocation: Allocation
-    """A step between live states without a new token: without containers, claims and
-    annotations."""
+    """Allocation after the change.
+
+    A step between live states without a new token leaves out containers, claims and annotations.
+    """
     sequence: int
-    """Number of the event in the pod's history, from 1, without a gap."""
+    """Number of the event in the pod's history, from 1 without a gap."""
     counters: tuple[CardCounters, ...] = ()
     quotas: tuple[QuotaUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """Holder of a node between bind and Allocate."""
+    """Pod that holds a node's lock, from its binding until Allocate."""
 
     pod_uid: PodUid
     allocation_id: AllocationId
     token: int
 
     def may_replace(self, held: LockHolder) -> bool:
-        """Whether the holder's binding was taken over by this one's, or is this one's own."""
+        """Return whether this binding replaced the holder's, or is the same one."""
         return self.allocation_id == held.allocation_id and self.token >= held.token

@@ -1,4 +1,4 @@
-"""Daily partitions: made some days ahead, dropped whole when they are too old.
+"""Create daily partitions some days ahead, and drop those that are too old.
 
 A table that is partitioned by day has `<table>_YYYYMMDD` (UTC) and `<table>_default`, which catches
 rows that no day covers, so that nothing is lost while nobody keeps the partitions. Any number of
@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from hamicommon.ledger.connection import Connection
 
 AHEAD_DAYS = 3
-"""Days after today that have a partition, so that a keeper may be away for a long week-end."""
+"""Number of days after today that have a partition, enough for a long week-end's outage."""
 
 # A drop locks the whole table: it waits this long for its turn, otherwise the next round does it.
 LOCK_TIMEOUT = "200ms"
@@ -29,14 +29,14 @@ SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhreli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Outcome of one round."""
+    """Days whose partitions one round created and dropped."""
 
     made: tuple[date, ...] = ()
     dropped: tuple[date, ...] = ()
 
 
 async def days_of(connection: Connection, table: str) -> list[date]:
-    """The days that have a partition, in order."""
+    """Return the days that have a partition, in order."""
     found = []
     for row in await connection.fetch(_CHILDREN, table):
         if match := re.fullmatch(rf"{table}_(\d{{4}})(\d\d)(\d\d)", row["name"]):
@@ -47,7 +47,7 @@ async def days_of(connection: Connection, table: str) -> list[date]:
 async def keep_partitions(
     connection: Connection, table: str, column: str, *, today: date, keep_days: int
 ) -> Kept:
-    """Make the days up to `AHEAD_DAYS` from today and drop those more than `keep_days` ago.
+    """Create partitions from today up to `AHEAD_DAYS`, drop those older than `keep_days`.
 
     `column` is the one that the table is partitioned by. Each partition is a short transaction of
     its own. Raises: what the driver raises; a lock not granted ends the round.
@@ -66,12 +66,12 @@ async def keep_partitions(
 async def make_days(
     connection: Connection, table: str, column: str, days: Sequence[date]
 ) -> list[date]:
-    """Make the partitions of these days that are missing; return which it made."""
+    """Create missing partitions of these days; return those that were created."""
     return [day for day in days if await _make(connection, table, column, day)]
 
 
 async def _make(connection: Connection, table: str, column: str, day: date) -> bool:
-    """Rows of that day that are in the default partition move into the new one."""
+    """Create a partition, and move the day's rows into it from the default partition."""
     name, span = f"{table}_{day:%Y%m%d}", (_start_of(day), _start_of(day + timedelta(days=1)))
     async with connection.transaction():
         if not await _turn(connection, table):

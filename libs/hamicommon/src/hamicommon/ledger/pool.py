@@ -1,4 +1,4 @@
-"""The pool of connections to the ledger: the one way of every service to Postgres.
+"""Open the pool of connections with which every service reaches Postgres.
 
 The scheduler takes it through `Database` (`database.py`), the metrics service as it is. What holds
 for a connection is decided here: the DSN's encryption, the time-outs, the name that
@@ -31,7 +31,7 @@ IDLE_IN_TRANSACTION_MS = 5000
 async def open_pool(
     settings: PostgresSettings, application: str, *, jit: bool = True
 ) -> AsyncIterator[asyncpg.Pool]:
-    """A pool of connections; a server that is unavailable is met by the first statement, not here.
+    """Open the pool; if the server is unavailable, the first statement fails, not this call.
 
     `application` is what `pg_stat_activity` shows; `jit` is off where statements are so short that
     their plans never profit from compilation. A connection that can't be made raises Unavailable
@@ -100,13 +100,13 @@ _ESCAPED_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def storable_json(value: object) -> bytes:
-    """JSON for a jsonb value."""
+    """Return JSON that a jsonb column can store."""
     data = orjson.dumps(value)
     return _ESCAPED_NUL.sub(rb"\1\\ufffd", data) if rb"\u0000" in data else data
 
 
 def storable(value: Any) -> Any:
-    """The parameter of a statement; lists and tuples of text are looked through."""
+    """Return a parameter that Postgres can store; texts in lists and tuples are converted, too."""
     if isinstance(value, str):
         return value.replace("\0", _REPLACEMENT) if "\0" in value else value
     if isinstance(value, list | tuple):
@@ -115,7 +115,7 @@ def storable(value: Any) -> Any:
 
 
 class StorableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
-    """A connection whose parameters are made storable.
+    """Connection that converts parameters to what Postgres can store.
 
     A user who may create a pod or write on a node chooses text that ends up in the ledger: reasons,
     decisions, names of cards. A NUL in it is shown as U+FFFD; the statement goes through, and no

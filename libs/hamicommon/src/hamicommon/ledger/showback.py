@@ -1,4 +1,4 @@
-"""From the rows of the question `showback` to a bill: prices, costs that add up, files. Pure.
+"""Make a bill from rows of the question `showback`: prices, costs that add up, file formats. Pure.
 
 A line's cost is its share of the type's whole, rounded down to cents; what is left over goes, cent
 by cent, to the lines that lost the most by rounding, the largest first where that is equal.
@@ -29,7 +29,7 @@ from hamicommon.errors import InvalidRequest
 
 
 class PriceList(BaseModel):
-    """Prices, as an operator writes them in JSON; amounts are texts, so that they are exact.
+    """Prices as an operator writes them in JSON; amounts are texts, so that they are exact.
 
     `{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100": "2.50"}}`
     """
@@ -38,12 +38,12 @@ class PriceList(BaseModel):
 
     version: str = Field(min_length=1, max_length=64)
     currency: str = Field(pattern="^[A-Z]{3}$")
-    """ISO 4217."""
+    """Currency code of ISO 4217."""
     card_hour: dict[str, Decimal] = Field(default_factory=dict)
-    """By type; a type that is not here has no price, which is not a price of 0."""
+    """Price of an hour by type of card; a type that is not listed has no price, which is not 0."""
 
     def of(self, card_type: str) -> Decimal | None:
-        """Return the cost of an hour of one whole card; None: unknown."""
+        """Return the price of an hour of one whole card; None: unknown."""
         return self.card_hour.get(card_type)
 
 
@@ -68,21 +68,21 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillLine:
-    """Card time of a namespace on one type of card, or what became of the type's other time."""
+    """Line of a bill: card time of a namespace on one type of card, or time that nobody held."""
 
     type: str
     kind: str
-    """`held`, or idle, stranded, cordoned, unhealthy, unknown."""
+    """State of the time: `held`, idle, stranded, cordoned, unhealthy or unknown."""
     namespace: str
-    """Empty but for what was held."""
+    """Namespace that held the cards; empty for other states."""
     card_s: int
     cost: Decimal | None
-    """None: the type has no price."""
+    """Cost of the time; None: the type has no price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Bill of a time; the lines add up to the cards' own hours and cost."""
+    """Bill for a period; its lines add up to all time of the cards, and its cost."""
 
     since: datetime
     until: datetime
@@ -92,12 +92,12 @@ class Bill:
 
     @property
     def card_s(self) -> int:
-        """The cards' own time."""
+        """Return the whole time of the cards in seconds."""
         return sum(line.card_s for line in self.lines)
 
     @property
     def cost(self) -> Decimal | None:
-        """Cost of all lines that have a price; None: no line has one."""
+        """Return the cost of all lines with a price; None: no line has one."""
         costs = [line.cost for line in self.lines if line.cost is not None]
         return sum(costs, Decimal(0)) if costs else None
 
@@ -130,7 +130,7 @@ def make_bill(
 
 
 def costs_of(seconds: list[int], price: Decimal) -> list[Decimal]:
-    """Return the cost of each, in whole cents whose sum is the cost of all, to the nearest cent."""
+    """Return the cost of each in whole cents, which add up to the rounded cost of all."""
     exact = [Fraction(each) * Fraction(price) * 100 / HOUR_S for each in seconds]
     whole = sum(exact, Fraction(0))
     cents = [int(each) for each in exact]
@@ -142,7 +142,7 @@ def costs_of(seconds: list[int], price: Decimal) -> list[Decimal]:
 
 
 HOURS = Decimal("0.0001")
-"""Card-hours are shown to a third of a second."""
+"""Precision of card-hours in a bill, a third of a second."""
 _COLUMNS = ("namespace", "kind", "type", "card_s", "card_hours", "cost", "currency")
 _FOCUS = (
     *("BilledCost", "BillingAccountId", "BillingCurrency", "BillingPeriodEnd"),
@@ -157,7 +157,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 class BillFormat(StrEnum):
-    """Forms of a bill's file."""
+    """File formats of a bill."""
 
     CSV = "csv"
     JSON = "json"
@@ -180,12 +180,18 @@ def as_csv(bill: Bill) -> str:
 
 
 def as_focus(bill: Bill) -> str:
-    """FOCUS as CSV. Card time without a price is no charge, so it is not in it."""
+    """Write the bill as CSV in FOCUS format.
+
+    Card time without a price is no charge and left out.
+    """
     return _written(_FOCUS, [_charge(bill, line) for line in bill.lines if line.cost is not None])
 
 
 def as_json(bill: Bill) -> bytes:
-    """Amounts of money are texts, so that they stay exact; null is unknown."""
+    """Write the bill as JSON.
+
+    Amounts of money are texts, so that they are exact, null is unknown.
+    """
     content = {
         "apiVersion": "hami.io/v1",
         "since": bill.since,
@@ -247,7 +253,7 @@ def _written(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula is shown as the text that it is."""
+    """Return a cell's text so that a spreadsheet does not take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
@@ -268,12 +274,12 @@ QuestionRow = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceUse:
-    """Ratios; None is unknown."""
+    """Use of a namespace's grants, as ratios; None is unknown."""
 
     used_ratio: float | None = None
-    """Share that was used of the grants, on average: memory, or with the basis cores the cores."""
+    """Average part of the grants that was used: of memory, or of cores with that basis."""
     idle_ratio: float | None = None
-    """Share of the time of its slices: the hours in which no core was at work."""
+    """Part of the slices' time in hours without any work on the cores."""
 
 
 UNKNOWN_USE = NamespaceUse()
@@ -285,7 +291,7 @@ def use_by_namespace(
     basis: str,
     name_of: Callable[[str], str] = str,
 ) -> dict[str, NamespaceUse]:
-    """By the name that `name_of` gives a namespace: several may have one, such as `other`.
+    """Sum up use by the name that `name_of` gives each namespace, such as `other` for several.
 
     `use` are the rows of `namespace-use`; None: not answered. Hours in which it is not known
     whether a core was at work are not counted as idle.

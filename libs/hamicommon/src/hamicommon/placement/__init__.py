@@ -1,1 +1,1 @@
-"""The pure placement engine: which node, which cards, or why not."""
+"""Placement engine: choose node and cards for a pod, or explain why none fits. Pure."""

@@ -1,4 +1,4 @@
-"""Which node and which cards a pod gets: the engine's public face.
+"""Public functions of the engine: choose node and cards for a pod.
 
 In: a `PodRequest` and the `ClusterView`; out: a `Placement`, or a `Refusal` with the reason for
 every candidate. Pure and deterministic: the same request and view give the same answer. Nodes are
@@ -29,25 +29,25 @@ from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
 from hamicommon.placement.walks.walked import KeptWalks, WalkedShape
 
 TOP_PRIORITY = 10
-"""kube-scheduler's MaxExtenderPriority."""
+"""Highest score that an extender may give (kube-scheduler's MaxExtenderPriority)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The whole answer: `placement` or `refusal`, and the score of every node that fits."""
+    """Result of a decision: `placement` or `refusal`, and the scores of nodes that fit."""
 
     placement: Placement | None
     refusal: Refusal | None
     scores: NodeScores
-    """Nodes that fit, from the least to the most preferred, with their usage score."""
+    """Usage scores of nodes that fit, from the least to the most preferred."""
     view_version: int
 
 
 class Feasible(NamedTuple):
-    """Every node that fits with its placement, and why the others do not."""
+    """Nodes that fit with their placements, and the reasons of the others."""
 
     placements: dict[NodeName, Placement]
-    """From the least to the most preferred node."""
+    """Placements from the least to the most preferred node."""
     refusal: Refusal
     scores: NodeScores
 
@@ -59,7 +59,7 @@ def place(
     candidates: Collection[NodeName] | None = None,
     without_cards: Collection[GpuUuid] = (),
 ) -> Placement | Refusal:
-    """The best placement on one of the candidates (None: all nodes), or why there is none.
+    """Return the best placement on the candidates (None: all nodes), or why there is none.
 
     `without_cards` are left out of consideration: cards that were just lost to another pod.
 
@@ -78,7 +78,7 @@ def decide(
     candidates: Collection[NodeName] | None = None,
     without_cards: Collection[GpuUuid] = (),
 ) -> Decision:
-    """Decide as `place`, with the scores of all nodes that fit (for the event and the record)."""
+    """Decide like `place`, and return the scores of all nodes that fit, too."""
     _check(request)
     rows, unknown = view.rows_of(candidates)
     judged = _judged(request, view, rows, without_cards)
@@ -102,7 +102,7 @@ def decide(
 def feasible(
     request: PodRequest, view: ClusterView, candidates: Collection[NodeName] | None = None
 ) -> Feasible:
-    """Every candidate that fits with its placement, and the reasons of the others.
+    """Return the placement on each candidate that fits, and the reasons of the others.
 
     Raises: InvalidRequest when the pod asks for no card.
     """
@@ -131,7 +131,7 @@ def feasible(
 def prioritize(
     request: PodRequest, view: ClusterView, candidates: Collection[NodeName] | None = None
 ) -> dict[NodeName, int]:
-    """0..10 per candidate, 10 the most preferred by the node policy; unknown nodes get 0.
+    """Score candidates 0..10, 10 the most preferred by the node policy; unknown nodes get 0.
 
     Scaled from the least to the most used of the candidates, because neighbours on HAMi's absolute
     scale (one slice more on one of eight cards) would mostly round to the same number.
@@ -159,7 +159,7 @@ def prioritize(
 
 
 def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | None:
-    """Place among these rows of the view, without the reasons of a refusal (replay).
+    """Place a pod on one of these rows, without reasons for a refusal (replay).
 
     Raises: InvalidRequest when the pod asks for no card.
     """
@@ -174,7 +174,7 @@ def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """The candidates that fit, with their scores."""
+    """Candidates that fit, with their scores."""
 
     request: PodRequest
     view: ClusterView
@@ -184,18 +184,18 @@ class _Judged:
     scores: Floats
     dropped: list[Step] | None = None
     costs: NodeCosts | None = None
-    """Costs of a policy that scores nodes itself."""
+    """Costs of nodes, if the policy computes scores itself."""
     walked: WalkedShape | None = None
-    """Kept walks of the rows under any other."""
+    """Cached walks of the rows, otherwise."""
 
     def steps(self) -> list[Step]:
-        """Steps at which the others dropped out."""
+        """Return the steps at which other candidates were refused."""
         if self.dropped is not None:
             return self.dropped
         return fit(self.request, self.view, self.candidates, self.without_cards)[1]
 
     def placement(self, at: int) -> Placement:
-        """On the row at this position."""
+        """Return the placement on the row at this position."""
         row, containers = self.rows[at : at + 1], None
         if self.costs is not None:
             containers = self.costs.grants(at, self.request, self.view)
@@ -240,7 +240,7 @@ def _judged(
 
 
 def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
-    """Positions in `rows` from the least to the most preferred; names decide between equals."""
+    """Return positions in `rows` from the least to the most preferred; names break ties."""
     keys = (-view.ranks(rows), -scores if policy == "spread" else scores)
     return np.lexsort(keys)
 

@@ -1,4 +1,4 @@
-"""Walks a pod's containers over the candidates: who can take all of them, and on which cards.
+"""Find the candidates that can take all containers of a pod, and their cards.
 
 All candidates are walked at once (arrays of nodes x places); a node that can't take a request drops
 out with its reasons. Each init container meets the node as it is now, less the sidecars declared
@@ -26,20 +26,20 @@ from hamicommon.placement.unschedulable import Step
 
 
 class Fitted(NamedTuple):
-    """Survivors with what each of their containers gets."""
+    """Nodes that fit, with the grants of each container."""
 
     survivors: Int
-    """Rows of the view."""
+    """Rows of the nodes that fit."""
     grants: list[tuple[ContainerGrant, ...]]
-    """One per survivor, containers in spec order."""
+    """Grants per node that fits, containers in spec order."""
     steps: list[Step]
-    """Steps at which the other nodes dropped out."""
+    """Steps at which other nodes were refused."""
 
 
 def fit(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> tuple[Int, list[Step]]:
-    """The rows that can take the whole pod, and the steps at which the others dropped out."""
+    """Return the rows that can take the whole pod, and the steps that refused the others."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=False)
     return walk.rows, walk.steps
@@ -48,7 +48,7 @@ def fit(
 def fit_with_picks(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> Fitted:
-    """Fit the pod as `fit` does, and return the cards that every survivor would give."""
+    """Fit like `fit`, and return the cards that every node would give, too."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=True)
     return Fitted(walk.rows, walk.grants(), walk.steps)
@@ -57,14 +57,14 @@ def fit_with_picks(
 def fit_with_places(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> tuple[Int, list[Picks]]:
-    """The rows that can take the whole pod, and what each of its requests takes there."""
+    """Return the rows that can take the whole pod, and what each request takes there."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=True)
     return walk.rows, walk.picks
 
 
 class _Walk:
-    """State of one walk: the rows that are still in, their cards, and what they gave so far."""
+    """State of fitting one pod: remaining rows, their cards, and slices given so far."""
 
     def __init__(
         self, request: PodRequest, view: ClusterView, rows: Int, without: Collection[GpuUuid]
@@ -81,7 +81,7 @@ class _Walk:
         """Room that the sidecars and app containers so far have left."""
 
     def run(self, *, pick_last: bool) -> None:
-        """Ask request after request; `pick_last` False leaves open which cards the last takes."""
+        """Process all requests; `pick_last` False leaves the cards of the last one open."""
         asking = [
             (index, container)
             for index, container in enumerate(self.request.containers)
@@ -105,7 +105,7 @@ class _Walk:
         return self._together
 
     def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
-        """Ask one request of all rows; those that can't take it drop out."""
+        """Process one request on all rows; rows that can't take it are removed."""
         ask = self._prepared(stock, wanted)
         asking = VendorChoosers(
             ask=ask,
@@ -157,7 +157,7 @@ class _Walk:
         return ask
 
     def _elsewhere(self, stock: Stock, vendor: str) -> Bools | None:
-        """Cards other than the one that the vendor's earlier containers are all on.
+        """Return cards other than the one that holds the vendor's earlier containers.
 
         HAMi looks the earlier cards up under the card's type, so the rule holds only for cards
         whose type is the vendor's name (protocol 1.6 and 8.3, 25).
@@ -173,7 +173,7 @@ class _Walk:
         return other
 
     def _narrow(self, stock: Stock, kept: Int) -> None:
-        """Leave only the rows `kept`, here and in everything remembered of earlier requests."""
+        """Keep only these rows, also in the results of earlier requests."""
         if len(kept) == len(self.rows):
             return
         self.rows = self.rows[kept]
@@ -184,7 +184,7 @@ class _Walk:
             known.narrow(kept)
 
     def grants(self) -> list[tuple[ContainerGrant, ...]]:
-        """Per surviving row, what every container gets."""
+        """Return each container's grant per remaining row."""
         return [
             tuple(
                 ContainerGrant(

@@ -1,4 +1,4 @@
-"""Scores of nodes for a pod without cards, by what its CPU would strand of the nodes' cards.
+"""Score nodes for a pod without cards, by the cards that its CPU would strand (make unusable).
 
 The node policy `fragmentation` for pods that are not ours to place: kube-scheduler asks for scores
 and adds them to its own. `hamictl replay` places such pods by the same costs.
@@ -17,18 +17,20 @@ from hamicommon.placement.engine import TOP_PRIORITY
 from hamicommon.placement.node_policies import STEP_MILLI, fragmentation
 
 EXTENDER_WEIGHT = 5
-"""Weight of these scores in kube-scheduler's sum, in each configuration that we ship: one step is
-then half of what a plugin's whole range is (docs/packing.md, "Pods without cards")."""
+"""Weight of these scores in our kube-scheduler configurations.
+
+One step is then half of the whole range of a plugin (docs/packing.md, "Pods without cards").
+"""
 _BEST_WITH_CARDS = TOP_PRIORITY - 1
 
 
 def host_costs(cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
-    """Score the rows: minus what the pod would strand, in whole steps."""
+    """Return each row's score: minus what the pod would strand, in whole steps."""
     return fragmentation(view).hosts(cpu_milli, view, rows)
 
 
 def host_levels(costs: Floats) -> Int:
-    """Make levels of the scores of nodes with cards: 9 for the best, one less for each step more.
+    """Convert scores of nodes with cards to levels: 9 for the best, one less per step.
 
     Nine steps are kept apart; a node that strands more than that is the last choice as it is.
     """
@@ -42,7 +44,7 @@ def host_levels(costs: Floats) -> Int:
 def host_scores(
     cpu_milli: int, view: ClusterView, candidates: Collection[NodeName]
 ) -> dict[NodeName, int]:
-    """Score each candidate from 0 to 10, the most preferred; the pod asks for `cpu_milli`.
+    """Score candidates 0 to 10 for a pod that asks for `cpu_milli`; 10 is the most preferred.
 
     A node without a card that we know of gets 10: nothing is lost there. Where a node's free CPU
     is not known, nothing is known to be lost on it either: it gets the best of a node with cards.

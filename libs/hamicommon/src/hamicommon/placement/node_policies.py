@@ -1,4 +1,4 @@
-"""Node policies that score nodes by a computation of their own, as the engine sees them.
+"""Interface of node policies that compute scores themselves.
 
 `binpack` and `spread` go by usage, which the view knows of every node. A policy that needs more is
 a package of its own behind `NodePolicy`, and `fragmentation` here is the only line that imports it
@@ -20,35 +20,38 @@ from hamicommon.placement.node_scores import Parts
 from hamicommon.placement.predicates import Ask
 
 FRAGMENTATION = "fragmentation"
-"""Name of the node policy and of the card policy, which stands alone."""
+"""Name of the node policy, and of the card policy, which can't be combined with others."""
 
 STEP_MILLI = 30.0
-"""Scores are whole steps of so many milli of a card: nodes that differ by less are equal, and the
-first by name is taken. Filling nodes in a fixed order is worth more than the last milli."""
+"""Thousandths of a card per step of the score.
+
+Nodes that differ by less are equal, and the first by name is taken: filling nodes in a fixed order
+is worth more than the last milli.
+"""
 
 
 class NodeCosts(Protocol):
-    """Rows of the view that take a pod, with their scores."""
+    """Rows that fit a pod, with their scores."""
 
     @property
     def rows(self) -> Int:
-        """Rows that fit."""
+        """Return the rows that fit."""
 
     @property
     def scores(self) -> Floats:
-        """Score of each of these, the highest is the best."""
+        """Return the score of each of these rows; the highest is the best."""
 
     def parts(self, at: Int) -> Parts:
-        """Parts that the scores at these positions are made of."""
+        """Return the parts of the scores at these positions."""
 
     def grants(
         self, at: int, request: PodRequest, view: ClusterView
     ) -> tuple[ContainerGrant, ...] | None:
-        """Grants of every container on the row at this position; None: walk for them."""
+        """Return each container's grant on the row at this position; None: compute it by a walk."""
 
 
 class NodePolicy(Protocol):
-    """A policy for one view; keeps what it found out of rows until they change."""
+    """Policy for one view; caches its results per row until the row changes."""
 
     def nodes(
         self,
@@ -57,10 +60,10 @@ class NodePolicy(Protocol):
         rows: Int,
         without_cards: Collection[GpuUuid] = (),
     ) -> NodeCosts:
-        """Find which of the rows take the pod, and score them."""
+        """Find the rows that fit the pod, with scores."""
 
     def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards) -> Floats:
-        """Score the cards of these rows for a request, by row and place; the highest is the best.
+        """Score the rows' cards for a request, by row and place; the highest is the best.
 
         Args:
             ask: the request, for these rows.
@@ -70,13 +73,13 @@ class NodePolicy(Protocol):
         """
 
     def hosts(self, cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
-        """Score the rows for a pod without cards; the highest is the best."""
+        """Score rows for a pod without cards; the highest is the best."""
 
     def stranded_milli(self, view: ClusterView) -> float:
-        """Idle cards of all nodes that no usual pod could use, in milli."""
+        """Return the thousandths of all idle cards that no usual pod could use."""
 
     def defer(self) -> None:
-        """Leave long computations to `pending`: decisions go by the results of before."""
+        """Leave long computations to `pending`; until then decisions use the previous results."""
 
     def pending(self) -> Callable[[], Callable[[], None]] | None:
         """Return a long computation that is due, or None.

@@ -1,4 +1,4 @@
-"""The score of every node that fits, in the order of preference, as the arrays the engine has.
+"""Scores of the nodes that fit, in the order of preference, backed by arrays.
 
 A decision on thousands of nodes needs the best few at once (the event, the record) and all of them
 later or never (explain). So names and numbers become a dict only when somebody asks for more.
@@ -18,30 +18,30 @@ from hamicommon.placement.cluster.cards import Floats, Int
 Float64 = npt.NDArray[np.float64]
 
 MAX_PARTS = 20
-"""Nodes whose scores are kept in parts: the most preferred."""
+"""Maximum number of nodes whose scores are kept in parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrandedParts:
-    """Cost of a placement under the node policy `fragmentation`, in milli of a card.
+    """Cost of a placement under `fragmentation`: thousandths of cards that no usual pod could use.
 
     The node's score is minus the sum, in whole steps. Below 0: it strands less than before.
     """
 
     cards_milli: float
-    """Stranded on the node's own cards."""
+    """Thousandths stranded on the node's own cards."""
     whole_nodes_milli: float
-    """For places that pods with several cards may need."""
+    """Thousandths for places that pods with several cards may need."""
     scarce_models_milli: float
-    """For cards that pods may need which can do with few models alone."""
+    """Thousandths for cards of models that some pods depend on."""
 
 
 Parts = tuple[Float64, Float64, Float64]
-"""The same of several nodes, as the engine has it: cards, whole nodes, scarce models."""
+"""`StrandedParts` of several nodes as arrays: cards, whole nodes, scarce models."""
 
 
 class NodeScores(Mapping[NodeName, float]):
-    """Node -> usage score, from the least to the most preferred; as unchanging as a tuple."""
+    """Immutable mapping of nodes to usage scores, from the least to the most preferred."""
 
     __slots__ = ("_by_name", "_names", "_parts", "_rows", "_values")
 
@@ -52,7 +52,7 @@ class NodeScores(Mapping[NodeName, float]):
         values: Floats,
         parts: Parts | None = None,
     ) -> None:
-        """`names` of all rows, of which `rows` fit, with the score of each of these.
+        """`names` of all rows; `rows` are those that fit, with their `values`.
 
         `parts` are of the last rows, which are preferred, as many as there are.
         """
@@ -74,7 +74,7 @@ class NodeScores(Mapping[NodeName, float]):
         return len(self) == 0 or bool(self._values.min() == self._values.max())
 
     def best(self, count: int) -> list[tuple[NodeName, float]]:
-        """Return at most `count` nodes with their scores, the most preferred first."""
+        """Return the `count` most preferred nodes with their scores, the best first."""
         rows, values = self._rows[::-1][:count], self._values[::-1][:count]
         return [
             (self._names[row], score)
@@ -82,7 +82,7 @@ class NodeScores(Mapping[NodeName, float]):
         ]
 
     def parts(self) -> dict[NodeName, StrandedParts]:
-        """Return the parts of the most preferred nodes' scores; empty where scores have none."""
+        """Return the parts of the best nodes' scores; empty if the scores have no parts."""
         if self._parts is None:
             return {}
         columns = [each.round(1).tolist() for each in self._parts]

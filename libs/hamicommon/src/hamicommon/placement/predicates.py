@@ -1,4 +1,4 @@
-"""The fit rules: which card can take one slice of a request, and the reason when it can't.
+"""Fit rules: which cards can take one slice of a request, and the reason if they can't.
 
 `Ask` puts one request to a table of cards, of the whole cluster or of one node; `Ask.of` is the
 only place that makes one. The rules and their order are the vendor's (`VendorRules`; protocol 1.0.4
@@ -22,32 +22,32 @@ from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need, VendorRules
 
 _COMMON = frozenset({Rule.NOT_HEALTHY, Rule.CORDONED, Rule.SLOTS, Rule.MEMORY, Rule.CORES})
-"""Rules that nearly every vendor has: what fits is then found without asking rule by rule."""
+"""Rules of nearly every vendor, which are checked together for speed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ask:
-    """One request of a pod, ready to be put to a table of cards."""
+    """One request of a pod, prepared for checking a table of cards."""
 
     request: DeviceRequest
     selection: Selection
     policy: Policy
     cpu_milli: int
-    """CPU that the whole pod asks of the host."""
+    """CPU that the whole pod requests of the host."""
     rules: VendorRules
     type_codes: Codes
-    """By model: FITS, TYPE or NO_CARD."""
+    """Result of the type rule by model: FITS, TYPE or NO_CARD."""
     need: Needs
     barred: Bools | None = None
-    """(nodes, places): cards that the uuid annotations rule out."""
+    """(nodes, places): cards that the uuid annotations exclude."""
     taken: Bools | None = None
-    """(nodes, places): cards that the caller left out."""
+    """(nodes, places): cards that the caller excludes."""
     elsewhere: Bools | None = None
-    """(nodes, places): cards other than the one that the pod's earlier containers are on."""
+    """(nodes, places): cards other than the one that holds the pod's earlier containers."""
 
     @classmethod
     def of(cls, pod: PodRequest, request: DeviceRequest, view: ClusterView) -> Ask:
-        """Ask for `request` of the pod; the caller adds what depends on the table's rows."""
+        """Prepare `request` of the pod; the caller adds what depends on the rows."""
         selection, rules = pod.selection_of(request.vendor), view.rules(request.vendor)
         return cls(
             request=request,
@@ -60,7 +60,7 @@ class Ask:
         )
 
     def take(self, rows: Int) -> Ask:
-        """The same for some of the table's rows."""
+        """Return the same question for some rows of the table."""
         return replace(
             self,
             barred=None if self.barred is None else self.barred[rows],
@@ -69,7 +69,7 @@ class Ask:
         )
 
     def fits(self, cards: Cards) -> Bools:
-        """(nodes, places): the cards that fail no rule."""
+        """Return (nodes, places): the cards that pass all rules."""
         asked = frozenset(self._order)
         if not asked >= _COMMON:
             fitting: Bools = self.judge(cards) == Rule.FITS
@@ -87,7 +87,7 @@ class Ask:
         return fits
 
     def judge(self, cards: Cards) -> Codes:
-        """(nodes, places): the Rule that each card fails first, or 0."""
+        """Return (nodes, places): the first rule that each card fails, or 0."""
         codes = np.zeros(cards.model.shape, np.uint8)
         # From the last rule to the first, so that an earlier rule overwrites a later one.
         for rule in reversed(self._order):
@@ -102,7 +102,7 @@ class Ask:
         return _order_of(self.rules.order, self.rules.same_card)
 
     def _fails(self, rule: Rule, cards: Cards) -> Bools | None:
-        """(nodes, places): where the rule refuses a card; None when it can't refuse any."""
+        """Return (nodes, places): cards that the rule refuses; None if it can refuse none."""
         match rule:
             case Rule.NOT_HEALTHY | Rule.CORDONED:
                 closed: Bools = cards.status == rule
@@ -143,7 +143,7 @@ class Ask:
 
 
 class Needs:
-    """Amounts that one slice takes of a card, by model; plain numbers where all models agree."""
+    """Amounts that one slice takes of a card, by model; plain numbers if all models agree."""
 
     def __init__(self, by_model: Sequence[Need | None]) -> None:
         self._memory = _amounts(None if need is None else need.memory_mib for need in by_model)
@@ -155,19 +155,19 @@ class Needs:
             self._whole_core = np.array([-1 if t is None else t for t in totals], np.int64)
 
     def memory_on(self, cards: Cards) -> Int | int:
-        """MiB on each card."""
+        """Return the MiB on each card."""
         return self._memory if isinstance(self._memory, int) else self._memory[cards.model]
 
     def core_on(self, cards: Cards) -> Int | int:
-        """Cores of each card, in the card's unit."""
+        """Return the cores on each card, in the card's unit."""
         return self._core if isinstance(self._core, int) else self._core[cards.model]
 
     def slots_on(self, cards: Cards) -> Int | int:
-        """Slots of each card."""
+        """Return the slots on each card."""
         return self._slots if isinstance(self._slots, int) else self._slots[cards.model]
 
     def amounts_at(self, cards: Cards, places: Int) -> tuple[Int, Int, Int]:
-        """(rows, count) each: MiB, cores and slots on the cards at these places of every row."""
+        """Return (rows, count) each: MiB, cores and slots on the cards at these places."""
         memory, core, slots = (
             _filled(places, amount)
             if isinstance(amount, int)
@@ -177,20 +177,20 @@ class Needs:
         return memory, core, slots
 
     def whole_core_of(self, cards: Cards) -> Int:
-        """Cores of each card as the request counts them (`Need.of_core`)."""
+        """Return the cores of each card as the request counts them (`Need.of_core`)."""
         if self._whole_core is None:
             return cards.core
         counted = self._whole_core[cards.model]
         return np.where(counted < 0, cards.core, counted)
 
     def free_core_of(self, cards: Cards) -> Int:
-        """Return the cards' free cores, counted as the request counts them."""
+        """Return the free cores of each card as the request counts them."""
         if self._whole_core is None:
             return cards.free_core
         return self.whole_core_of(cards) - (cards.core - cards.free_core)
 
     def core_is(self, amount: int, cards: Cards) -> Bools | None:
-        """Return on which cards a slice takes exactly `amount` of cores; None: on no card."""
+        """Return the cards on which a slice takes exactly `amount` of cores; None: on no card."""
         if isinstance(self._core, int):
             return np.ones(cards.model.shape, np.bool_) if self._core == amount else None
         equal: Bools = self._core[cards.model] == amount
@@ -217,7 +217,7 @@ def _needs(
     selection: Selection,
     rules: VendorRules,
 ) -> Needs:
-    """Return the vendor's `need` for every model that is its own."""
+    """Return the result of the vendor's `need` for each of its models."""
     return Needs(
         [
             rules.need(request, selection, model)
@@ -229,12 +229,12 @@ def _needs(
 
 
 def type_codes(models: Sequence[GpuDevice | None], vendor: str, selection: Selection) -> Codes:
-    """By model: what the vendor and type rules decide about a card."""
+    """Return the result of the vendor and type rules by model."""
     return np.array([_type_code(model, vendor, selection) for model in models], np.uint8)
 
 
 def typed_as(models: Sequence[GpuDevice | None], vendor: str) -> Bools:
-    """By model: whether the card's type is just the vendor's name."""
+    """Return by model whether its type is just the vendor's name."""
     return np.array([model is not None and model.type == vendor for model in models], np.bool_)
 
 
@@ -260,7 +260,7 @@ _ALWAYS = tuple(rule for rule in Rule if rule.row.always)
 
 @lru_cache(maxsize=64)
 def _order_of(order: tuple[Rule, ...], same_card: bool) -> tuple[Rule, ...]:
-    """Return the vendor's order with the rules of every vendor.
+    """Return the vendor's order of rules, with those of every vendor added.
 
     Those about the card itself come before the vendor's first rule of use, those of use at the end.
     """

@@ -1,4 +1,4 @@
-"""The rules by which a card is refused, and the reasons of whole nodes: one row each.
+"""Rules that refuse cards, and reasons that refuse whole nodes, with all their texts.
 
 A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its texts; those of
 explain, labels of metrics, the pages' terms and the reference are made of it. What a rule asks of
@@ -16,28 +16,28 @@ from typing import NamedTuple, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Number and all texts of a rule."""
+    """Number and texts of a rule."""
 
     number: int
-    """In decision records: it never changes."""
+    """Number in decision records; never changes."""
     reason: str = ""
-    """Code in the answer to kube-scheduler, in events and logs, and as a label of metrics."""
+    """Code in answers to kube-scheduler, events, logs and labels of metrics."""
     group: str = ""
-    """State of cards that fail the rule: `3 cards <group>`."""
+    """Description of cards that fail the rule: `3 cards <group>`."""
     term: str = ""
-    """Term of the pages for the reason of a pod that waits; rules of one code have one term."""
+    """Term of the web pages for the reason; rules with one code share it."""
     help: str = "wait until a pod ends"
-    """Step that the owner of a refused pod can take."""
+    """Advice to the owner of a refused pod."""
     unit: str = ""
-    """Unit of the amounts that the rule compares: MiB, percent or slots; empty: it has none."""
+    """Unit of the amounts that the rule compares: MiB, percent or slots; empty: none."""
     of_use: bool = False
-    """About what is granted on the card; such rules are asked after those about the card itself."""
+    """Whether the rule depends on grants; such rules are checked after all others."""
     always: bool = False
-    """Asked for the cards of every vendor; the others only where `VendorRules` names them."""
+    """Whether the rule applies to every vendor; others only if `VendorRules` names them."""
 
 
 class Rule(IntEnum):
-    """A card's reason to be refused."""
+    """Reason to refuse a card."""
 
     row: Row
 
@@ -89,7 +89,7 @@ class Rule(IntEnum):
         term="taken by another pod",
         always=True,
     )
-    """The caller left this card out, because another pod has just taken it. The code is ours."""
+    """The caller excluded the card, because another pod has just taken it. The code is ours."""
     SLOTS = Row(
         number=6,
         reason="CardTimeSlicingExhausted",
@@ -141,7 +141,7 @@ class Rule(IntEnum):
         term="no core left",
         of_use=True,
     )
-    """No share of cores is asked for, and all are granted to others."""
+    """The pod asks for no cores, and all cores are granted to others."""
     CARD_OF_POD = Row(
         number=13,
         reason="CardNotFoundCustomFilterRule",
@@ -150,7 +150,7 @@ class Rule(IntEnum):
         help="ask for less in all containers together, or wait until a card is idle",
         of_use=True,
     )
-    """The vendor wants one card per pod."""
+    """The vendor wants all containers of a pod on one card, and earlier ones are on another."""
     IN_USE = Row(
         number=14,
         reason="ExclusiveDeviceAllocateConflict",
@@ -166,7 +166,7 @@ class Rule(IntEnum):
         term="no MIG profile free",
         help="ask for less memory, or wait until a pod ends",
     )
-    """No MIG profile with enough memory has a placement that is still free."""
+    """No MIG profile with enough memory has a free placement."""
     POD_CLASS = Row(
         number=16,
         reason="CardAppClassMismatch",
@@ -185,7 +185,7 @@ class Rule(IntEnum):
         group="in use in slices of another size",
         term="another slice size",
     )
-    """The code is ours."""
+    """The card is in use in slices of another size. The code is ours."""
     MODE = Row(
         number=19,
         reason="ModeNotFit",
@@ -194,24 +194,24 @@ class Rule(IntEnum):
         help="change the pod's annotations, or the size that it asks for",
     )
     NO_CARD = Row(number=255)
-    """Not a card of the vendor asked for, or an empty place of the table."""
+    """The place is empty, or the card is of another vendor."""
 
 
 RULES = {rule.value: rule for rule in Rule}
-"""By number; quicker than asking the enumeration."""
+"""Rules by number; faster than the enumeration."""
 
 REASONS = {rule: rule.reason for rule in Rule if rule.reason}
-"""Codes of the rules that refuse a card."""
+"""Codes of the rules that refuse cards."""
 
 
 class NodeReason(NamedTuple):
-    """A reason of a whole node, or of a pod that no node was asked about."""
+    """Reason of a whole node, or of a pod for which no node was checked."""
 
     term: str
-    """Term of the pages."""
+    """Term of the web pages for the reason."""
     meaning: str
     is_label: bool = True
-    """Label of metrics, too."""
+    """Whether metrics use it as a label, too."""
 
 
 NUMA_NOT_FIT = "NumaNotFit"
@@ -253,7 +253,7 @@ NODE_REASONS = {
 REASON_LABELS = frozenset(
     {*REASONS.values(), *(code for code, row in NODE_REASONS.items() if row.is_label)}
 )
-"""Reasons as labels of metrics."""
+"""Reasons that metrics use as labels."""
 
 TERMS: Mapping[str, str] = {
     **{rule.reason: rule.row.term for rule in REASONS},
@@ -262,7 +262,7 @@ TERMS: Mapping[str, str] = {
 
 
 def reason_term(code: str) -> str:
-    """Return the pages' term for a reason: `memory` for `CardInsufficientMemory`.
+    """Return the web pages' term for a reason: `memory` for `CardInsufficientMemory`.
 
     Unknown reasons stay as they are.
     """
@@ -270,7 +270,7 @@ def reason_term(code: str) -> str:
 
 
 def reason_label(reason: str) -> str:
-    """Return the reason as a label of a metric.
+    """Return the label of metrics for a reason.
 
     One of a fixed set, whatever a vendor's rule wrote.
     """
@@ -280,7 +280,7 @@ def reason_label(reason: str) -> str:
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:
-    """Return HAMi's reason of a node.
+    """Return HAMi's text for the reasons of a node's cards.
 
     `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as text.
     """
@@ -290,4 +290,4 @@ def text_of(reasons: Mapping[str, int], total: int) -> str:
 
 
 BEFORE_NUMA = (Rule.NO_CARD, Rule.NOT_HEALTHY, Rule.CORDONED, Rule.TYPE)
-"""A card that fails one of these takes no part in the grouping by NUMA node."""
+"""Rules because of which a card is ignored in the grouping by NUMA node."""

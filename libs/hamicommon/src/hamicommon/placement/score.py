@@ -1,4 +1,4 @@
-"""Amounts that vendors add to the score of a node for its placement (protocol 4.6 f)."""
+"""Add vendors' amounts to the scores of nodes (protocol 4.6 f)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hamicommon.placement.walks.walked import shape_key
 
 
 def wants_scores(request: PodRequest, view: ClusterView) -> bool:
-    """Whether a vendor of the pod scores nodes; then every node's cards must be chosen first."""
+    """Return whether a vendor of the pod adds to scores, for which cards must be chosen first."""
     return any(view.rules(vendor).scorer is not None for vendor in _vendors(request))
 
 
 def own_scores(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> Floats:
-    """(rows,): what the pod's vendors add for the cards that each row gives; all rows must fit.
+    """Return (rows,): what vendors add for the cards that each row gives; all rows must fit.
 
     Rows that are as they were when a pod of the same shape came are not asked again.
     """
@@ -45,7 +45,7 @@ def vendor_scores(
     rows: Int,
     grants: Sequence[tuple[ContainerGrant, ...]],
 ) -> Floats:
-    """(rows,): the sum of what the pod's vendors add for each row's grants."""
+    """Return (rows,): the sum of what the pod's vendors add for each row's grants."""
     return np.array(
         [
             sum(
@@ -83,7 +83,7 @@ def _score(
 
 
 def _vendors(request: PodRequest) -> dict[str, None]:
-    """The pod's vendors, each once, in the order asked for."""
+    """Return the pod's vendors, each once, in the order requested."""
     return dict.fromkeys(
         wanted.vendor for container in request.containers for wanted in container.requests
     )

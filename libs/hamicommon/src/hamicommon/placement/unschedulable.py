@@ -1,4 +1,4 @@
-"""Why nothing fits: HAMi's reason per node, and typed data per card.
+"""Explain why no node fits: HAMi's reason per node, and typed data per card.
 
 `engine.py` hands over one `Step` for every request at which nodes dropped out; `Refusal` is what
 the scheduler answers, records (`decisions`) and explains.
@@ -33,19 +33,19 @@ from hamicommon.placement.vendor_policy import NotChosen
 
 _NAMES = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
 _COLUMN = {name: column for column, name in enumerate(_NAMES, start=1)}
-"""Column in which a reason is counted; column 0 counts the node's cards."""
+"""Column in which each reason is counted; column 0 counts the node's cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """Why one card can't take a slice: the first rule that it fails."""
+    """First rule that one card fails for a slice."""
 
     uuid: GpuUuid
     rule: Rule
     requested: int
-    """In the rule's unit: MiB, percent or slots; 0 where the rule compares no amounts."""
+    """Requested amount in the rule's unit: MiB, percent or slots; 0 if it compares none."""
     available: int
-    """Amount that is free, in the same unit; may be negative on a card that shrank."""
+    """Free amount in the same unit; may be negative on a card that shrank."""
 
     @property
     def reason(self) -> str:
@@ -54,13 +54,13 @@ class Shortfall:
 
 
 class GroupLimit(NamedTuple):
-    """The limit that a node's cards must meet together, and how many would fit by it."""
+    """Limit that a node's cards must meet together, and how many fit within it."""
 
     text: str
-    """Follows `fit`, as `NotChosen.limit`."""
+    """Text that follows `fit`, as in `NotChosen.limit`."""
     fitting: int
     reuses_card: bool = False
-    """One card may count several times, so that more may be wanted than the node has."""
+    """Whether one card may count several times, so that more may be requested than exist."""
 
 
 ON_ONE_NUMA_NODE = "on one NUMA node"
@@ -68,7 +68,7 @@ ON_ONE_NUMA_NODE = "on one NUMA node"
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """The nodes that dropped out at one request of one container.
+    """Nodes that were refused at one request of one container.
 
     Why they did is worked out when it is asked for (`detail`): mostly some node fits, and then
     nobody asks.
@@ -77,22 +77,22 @@ class Step:
     container: str
     ask: Ask
     rows: Int
-    """Rows of the view that were asked; what follows has one entry for each."""
+    """Rows that were checked; the following arrays have an entry for each."""
     cards: Cards
-    """State of the cards at this step."""
+    """Cards as they were at this step."""
     refused: Int
-    """Positions in `rows` of those that dropped out."""
+    """Positions in `rows` of the refused ones."""
     partial: Int
-    """Cards that fitted, in the last NUMA group when grouped."""
+    """Number of cards that fitted, within the last NUMA group if grouped."""
     dropped: Int | None
-    """Picks dropped by NUMA grouping; None: it was not asked for."""
+    """Picks dropped by NUMA grouping; None: not grouped."""
     largest_group: Int | None
-    """Cards that fitted in one NUMA group; None: it was not asked for."""
+    """Number of cards that fitted in the largest NUMA group; None: not grouped."""
     asked: ChooserAnswers
-    """Answers of the vendor's chooser, where it decided."""
+    """Answers of the vendor's chooser, if it decided."""
 
     def detail(self) -> Refused:
-        """The refused nodes alone, with the reason of each of their cards."""
+        """Return only the refused nodes, with the reason of each card."""
         refused = self.refused
         ask, cards = self.ask, self.cards
         if len(refused) < len(self.rows):
@@ -113,7 +113,7 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class Refused:
-    """Nodes that dropped out at one request; arrays have one row per node."""
+    """Nodes that were refused at one request; arrays have one row per node."""
 
     container: str
     ask: Ask
@@ -126,10 +126,10 @@ class Refused:
     largest_group: Int | None
     asked: ChooserAnswers
     positions: Int
-    """By which `asked` knows the nodes."""
+    """Positions by which `asked` identifies the nodes."""
 
     def reasons(self) -> list[str]:
-        """HAMi's reason for every row: `2/4 CardInsufficientMemory, 1/4 CardNotHealth` sorted."""
+        """Return HAMi's reason per row, sorted: `1/4 CardNotHealth, 2/4 CardInsufficientMemory`."""
         counts = np.zeros((len(self.rows), 1 + len(_NAMES)), np.uint16)
         counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
         for rule in np.flatnonzero(np.bincount(self.codes.ravel(), minlength=256)).tolist():
@@ -154,7 +154,7 @@ class Refused:
         return found
 
     def _overrule(self, texts: list[str], totals: npt.NDArray[np.uint16]) -> None:
-        """Put in what the vendor's chooser answered for its nodes."""
+        """Replace texts by the answers of the vendor's chooser."""
         count, reuses = self.ask.request.count, self.ask.rules.reuses_card
         for number, position in enumerate(self.positions.tolist()):
             answer = self.asked.refusals.get(position)
@@ -164,7 +164,7 @@ class Refused:
                 texts[number] = answer.uncounted or text_of(answer.reasons, counted)
 
     def group_limits(self) -> dict[int, GroupLimit]:
-        """By number of the node, where cards that fit must be together in some way."""
+        """Return by node number the limits that fitting cards must meet together."""
         limits, rules = {}, self.ask.rules
         if self.largest_group is not None:
             limits = {
@@ -178,7 +178,7 @@ class Refused:
         return limits
 
     def judged(self, view: ClusterView) -> Codes:
-        """(nodes, places): the Rule of each card, with what the vendor's chooser refused."""
+        """Return (nodes, places): rule that refused each card, also by the vendor's chooser."""
         codes = self.codes.copy()
         for number, answer in self._chooser_refusals():
             if answer.refused:
@@ -188,7 +188,7 @@ class Refused:
         return codes
 
     def _chooser_refusals(self) -> Iterator[tuple[int, NotChosen]]:
-        """By number of the node."""
+        """Return the chooser's refusals by node number."""
         if not self.asked.refusals:
             return
         for number, position in enumerate(self.positions.tolist()):
@@ -197,7 +197,7 @@ class Refused:
                 yield number, answer
 
     def amounts(self, codes: Codes) -> tuple[Int, Int]:
-        """(nodes, places) each: what was asked of the refused card, and what it had free."""
+        """Return (nodes, places) each: requested and free amount of the refused cards."""
         cards, need = self.cards, self.ask.need
         requested, available = np.zeros(codes.shape, np.int64), np.zeros(codes.shape, np.int64)
         wanted: tuple[tuple[str, Int | int, Int], ...] = (
@@ -213,7 +213,7 @@ class Refused:
 
 
 def _text(counts: Sequence[int], wanted: int) -> str:
-    """`counts`: the node's cards, then how many of them per reason."""
+    """Return the text for `counts`: number of cards, then number per reason."""
     total, *per_reason = counts
     if total < wanted:
         return NODE_INSUFFICIENT
@@ -221,7 +221,7 @@ def _text(counts: Sequence[int], wanted: int) -> str:
 
 
 class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
-    """Per node, the refused cards; made on demand from arrays that hold the whole refusal.
+    """Refused cards per node, created on demand from arrays.
 
     A node that is unregistered has no entry.
     """
@@ -238,7 +238,7 @@ class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
         return self.tables[table].row(row)
 
     def limit_of(self, node: NodeName) -> GroupLimit | None:
-        """Limit that the node's cards must meet together; None: there is none."""
+        """Return the limit that the node's cards must meet together; None: none."""
         if node not in self._places:
             return None
         table, row = self._places[node]
@@ -253,29 +253,29 @@ class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortfallTable:
-    """The nodes refused at one request; arrays are (nodes, places)."""
+    """Nodes refused at one request; arrays are (nodes, places)."""
 
     container: str
     vendor: str
     nodes: tuple[NodeName, ...]
     uuids: tuple[tuple[GpuUuid, ...], ...]
     codes: Codes
-    """A Rule per card; FITS where the card fits but the node has too few."""
+    """Rule per card; FITS if the card fits but the node has too few."""
     requested: Int
     available: Int
     limits: Mapping[int, GroupLimit]
-    """By number of the node, where its cards must be together in some way."""
+    """Limits that a node's cards must meet together, by node number."""
 
     @property
     def fitting(self) -> Int:
-        """(nodes,): how many cards would fit together."""
+        """Return (nodes,): number of cards that would fit together."""
         fitting: Int = (self.codes == Rule.FITS).sum(axis=1)
         for row, limit in self.limits.items():
             fitting[row] = limit.fitting
         return fitting
 
     def row(self, row: int) -> tuple[Shortfall, ...]:
-        """The refused cards of one node."""
+        """Return the refused cards of one node."""
         return tuple(
             Shortfall(
                 uuid=uuid,
@@ -290,15 +290,15 @@ class ShortfallTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """No candidate fits."""
+    """Answer that no candidate fits."""
 
     reasons: Mapping[NodeName, str]
-    """HAMi's reason for every candidate."""
+    """HAMi's reason for each candidate."""
     shortfalls: Shortfalls
 
 
 def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeName]) -> Refusal:
-    """Put together the reasons of the steps and of the unknown candidates.
+    """Combine the reasons of the steps and of unknown candidates.
 
     Must be called before the view changes; the result holds no reference to it.
     """

@@ -1,4 +1,4 @@
-"""How one vendor's cards are judged, chosen and scored where that differs from the standard loop.
+"""Interface by which vendors change how their cards are judged, chosen and scored.
 
 A vendor module (`hamicommon.vendors`) gives one `VendorRules`; the defaults are the loop of
 protocol 1.0.4. What can be decided card by card is data (`order`, `need`), because the engine
@@ -31,7 +31,7 @@ STANDARD_ORDER = (
     Rule.EXCLUSIVE,
     Rule.CORES_EXHAUSTED,
 )
-"""A card's reason is the first of these that it fails."""
+"""Rules in the order in which they are checked; the first that a card fails is its reason."""
 
 PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
 
@@ -42,15 +42,17 @@ class Need(NamedTuple):
     memory_mib: int
     core: int
     of_core: int | None = None
-    """The card's cores as this request counts them, in place of `GpuDevice.core_percent` in the
-    rules CORES, EXCLUSIVE and CORES_EXHAUSTED (Ascend's soft slices are percent on a card that
-    registers AI cores); None: what the card registers."""
+    """Number of the card's cores as this request counts them; None: as the card registers.
+
+    Replaces `GpuDevice.core_percent` in the rules CORES, EXCLUSIVE and CORES_EXHAUSTED: Ascend's
+    soft slices are percent of a card that registers AI cores.
+    """
     slots: int = 1
-    """Slots of the card."""
+    """Number of slots that the slice takes."""
 
 
 def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Rules 8 and 9 of protocol 1.0.4: at most a whole card's cores.
+    """Return the need by rules 8 and 9 of protocol 1.0.4: at most a whole card's cores.
 
     Memory in MiB or by percentage.
 
@@ -62,27 +64,25 @@ def standard_need(request: DeviceRequest, selection: Selection, card: GpuDevice)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAsk:
-    """One container's request, put to one node."""
+    """Question about one container's request on one node."""
 
     request: DeviceRequest
     selection: Selection
     policies: tuple[str, ...]
     """Card policies of the pod, such as `("spread",)` or `("binpack", "mutex")`."""
     cards: Sequence[DeviceUsage]
-    """The vendor's cards as the container meets them (earlier containers' slices are on them),
-    from the most to the least preferred: the order in which HAMi's loop walks."""
+    """The vendor's cards with earlier containers' slices, the most preferred first, as in HAMi."""
     rules: Sequence[Rule]
-    """Per card the first rule of `VendorRules.order` that it fails, or `FITS`."""
+    """First rule of `VendorRules.order` that each card fails, or `FITS`."""
     earlier: Sequence[DeviceShare] = ()
-    """Shares that the pod's earlier containers got from this vendor on this node; none for an init
-    container, which meets the node alone."""
+    """Shares of the pod's earlier containers on this node; none for an init container."""
     pairs: PairScores = field(default_factory=dict)
-    """How well two of the cards are connected, higher is better; empty where it is not known."""
+    """Connection scores of pairs of cards, higher is better; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The node takes the container: one share per slice, in the order picked."""
+    """Answer that the node takes the container: one share per slice, in the order picked."""
 
     shares: tuple[DeviceShare, ...]
 
@@ -93,7 +93,7 @@ class Chosen:
         cards: Iterable[GpuDevice],
         need: Callable[[DeviceRequest, Selection, GpuDevice], Need] = standard_need,
     ) -> Chosen:
-        """One slice of each of the cards."""
+        """Return an answer with one slice of each card."""
         needs = [(card, need(ask.request, ask.selection, card)) for card in cards]
         return cls(
             shares=tuple(
@@ -110,38 +110,40 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotChosen:
-    """The node does not take it. `reasons` are written `count/total Reason`, sorted, as HAMi.
+    """Answer that the node refuses the container.
+
+    `reasons` are written `count/total Reason`, sorted, as in HAMi.
 
     Answers are equal where HAMi's are: `refused`, `limit` and `fitting` explain them to people.
     """
 
     reasons: Mapping[str, int] = field(default_factory=dict)
     uncounted: str = ""
-    """In place of `reasons`: one that HAMi writes without counts (`NodeInsufficientDevice`)."""
+    """Reason that HAMi writes without counts (`NodeInsufficientDevice`), in place of `reasons`."""
     total: int | None = None
-    """Denominator; None: the number of the vendor's cards on the node."""
+    """Denominator of the counts; None: the number of the vendor's cards on the node."""
     refused: Mapping[GpuUuid, Rule] = field(default_factory=dict, compare=False)
-    """The rule that keeps a card out, where `NodeAsk.rules` has another."""
+    """Rules that refuse cards, where they differ from `NodeAsk.rules`."""
     limit: str = field(default="", compare=False)
-    """Limit that cards must meet together, as it follows `fit`: `on one NUMA node`; empty: none."""
+    """Limit that cards must meet together, as text after `fit`: `on one NUMA node`; empty: none."""
     fitting: int = field(default=0, compare=False)
-    """How many would fit within that limit."""
+    """Number of cards that fit within that limit."""
 
 
 def tally(rules: Sequence[Rule]) -> dict[str, int]:
-    """How many cards each reason keeps out, for a chooser that takes none."""
+    """Count the cards per reason, for a chooser that takes none."""
     return dict(Counter(REASONS[rule] for rule in rules if rule in REASONS))
 
 
 class Chooser(Protocol):
-    """Picks cards of one node where "the first that fit" is not what the vendor does."""
+    """Function that picks cards of one node, for vendors that do not take the first that fit."""
 
     def __call__(self, ask: NodeAsk) -> Chosen | NotChosen:
-        """Pure and deterministic; of equal choices the first in the order of `ask.cards`."""
+        """Answer the question. Must be pure; of equal choices take the first in `ask.cards`."""
 
 
 class NodeScorer(Protocol):
-    """Amount that the vendor adds to a node's score for a placement on it (protocol 4.6 f)."""
+    """Function that adds to a node's score for a placement on it (protocol 4.6 f)."""
 
     def __call__(
         self,
@@ -150,52 +152,63 @@ class NodeScorer(Protocol):
         selection: Selection,
         node_policy: str,
     ) -> float:
-        """`before`: the vendor's cards of the node before the placement."""
+        """Return the addend; `before`: the vendor's cards of the node before the placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorRules:
-    """The defaults are the standard loop."""
+    """Rules of one vendor; the defaults are HAMi's standard loop."""
 
     order: tuple[Rule, ...] = STANDARD_ORDER
-    """Rules that are asked, in order; what is not in it does not apply."""
+    """Rules that apply, in the order in which they are checked."""
     need: Callable[[DeviceRequest, Selection, GpuDevice], Need] = standard_need
     share_type: Callable[[GpuDevice], str] = field(default=lambda card: "")
-    """See `DeviceShare.type`."""
+    """Function that returns a share's type; see `DeviceShare.type`."""
     same_card: bool = False
-    """All containers of a pod must be on one card (`CardNotFoundCustomFilterRule` otherwise)."""
+    """Whether all containers of a pod must be on one card.
+
+    Otherwise it is refused with `CardNotFoundCustomFilterRule`.
+    """
     reuses_card: bool = False
-    """One container may get several slices of one card, so its count may exceed the cards."""
+    """Whether one container may get several slices of one card."""
     chooser: Chooser | None = None
     chooser_rules: tuple[Rule, ...] = ()
-    """Rules by which the chooser refuses cards, besides those of `order`."""
+    """Rules by which the chooser refuses cards, in addition to `order`."""
     chooser_decides: bool | Callable[[DeviceRequest, Selection], bool] = False
-    """False: a node with as many fitting cards as wanted surely fits, and the chooser only picks
-    which; it is asked of the best node alone. True: it is asked of every node. See `decides`."""
+    """Whether the chooser decides if a node fits, so that it is asked of every node.
+
+    If not, a node with enough fitting cards fits, and the chooser only picks cards of the best
+    node. See `decides`.
+    """
     applies: Callable[[DeviceRequest, Selection, Sequence[GpuDevice]], bool] = field(
         default=lambda request, selection, cards: True
     )
-    """Whether the chooser is needed on a node with these cards; otherwise the first that fit.
+    """Function that returns whether the chooser is needed on a node with these cards.
 
-    Asked once for all nodes whose cards are alike: uuid, index, numa and health are not given."""
+    Asked once for all nodes whose cards are alike: uuid, index, numa and health are not given.
+    """
     scorer: NodeScorer | None = None
     scores_alone: bool = False
-    """The scorer is asked only of nodes without cards of other vendors; others score 0."""
+    """Whether the scorer is asked only of nodes without cards of other vendors; others score 0."""
     sound: Callable[[DeviceUsage], bool] | None = None
-    """False: what is granted on the card contradicts the card's state, so nothing more is granted
-    on it (it counts as unhealthy); None: it never does."""
+    """Function that returns False if grants contradict the card's state; None: never.
+
+    Nothing more is granted on such a card; it counts as unhealthy.
+    """
     exact: bool = False
-    """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,
-    equal partitions): the ledger then grants on that version of the card alone, because its
-    counters can't show that two choices clash."""
+    """Whether a choice holds only for the card's version that it was made on.
+
+    Needed if counters can't show that two choices clash: a bitmask of cores, a class of pods, equal
+    partitions.
+    """
 
     def can_refuse(self, rule: Rule) -> bool:
-        """Whether a card of the vendor can be refused by the rule."""
+        """Return whether the rule can refuse a card of the vendor."""
         own = (*self.order, *self.chooser_rules)
         return rule in own or rule.row.always or (self.same_card and rule is Rule.CARD_OF_POD)
 
     def decides(self, request: DeviceRequest, selection: Selection) -> bool:
-        """Whether `chooser` must be asked of every node for this request."""
+        """Return whether the chooser must be asked of every node for this request."""
         if callable(self.chooser_decides):
             return self.chooser_decides(request, selection)
         return self.chooser_decides

@@ -1,1 +1,1 @@
-"""Common parts of every process: serving HTTP, listening, stopping in order."""
+"""Parts that all services share: HTTP server, sockets, retries, orderly shutdown."""

@@ -1,4 +1,4 @@
-"""Pauses between the tries of one thing that fails, doubled after each failure up to a maximum.
+"""Pauses between attempts that double after each failure up to a maximum.
 
 A random part of up to half is left out, so that a thousand nodes that lost one backend in the same
 moment do not come back to it in the same moment.
@@ -10,7 +10,7 @@ import random
 
 
 class Backoff:
-    """Pauses of one thing that is tried."""
+    """Growing pauses between attempts."""
 
     def __init__(self, min_s: float, max_s: float) -> None:
         self._min_s = min(min_s, max_s)
@@ -23,5 +23,5 @@ class Backoff:
         return pause_s * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Let the next failure be a first one again."""
+        """Start again with the shortest pause."""
         self._next_s = self._min_s

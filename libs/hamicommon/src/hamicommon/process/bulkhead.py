@@ -1,4 +1,4 @@
-"""Keeps what goes wrong with one item of a background loop from the loop and from the other items.
+"""Isolate failures of single items in a background loop, so that the loop and other items go on.
 
 A loop over pods, cards, directories or messages meets, sooner or later, one that nobody thought of.
 In: the item's work, as a `with` block. Out: a log line, a count, and the next item. What is raised
@@ -22,12 +22,12 @@ from hamicommon.errors import HamiError
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 300.0
-"""A traceback of the same item is written once in that time; each failure is counted."""
+"""Minimum interval between tracebacks of the same item; each failure is counted."""
 _MAX_LOGGED = 1024
 
 
 class Bulkhead:
-    """Isolation of failures in a process; `on_failure` gets the loop's name, once per failure."""
+    """Catch, log and count unexpected exceptions of single items."""
 
     def __init__(
         self,
@@ -44,15 +44,18 @@ class Bulkhead:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """Unexpected failures of single items since the start, by loop."""
+        """Return the number of unexpected failures since the start, by loop."""
         return dict(self._failures)
 
     def item(self, loop: str, name: str) -> Item:
-        """Let through what the loop can name (HamiError) and no other Exception."""
+        """Return a context in which unexpected exceptions of this item are caught.
+
+        HamiError passes.
+        """
         return Item(self, loop, name)
 
     def failed(self, loop: str, name: str, exc: Exception) -> None:
-        """Count and logs what nobody thought of, of one item."""
+        """Count and log an unexpected exception of an item."""
         self._failures[loop] += 1
         self._on_failure(loop)
         self._log(loop, name, exc)
@@ -71,7 +74,7 @@ class Bulkhead:
 
 
 class Item:
-    """The block of one item. A class, not a generator: a node-agent enters hundreds each look."""
+    """Context manager for one item; a class, because an agent enters hundreds per round."""
 
     __slots__ = ("_bulkhead", "_loop", "_name")
 
@@ -81,7 +84,7 @@ class Item:
         self._name = name
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self,

@@ -1,4 +1,4 @@
-"""A process of its own for what computes, so that the event loop of who asks keeps its pace.
+"""Run long computations in a process of their own, so that they don't block the event loop.
 
 A thread would not do: decoding a large JSON body alone keeps the interpreter's lock for longer than
 a decision may take. The process is started by the first question and ended after the last one. It
@@ -28,10 +28,10 @@ _NICENESS = 10
 
 
 class ComputeProcess:
-    """Calls functions in the other process, while `run` runs."""
+    """Call functions in another process while `run` runs."""
 
     def __init__(self, *, deadline_s: float, max_waiting: int, idle_s: float = 300.0) -> None:
-        """Let at most `max_waiting` questions wait, none for longer than `deadline_s`.
+        """Allow at most `max_waiting` waiting calls, each for at most `deadline_s`.
 
         The process ends when it was asked nothing for `idle_s`.
         """
@@ -44,7 +44,7 @@ class ComputeProcess:
         self._is_asked = asyncio.Event()
 
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work`, a function of a module, return there.
+        """Run `work`, a module-level function, in the other process and return its result.
 
         Raises: what it raises of ours; Unavailable if too many wait, or it takes too long or dies.
         """
@@ -93,7 +93,7 @@ class ComputeProcess:
         return await answers.readexactly(size)
 
     async def run(self) -> None:
-        """End the process when it is idle, and at the latest with this loop."""
+        """End the other process when it is idle, and when this task is cancelled."""
         try:
             while True:
                 await self._is_asked.wait()
@@ -114,7 +114,7 @@ class ComputeProcess:
 
 
 def main() -> None:
-    """Answer questions until the other side closes its end."""
+    """Answer calls until the parent closes its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     is_ready = False
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

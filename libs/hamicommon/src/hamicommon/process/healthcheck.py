@@ -1,4 +1,4 @@
-"""`python -m hamicommon.process.healthcheck HOST:PORT`: whether the service there is ready.
+"""Run `python -m hamicommon.process.healthcheck HOST:PORT`: check that the service is ready.
 
 HEALTHCHECK of the images, which have no curl; ends with 0 or, with the reason in one line, with 1.
 Kubernetes asks the same path itself. Imports nothing but the standard library: it is started again
@@ -17,7 +17,7 @@ _REASON_BYTES = 200
 
 
 def problem(bind: str) -> str | None:
-    """Why the service at `bind` (host:port, as in its settings) is not ready, or None."""
+    """Return why the service at `bind` (host:port) is not ready, or None if it is."""
     host, colon, port = bind.rpartition(":")
     if not colon or not port.isdecimal():
         return f"{bind!r} is not host:port"

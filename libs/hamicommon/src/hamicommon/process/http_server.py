@@ -1,4 +1,4 @@
-"""Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
+"""Serve HTTP in a service's own event loop with uvicorn, and shut down in order.
 
 The socket is bound before anything else is started, so an address in use is one clear sentence and
 port 0 is known at once. The bootstrap of each service opens what it needs and wraps it in
@@ -33,7 +33,7 @@ KEEP_ALIVE_S = 120
 
 
 class JoinedWrites:
-    """A transport that sends what was written in one turn of the event loop by one system call.
+    """Transport that sends all writes of one turn of the event loop by one system call.
 
     uvicorn writes an answer's head and then its body. Each for itself costs a system call, a packet
     and, on the other side, a reader that wakes up for half an answer.
@@ -44,13 +44,13 @@ class JoinedWrites:
         self._parts: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Send it at the end of this turn."""
+        """Write the data at the end of this turn of the event loop."""
         if not self._parts:
             asyncio.get_running_loop().call_soon(self._send)
         self._parts.append(data)
 
     def close(self) -> None:
-        """Close when everything written has left."""
+        """Close when all data is sent."""
         self._send()
         self._transport.close()
 
@@ -64,7 +64,7 @@ class JoinedWrites:
 
 
 class _Connection(HttpToolsProtocol):
-    """The head and the body of an answer leave together."""
+    """HTTP connection whose response's head and body are sent together."""
 
     def connection_made(  # type: ignore[override]  # as uvicorn has it: a stream is a Transport
         self, transport: asyncio.Transport
@@ -100,7 +100,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self) -> None:
-        """End it once running requests are answered."""
+        """Stop the server when running requests are answered."""
         self.should_exit = True
         self._ending.set()
 
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
 async def serving(
     app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
-    """Serve `app` while the block runs; yields the port. A server that dies ends the block."""
+    """Serve `app` inside the block; yields the port. A server that dies ends the block."""
     sock = listen(bind)
     config = uvicorn.Config(
         app,
@@ -135,7 +135,7 @@ async def serving(
 
 
 def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
-    """Run a whole service: opens it, wait for a signal, close it.
+    """Run a service until a signal: open it, wait, close it.
 
     Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
     through as it is, with its traceback.
@@ -155,7 +155,7 @@ def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
 
 
 def _first(exc: Exception) -> HamiError | None:
-    """The first error of ours in a tree of groups (task groups nest), if all of them are ours."""
+    """Return the first error in a tree of exception groups if all of them are HamiErrors."""
     if isinstance(exc, ExceptionGroup):
         found = [_first(child) for child in exc.exceptions]
         return found[0] if all(found) else None

@@ -1,4 +1,4 @@
-"""The sockets that services listen on, before anything serves there."""
+"""Open the sockets on which services listen, before they serve."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BACKLOG = 2048
 
 
 def parse_bind(text: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port` or `:port` (all interfaces).
+    """Parse `host:port`, `[v6]:port` or `:port` (all interfaces).
 
     Raises: InvalidRequest with what would be right.
     """
@@ -21,7 +21,7 @@ def parse_bind(text: str) -> tuple[str, int]:
 
 
 def listen(bind: str) -> socket.socket:
-    """A listening socket.
+    """Return a listening socket.
 
     Raises: Unavailable when the address is taken or is not ours.
     """

@@ -1,4 +1,4 @@
-"""An outage in the log: one line when it begins, one when it ends, however often it was retried.
+"""Log an outage once when it begins and once when it ends, however often calls are retried.
 
 What a process has never had is no outage yet: all of a cluster starts at once, in any order. Such a
 start is logged at DEBUG, and as a warning once it has lasted `STARTS_WITHIN_S`.
@@ -14,7 +14,7 @@ STARTS_WITHIN_S = 30.0
 
 
 class Outage:
-    """Outage of one thing that is retried until it works."""
+    """State of an outage of one backend that is retried."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Outage:
         recovery_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`failed` and `again`: the two messages; `about`: fields of both.
+        """`failed` and `again`: messages for beginning and end; `about`: fields of both.
 
         `starts_within_s`: grace for what has never worked yet; None: `STARTS_WITHIN_S`.
         `recovery_s`: the outage is over when nothing failed for this long, so that alternating
@@ -46,7 +46,7 @@ class Outage:
         self._worked = False
 
     def failed(self, error: BaseException | str) -> None:
-        """One try more did not work."""
+        """Record a failed attempt."""
         extra = {**self._about, "error": str(error) or type(error).__name__}
         self._last_s = self._clock()
         if self._since_s is None:
@@ -59,7 +59,7 @@ class Outage:
             self._logger.warning(self._failed, extra=extra)
 
     def worked(self) -> bool:
-        """Note that it works, maybe again; return whether that was logged."""
+        """Record a successful attempt; return whether it ended an outage that was logged."""
         if self._clock() - self._last_s < self._recovery_s:
             return False
         warned, self._warned, self._worked = self._warned, False, True

@@ -1,4 +1,4 @@
-"""Rounds of a background loop, one after another until cancelled.
+"""Repeat a function at intervals until cancelled.
 
 In: what one round does, how long to wait after it, and the loop's name. Out: a log line when a
 backend's absence begins to end rounds, one when it is over, and the next round. An error that is
@@ -28,7 +28,7 @@ async def every(
     retry_s: float | None = None,
     bulkhead: Bulkhead | None = None,
 ) -> None:
-    """Do a round at once and then `interval_s` seconds after the end of each; never returns.
+    """Run a round immediately, and again `interval_s` seconds after each one's end; never returns.
 
     `interval_s` is asked after each round where it is a function. A round that raises HamiError is
     logged and done again after `retry_s` (default: the interval), but not later than the interval.

@@ -1,4 +1,4 @@
-"""How often something may happen for each key: a bucket of tokens for each."""
+"""Limit rates per key with token buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 MAX_KEYS = 10_000
-"""The key that was used least recently is forgotten first."""
+"""Maximum number of keys; the least recently used one is forgotten first."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Bucket:
 
 
 class RateLimit:
-    """Buckets of `burst` tokens that fill up by `per_s` a second."""
+    """Token buckets of size `burst` that refill by `per_s` tokens per second."""
 
     def __init__(self, *, burst: float, per_s: float) -> None:
         self._burst = burst
@@ -27,7 +27,7 @@ class RateLimit:
         self._buckets: LRUCache[Hashable, _Bucket] = LRUCache(MAX_KEYS)
 
     def take(self, key: Hashable, tokens: float = 1.0, *, at_s: float) -> int | None:
-        """Take tokens of the key at that time.
+        """Take tokens for the key at that time; None if there are too few.
 
         Returns: how often the key was refused since it was last given some; None: it has not as
         many, and none is taken.
@@ -44,7 +44,7 @@ class RateLimit:
         return refused
 
     def give_back(self, key: Hashable, tokens: float) -> None:
-        """Give back tokens that were taken for nothing."""
+        """Return tokens that were not needed."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.tokens = min(self._burst, bucket.tokens + tokens)

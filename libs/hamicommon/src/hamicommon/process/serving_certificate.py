@@ -1,4 +1,4 @@
-"""The serving certificate: loaded, checked, and exchanged under load without losing a request.
+"""Load and check the serving certificate, and reload it without dropping requests.
 
 Every handshake asks for the newest good context (through the server-name callback, which OpenSSL
 also calls for clients that name no server), so a rotation is one assignment: a handshake sees the
@@ -31,11 +31,11 @@ _DEBOUNCE_MS = 50
 _LONGEST_MS = 200
 
 Reloaded = Literal["loaded", "refused"]
-"""Outcome of changed files."""
+"""Result of a reload."""
 
 
 class ServingCertificate:
-    """The pair of files as the newest TLS context that was good.
+    """TLS context from the newest valid certificate and key.
 
     `on_reload` is called at every change, `on_expiry` with the end of what is served, also at the
     start.
@@ -64,7 +64,7 @@ class ServingCertificate:
         connection.context = self._current
 
     def expired(self, now: datetime) -> bool:
-        """True when clients no longer accept it."""
+        """Return whether clients no longer accept the certificate."""
         return now >= self.not_after
 
     async def watch(self) -> None:
@@ -81,7 +81,7 @@ class ServingCertificate:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> bool:
-        """Take over a changed pair if it is good; True when it did."""
+        """Load a changed pair if it is valid; return whether it was loaded."""
         try:
             content = self._read()
             if content == self._loaded:

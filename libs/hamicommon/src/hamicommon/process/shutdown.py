@@ -1,4 +1,4 @@
-"""The end of a service: when it comes, and that its background tasks end then for sure.
+"""Wait for the signal to stop, and end background tasks reliably.
 
 `asyncio.wait_for`, which the NATS client uses, loses a cancellation before Python 3.12 when it
 comes in the same turn of the loop as the answer or the time-out (gh-86296). A loop whose
@@ -18,7 +18,7 @@ CANCEL_RETRY_INTERVAL_S = 5.0
 
 
 async def until_stopped() -> None:
-    """Return at SIGTERM or SIGINT; a second one has its usual effect."""
+    """Return at SIGTERM or SIGINT; a second signal has its default effect."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)
@@ -46,7 +46,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 @contextlib.contextmanager
 def propagate_cancellation() -> Iterator[None]:
-    """Around a driver's call: a cancellation that came within it and was lost is raised at its end.
+    """Raise a cancellation at the end of the block if a driver's call inside swallowed it.
 
     Needed besides `end`, because a task group passes on its first cancellation only.
     """

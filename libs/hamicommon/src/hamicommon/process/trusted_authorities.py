@@ -1,4 +1,4 @@
-"""Until when a client's TLS context can verify its server.
+"""Find out how long a client's TLS context can verify its server.
 
 A client without a certificate of its own still ends with one: with the authority that signed its
 server's. Authorities are read once, when the context is made, so one that was renewed in its file
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 
 def trusted_until(context: ssl.SSLContext | None) -> datetime | None:
-    """When the last of the authorities that `context` has loaded expires.
+    """Return the latest expiry of the CA certificates that `context` has loaded.
 
     The last, because a renewed authority is trusted beside the old one. None: no TLS, or no
     authority is loaded (a directory of them is read by OpenSSL only when a server is verified).

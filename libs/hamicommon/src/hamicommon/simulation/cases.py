@@ -1,4 +1,4 @@
-"""The batch form of `hamictl simulate --jsonl`: one JSON case per line, one JSON answer per line.
+"""Simulate many cases for `hamictl simulate --jsonl`: one JSON case and one answer per line.
 
 The answers have the form of those recorded from HAMi's real scheduler, so that both can be laid
 side by side: times and what repeats the node's name are left out, and device lists are written as
@@ -36,17 +36,17 @@ _NOT_COMPARED = frozenset(
         "predicate-time",
     }
 )
-"""Annotations that recorded answers leave out: times, and what follows from the rest."""
+"""Annotations that recorded answers leave out: times, and what follows from others."""
 
 _WANTED = 'expected a case: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
 
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
-"""Time of all answers: none is part of one."""
+"""Moment of all answers, none of which contains it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One line: a cluster and a pod that is to be placed on it."""
+    """One case: a cluster, and a pod to be placed on it."""
 
     name: str
     nodes: list[Json]
@@ -56,13 +56,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """Answers to cases; nothing is kept between them."""
+    """Answer cases, each independently."""
 
     vendors: Vendors
     defaults: Policy = field(default=DEFAULT_POLICY)
 
     def answer_line(self, line: str | bytes, number: int) -> Json:
-        """Answer one line of the file; a line that can't be read gets an answer with `error`."""
+        """Answer one line of the file; the answer to an unreadable line has `error`."""
         name = ""
         try:
             value = _parsed(line)
@@ -93,7 +93,7 @@ class Simulator:
 def as_hami_writes(
     annotations: Mapping[str, str], card_types: set[str], vendors: Vendors
 ) -> dict[str, str]:
-    """Write the annotations of a placed pod in HAMi's wording (protocol 4.6 d, TRAP-1).
+    """Write the annotations of a placed pod in HAMi's form (protocol 4.6 d, TRAP-1).
 
     HAMi keeps the empty entry of a container without a card only where the vendor's name is also
     the type of a card of the node.

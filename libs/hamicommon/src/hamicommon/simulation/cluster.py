@@ -1,4 +1,4 @@
-"""Node objects and placed pods -> the engine's view of the cluster.
+"""Convert Node objects and placed pods into the engine's view of the cluster.
 
 Pods hold cards as HAMi counts it (protocol 4.4): only those with HAMi's assigned-node annotation,
 and of these not the ones whose phase is terminal. A pod with a deletionTimestamp still counts: its
@@ -27,37 +27,37 @@ from hamicommon.vendors.interface.vendor import PairScores, Vendor
 from hamicommon.vendors.registry import Vendors
 
 MIG = "mig"
-"""Mode of cards that are cut in hardware; only NVIDIA has such."""
+"""Mode of cards that are cut in hardware, which only NVIDIA has."""
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster as its objects show it."""
+    """Cluster as its objects describe it."""
 
     view: ClusterView
     nodes: tuple[NodeName, ...]
-    """All nodes, in the order given; the view knows only those with cards."""
+    """All nodes in the order given; the view has only those with cards."""
     problems: tuple[str, ...] = ()
-    """Objects that could not be read and are therefore left out, one sentence each."""
+    """Objects that could not be read and are left out, one sentence each."""
     pair_scores: Mapping[NodeName, PairScores] = field(default_factory=dict)
     by_pod: tuple[PodHolding, ...] = ()
-    """Holdings of every placed pod, to find whose end would help."""
+    """Slices of every placed pod, to find pods whose end would help."""
 
 
 @dataclass(slots=True)
 class _HeldSlices:
-    """Slices that all pods together hold of one card."""
+    """Sum of all pods' slices of one card."""
 
     slots: int = 0
     memory_mib: int = 0
     core_percent: int = 0
     details: list[Mapping[str, Any]] = field(default_factory=list)
-    """See `DeviceUsage.holdings`."""
+    """Details of slices; see `DeviceUsage.holdings`."""
     reserved: bool = False
-    """A pod has a MIG placement on it."""
+    """Whether a pod has a MIG placement on the card."""
     unreserved: bool = False
-    """A pod has a slice of it and no MIG placement: on a MIG card nobody knows what is taken."""
+    """Whether a pod has a slice without a MIG placement, so that use of a MIG card is unknown."""
 
 
 _NOTHING = _HeldSlices()
@@ -71,7 +71,7 @@ def read_cluster(
     *,
     asking: Iterable[Json] = (),
 ) -> Cluster:
-    """Read the cards of all nodes with what the pods hold on them.
+    """Read the cards of all nodes, and what the pods hold of them.
 
     A pod of `asking` gives back what it holds when it is placed again (protocol 4.5, 3), so that is
     not counted.
@@ -147,7 +147,7 @@ def _cards_of(
 
 
 def _judged(card: GpuDevice, taken: _HeldSlices, *, lost: bool) -> GpuDevice:
-    """Close a card of which is not known what is taken, as HAMi does (protocol 4.4)."""
+    """Return the card, closed if its use is unknown, as in HAMi (protocol 4.4)."""
     if card.mode == MIG and (taken.unreserved or lost):
         return replace(card, healthy=False, health_reason="a pod's MIG placement is unknown")
     if card.mode != MIG and taken.reserved:
@@ -162,7 +162,7 @@ def _holdings(
     held: _Held,
     problems: list[str],
 ) -> Iterator[PodHolding]:
-    """Add what the pods hold to `held`, but for those whose uid is in `without`.
+    """Add the pods' slices to `held`, except for pods whose uid is in `without`.
 
     A pod that can't be read holds nothing here, as in HAMi.
 
@@ -216,7 +216,7 @@ def _holdings(
 
 
 def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
-    """Read what each container holds of one vendor; `text` is the vendor's annotation.
+    """Read the slices of each container from the vendor's annotation `text`.
 
     Init containers that are through hold nothing.
 
@@ -241,7 +241,7 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
 
 
 def _init_is_through(pod: Json) -> bool:
-    """Whether all init containers ended well, as far as the pod's status shows."""
+    """Return whether all init containers succeeded, by the pod's status."""
     sidecars = {
         container.get("name") for role, container in containers_of(pod) if role == "sidecar"
     }
@@ -254,7 +254,7 @@ def _init_is_through(pod: Json) -> bool:
 
 
 def _mig_places(pod: Json) -> dict[GpuUuid, list[Mapping[str, Any]]]:
-    """Read by card the MIG slices that the pod's reservation annotation names (protocol 2.6).
+    """Read the MIG slices by card from the pod's reservation annotation (protocol 2.6).
 
     Raises: InvalidRequest when it is malformed.
     """

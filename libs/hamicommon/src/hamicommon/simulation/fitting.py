@@ -1,4 +1,4 @@
-"""How many more pods of one kind fit: each node is filled with them, on a view of its own.
+"""Count how many more pods of one kind fit, by filling each node with them on a copy.
 
 The engine is the one that places pods; what quotas, CPU, selectors and taints allow is not looked
 at. Nodes whose cards are alike and equally full get one answer.
@@ -43,7 +43,7 @@ def fitting(
     defaults: Policy = DEFAULT_POLICY,
     nodes: Collection[NodeName] | None = None,
 ) -> Iterator[FittingPods]:
-    """Count node by node, at most `most` pods on each; `view` stays as it is.
+    """Count per node, at most `most` pods on each; `view` is not changed.
 
     `nodes`: those to fill; None: all.
 
@@ -63,7 +63,7 @@ def fitting(
 
 
 def _likeness(view: ClusterView, node: NodeName) -> Hashable:
-    """Return a key that is equal for nodes that only differ in names."""
+    """Return a key that is equal for nodes that differ only in names."""
     rows, _ = view.rows_of([node])
     [row] = rows.tolist()
     places = {uuid: place for place, uuid in enumerate(view.uuids(row))}

@@ -1,4 +1,4 @@
-"""Answers for pods that people are about to create, one after the other.
+"""Answer for pods that users are about to create, placing one after the other.
 
 Each pod first goes through admission, as it would in the cluster, and each finds on the cards what
 the pods before it took.
@@ -34,7 +34,7 @@ from hamicommon.vendors.registry import Vendors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One pod's answer."""
+    """Answer for one pod."""
 
     name: str
     namespace: str
@@ -42,12 +42,12 @@ class Planned:
     warnings: tuple[str, ...] = ()
     """Warnings that the webhook would give."""
     summary: str = ""
-    """Reason in one sentence why it would go there, or nowhere."""
+    """Reason in one sentence why the pod would go to its node, or to none."""
     changes: tuple[str, ...] = ()
-    """Changes that would let a pod fit that fits nowhere; each is enough."""
+    """Changes of which each would let the refused pod fit."""
 
     def as_json(self) -> Json:
-        """Write the answer, with annotations as our own scheduler writes them."""
+        """Return the answer as JSON, with annotations as our scheduler writes them."""
         return {
             "name": self.name,
             "namespace": self.namespace,
@@ -65,7 +65,7 @@ def plan(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
 ) -> Iterator[Planned]:
-    """Answer in the order of the pods; `cluster.view` is filled up on the way."""
+    """Answer for the pods in order; the placement of each fills `cluster.view`."""
     for pod in pods:
         answer = planned(pod, cluster, vendors, now=now, defaults=defaults)
         chosen = answer.verdict.chosen
@@ -83,7 +83,7 @@ def planned(
     defaults: Policy = DEFAULT_POLICY,
     search_budget_s: float = SEARCH_BUDGET_S,
 ) -> Planned:
-    """Answer for one pod; nothing is taken.
+    """Answer for one pod without taking its cards.
 
     `search_budget_s`: for what would let it fit.
     """
@@ -115,7 +115,10 @@ def planned(
 
 
 def summary_of(verdict: SimulationResult, cluster: Cluster) -> str:
-    """Return the sentence of the pod's event, as the scheduler writes it; empty for a mistake."""
+    """Return the sentence that the scheduler would write in the pod's event.
+
+    Empty for a mistake.
+    """
     if verdict.unfiltered:
         return "it asks for no card, so only kube-scheduler decides"
     if verdict.request is None or verdict.refusal is None:
@@ -149,7 +152,7 @@ def _changes(
 
 
 def take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:
-    """Put a placement on the node's cards, in the view of `cluster`."""
+    """Add a placement to the node's cards in the view of `cluster`."""
     taken = {footprint.uuid: footprint for footprint in footprints(containers)}
     shares = [share for container in containers for share in container.shares]
     states = []

@@ -1,4 +1,4 @@
-"""Verdict on one pod: which nodes would take it, why the others refuse it, where it would go."""
+"""Verdict on one pod: nodes that fit, reasons of the others, and the chosen node."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from hamicommon.vendors.pod_request import DEFAULT_POLICY, pod_request
 from hamicommon.vendors.registry import Vendors
 
 UNFILTERED = "unfiltered"
-"""`chosen` of a pod that asks for no card."""
+"""Value of `chosen` for a pod that asks for no card."""
 
 Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
-"""Writes the annotations of a node that fits."""
+"""Function that writes the annotations for a node that fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNode:
-    """One node's answer."""
+    """Answer of one node."""
 
     fits: bool
     reason: str = ""
-    """Reason as HAMi writes it; empty when it fits."""
+    """HAMi's reason; empty if the pod fits."""
     containers: tuple[ContainerGrant, ...] = ()
-    """Grants of every container, in spec order."""
+    """Grants of each container, in spec order."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Annotations that all vendors would write, with the times of the given moment."""
+    """Annotations that all vendors would write at the given moment."""
     score: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """The answer to one pod."""
+    """Verdict on one pod."""
 
     nodes: Mapping[NodeName, SimulatedNode]
     chosen: NodeName | None = None
     unfiltered: bool = False
-    """The pod asks for no card: kube-scheduler alone decides, every node is let through."""
+    """Whether the pod asks for no card: kube-scheduler alone decides, and every node passes."""
     error: str = ""
-    """Mistake of the pod for which nothing could be decided."""
+    """Mistake of the pod because of which nothing could be decided."""
     request: PodRequest | None = None
-    """Request of the pod; None when that could not be read."""
+    """Request of the pod; None if it could not be read."""
     refusal: Refusal | None = None
-    """Refusal of the nodes that do not fit."""
+    """Refusal by the nodes that do not fit."""
 
     def as_json(self, written: Writer = lambda node, annotations: annotations) -> Json:
-        """Write the answer: `nodes`, `chosen` and `error`."""
+        """Return the verdict as JSON: `nodes`, `chosen` and `error`."""
         return {
             "nodes": {name: self._node_json(name, written) for name in self.nodes},
             "chosen": UNFILTERED if self.unfiltered else self.chosen,
@@ -84,7 +84,7 @@ def judge(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
 ) -> SimulationResult:
-    """Answer as the scheduler would if the pod came now; nothing is reserved.
+    """Decide as the scheduler would if the pod came now; nothing is reserved.
 
     A mistake of the pod is `SimulationResult.error`.
     """

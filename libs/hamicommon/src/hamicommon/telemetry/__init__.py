@@ -1,4 +1,4 @@
-"""Logs, traces and their context, set up once per process by `setup`.
+"""Set up logs and traces of a process, and pass trace context on.
 
 Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
 Spans are the OpenTelemetry SDK's and go, masked and bounded (`exporting.py`), to a file, to an OTLP
@@ -48,15 +48,15 @@ _ON_THEIR_OWN_BEHALF = (
     *("uvicorn.access", "uvicorn.error", "nats", "httpx", "httpcore", "urllib3"),
     *("asyncio", "watchfiles"),
 )
-"""Libraries that log each call or connection; what of it matters our services log themselves."""
+"""Libraries that log each call or connection; our services log the important ones themselves."""
 MAX_QUEUED_SPANS = 8192
-"""Minutes of decisions."""
+"""Maximum spans that wait for export: those of some minutes."""
 EXPORT_INTERVAL_MS = 500
-"""A trace shall be readable soon after the pod ran."""
+"""Interval of exports, short so that a trace is readable soon after the pod ran."""
 
 
 def is_probe(scope: Mapping[str, Any]) -> bool:
-    """Whether an ASGI request is a health check or a scrape: their traces help nobody."""
+    """Return whether an ASGI request is a health check or a scrape, which is not traced."""
     return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
 
 
@@ -91,13 +91,13 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
 
 
 def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:
-    """Describe this process by OpenTelemetry's conventions; what is not known is absent."""
+    """Return OpenTelemetry's resource for this process; unknown attributes are left out."""
     known = {"service.name": service_name, "k8s.cluster.name": settings.cluster_name}
     return {name: value for name, value in known.items() if value}
 
 
 def target_info(service_name: str, settings: TelemetrySettings) -> dict[str, str] | None:
-    """The same as labels of Prometheus' one sample `target_info`, for `set_target_info`.
+    """Return the resource's attributes as labels of Prometheus' sample `target_info`.
 
     None without a cluster's name: nothing would be in it that the scrape does not know. Samples
     are joined with it by `job` and `instance` (OpenTelemetry, Prometheus compatibility); as a label
@@ -123,31 +123,31 @@ def _exporters(settings: TelemetrySettings) -> list[SpanExporter]:
 
 
 def shutdown() -> None:
-    """Flush spans that are still queued."""
+    """Export the spans that are still waiting."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, TracerProvider):
         provider.shutdown()
 
 
 def inject(headers: MutableMapping[str, str] | None = None) -> dict[str, str]:
-    """Return `headers` with the current trace context added as `traceparent`."""
+    """Return `headers` with `traceparent` of the current trace added."""
     carrier = dict(headers or {})
     propagate.inject(carrier)
     return carrier
 
 
 def extract(headers: Mapping[str, str] | None) -> Context:
-    """Read a trace context out of headers; without one the context is empty."""
+    """Return the trace context in headers; empty if there is none."""
     return propagate.extract(dict(headers or {}))
 
 
 def traceparent() -> str:
-    """The current span in W3C form, or the empty string outside a span."""
+    """Return the current span in W3C form, or an empty string outside a span."""
     return traceparent_of(trace.get_current_span())
 
 
 def traceparent_of(begun: Span) -> str:
-    """A span in W3C form; the empty string where nothing is traced."""
+    """Return a span in W3C form; empty if nothing is traced."""
     span = begun.get_span_context()
     if not span.is_valid:
         return ""
@@ -155,7 +155,7 @@ def traceparent_of(begun: Span) -> str:
 
 
 def link_to(traceparent_value: str) -> list[Link]:
-    """A link to the span named by a `traceparent`, for a trace that follows from another one."""
+    """Return a link to the span that a `traceparent` names."""
     if not traceparent_value:
         return []
     context: SpanContext = trace.get_current_span(

@@ -1,4 +1,4 @@
-"""Exporters of spans: every text masked and bounded, and a file of JSON lines.
+"""Export spans with masked and shortened texts, also to a file of JSON lines.
 
 Names, messages and reasons of pods become attributes. `SafeExporter` stands before each exporter,
 in the thread of the SDK's BatchSpanProcessor, so that neither a secret nor a tenant's control
@@ -27,19 +27,19 @@ MAX_TEXT_LENGTH = 4096
 LIMITS = SpanLimits(
     max_attribute_length=2 * MAX_TEXT_LENGTH, max_span_attribute_length=2 * MAX_TEXT_LENGTH
 )
-"""The SDK cuts at twice the length, before secrets are masked: half a secret looks like none."""
+"""Limits of the SDK, at twice our length: cutting happens before masking, and hides secrets."""
 _STACKTRACE = "exception.stacktrace"
 
 
 class SafeExporter(SpanExporter):
-    """Pass spans on with masked and bounded text; log when exporting begins to fail, and ends."""
+    """Exporter that masks and shortens text, and logs the beginning and end of failures."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
         self._failing = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export them; a failure is logged once."""
+        """Export the spans; a failure is logged once."""
         result = self._exporter.export([_safe_span(span) for span in spans])
         failing = result is not SpanExportResult.SUCCESS
         if failing and not self._failing:
@@ -66,7 +66,7 @@ class FileExporter(SpanExporter):
         self._file = path.open("ab")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write them; a file that takes nothing loses them."""
+        """Write the spans; if the file can't be written, they are lost."""
         try:
             self._file.write(b"".join(map(span_line, spans)))
             self._file.flush()

@@ -1,4 +1,4 @@
-"""The text of /metrics, in the form that the scraper asks for.
+"""Render /metrics in the format that the scraper accepts.
 
 In: a registry and the request's Accept. Out: OpenMetrics where it is asked for (Prometheus asks),
 which alone carries exemplars, otherwise Prometheus's own text. Every service answers /metrics
@@ -14,7 +14,7 @@ OPENMETRICS = "application/openmetrics-text"
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The text and its content type.
+    """Return the text and its content type.
 
     Only the name is looked for in `accept`: who wants OpenMetrics gets version 1.0.0, and a
     header that is broken otherwise costs nobody the answer.

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each, with what `log_context` holds and the current trace.
+"""Log lines as JSON objects with the context of `log_context` and the current trace.
 
 `telemetry.setup` puts them on standard output. Whatever looks like a secret is masked in all of a
 line (`masking.py`), and what Python itself would print, a warning or the error that ends the
@@ -30,7 +30,7 @@ _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
     default=MappingProxyType({}),
 )
 FIELD_LIMIT = 1024
-"""Characters of one field: reasons of many nodes fit, an annotation of a megabyte does not."""
+"""Maximum characters of a field: fits reasons of many nodes, but no annotation of a megabyte."""
 EXCEPTION_LIMIT = 32_768
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -90,7 +90,7 @@ def _bounded(text: str) -> str:
 
 
 def log_what_python_prints() -> None:
-    """Warnings, and errors that end the process or one of its threads, become log lines."""
+    """Log Python's warnings, and exceptions that end the process or a thread."""
     logging.captureWarnings(True)
     logger = logging.getLogger("python")
 
@@ -116,12 +116,12 @@ def log_what_python_prints() -> None:
 
 
 def _moment(seconds: float) -> str:
-    """ISO 8601 in UTC with milliseconds."""
+    """Format a time as ISO 8601 in UTC with milliseconds."""
     whole, thousandths = divmod(int(seconds * 1000), 1000)
     return f"{_second(whole)}.{thousandths:03d}+00:00"
 
 
 @lru_cache(maxsize=4)
 def _second(whole: int) -> str:
-    """Worked out once for all lines of a second."""
+    """Format a whole second, cached for all lines of that second."""
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")

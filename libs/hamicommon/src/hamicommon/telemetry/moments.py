@@ -1,4 +1,4 @@
-"""Moments as metrics: Unix time, and absent while there is none.
+"""Export times as metrics in Unix time, absent while unknown.
 
 A gauge of the client that was never set shows 0, which is 1970: `time() - 0` would alarm forever.
 """
@@ -15,47 +15,47 @@ from prometheus_client.registry import Collector
 
 
 class ShownCertificate(StrEnum):
-    """Certificate whose end a service shows."""
+    """Certificate whose expiry a service exports."""
 
     SERVING = "serving"
-    """Service's own certificate, which clients see."""
+    """The service's own certificate, which clients see."""
     POSTGRES = "postgres"
     NATS = "nats"
     KUBERNETES = "kubernetes"
 
 
 class Moment(Collector):
-    """One gauge with at most one sample."""
+    """Gauge of a time, with at most one sample."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text = name, text
         self._seconds: float | None = None
 
     def set(self, at: datetime | float | None) -> None:
-        """When it was, in Unix time where it is a number; None: there is none."""
+        """Set the time; None removes the sample."""
         self._seconds = at.timestamp() if isinstance(at, datetime) else at
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry."""
+        """Return the gauge for the registry."""
         yield GaugeMetricFamily(self._name, self._text, value=self._seconds)
 
 
 class CertificateExpiry(Collector):
-    """When the certificates expire that a service presents or relies on."""
+    """Gauge of the times at which certificates expire that a service presents or relies on."""
 
     def __init__(self, service: str) -> None:
         self._service = service
         self._ends: dict[ShownCertificate, float] = {}
 
     def show(self, certificate: ShownCertificate, not_after: datetime | None) -> None:
-        """Until when it holds; None: there is no TLS, or it is not known yet."""
+        """Set the expiry of a certificate; None: no TLS, or unknown."""
         if not_after is None:
             self._ends.pop(certificate, None)
         else:
             self._ends[certificate] = not_after.timestamp()
 
     def collect(self) -> Iterator[Metric]:
-        """One sample for each certificate that is known."""
+        """Return a sample for each known certificate."""
         family = GaugeMetricFamily(
             "hami_certificate_expiry_timestamp_seconds",
             "When a certificate expires (Unix time): the service's own (serving), that of a server "

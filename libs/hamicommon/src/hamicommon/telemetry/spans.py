@@ -1,4 +1,4 @@
-"""Names, blocks and lines that spans of every service have in common."""
+"""Attributes, context managers and file format of spans that all services share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanContext, Tracer, use_span
 
 
 def pod_attributes(*, uid: str = "", namespace: str = "", name: str = "") -> dict[str, str]:
-    """How every span of every service names its pod; what is not known is left out.
+    """Return the attributes by which spans name a pod; unknown ones are left out.
 
     The names are OpenTelemetry's semantic conventions, resource attributes of Kubernetes.
     """
@@ -29,7 +29,7 @@ def current_span(
     context: Context | None = None,
     attributes: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[Span]:
-    """A span of the block, for what each pod passes through.
+    """Open a current span for the block, cheaply, as every pod needs some.
 
     What `Tracer.start_as_current_span` is, by one context manager: there it is one inside the SDK's
     inside that of the API's stand-in for the SDK's tracer, and of a span that does nothing they are
@@ -79,5 +79,5 @@ def _moment(nanoseconds: int | None) -> str | None:
 
 @lru_cache(maxsize=16)
 def _second(whole: int) -> str:
-    """Worked out once for all spans of a second."""
+    """Format a whole second, cached for all spans of that second."""
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,4 +1,4 @@
-"""A pod's spans as a waterfall: which traces are its, what is drawn where, what is folded. Pure.
+"""Arrange a pod's spans as a waterfall, in which long waits are folded. Pure.
 
 In: spans as `hamicommon.telemetry.spans` writes them, one JSON object a line. A pod has several
 linked traces: admission, and one for each decision. Waits that are longer than `FOLD` times the
@@ -17,19 +17,19 @@ from itertools import pairwise
 import orjson
 
 FOLD = 20
-"""A wait so many times longer than all the work is folded."""
+"""Ratio of a wait to all work above which the wait is folded."""
 COMPARED_WITHIN = timedelta(hours=1)
 FEWEST_COMPARED = 5
-"""A percentile of fewer spans is none."""
+"""Minimum number of spans for a percentile."""
 MAX_SPANS = 200
 RELEASE = "release"
-"""The end of a grant: no part of the way to the first kernel."""
+"""Name of the span that ends a grant; not part of the way to the first kernel."""
 _US = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSpan:
-    """One span; moments are microseconds since 1970."""
+    """One span; times are microseconds since 1970."""
 
     name: str
     service: str
@@ -41,68 +41,68 @@ class TraceSpan:
     failed: bool = False
     pod_uid: str = ""
     pod: str = ""
-    """`namespace/name`."""
+    """Pod as `namespace/name`."""
     outcome: str = ""
     linked: tuple[str, ...] = ()
-    """Trace ids of its links."""
+    """Trace ids of the span's links."""
 
     @property
     def duration_us(self) -> int:
-        """Length of the span."""
+        """Duration of the span."""
         return max(0, self.end_us - self.start_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaterfallSpan:
-    """A line of the waterfall."""
+    """Line of the waterfall."""
 
     span: TraceSpan
     depth: int
     offset_us: int
-    """Begin on the folded scale."""
+    """Start on the folded scale."""
     percentile: int | None
-    """Percentile of its length among spans of its name in the hour before; None: too few."""
+    """Percentile of its duration among spans of its name in the previous hour; None: too few."""
     behind_us: int = 0
-    """How long it continued after its parent had ended: work behind an answer that was given."""
+    """Time for which it continued after its parent had ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedWait:
-    """A wait that is not drawn to scale, before the line that follows."""
+    """A folded wait, before the line that follows."""
 
     duration_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """The drawing: the way to the first kernel, and apart from it what ended the grant."""
+    """Waterfall of a pod: its way to the first kernel, and separately the end of its grant."""
 
     rows: Sequence[WaterfallSpan | FoldedWait]
     scale_us: int
     """Length of the scale, at least 1."""
     work_us: int
-    """In which any step ran; steps that ran at one time count once."""
+    """Time in which any step ran; parallel steps count once."""
     total_us: int
-    """From the first span's start to the last one's end, waits included."""
+    """Time from the first span's start to the last one's end, waits included."""
     longest: TraceSpan | None = None
-    """Longest of the steps that others waited for, and of what continued behind an answer."""
+    """Longest step for which others waited, or that continued after an answer."""
     releases: Sequence[WaterfallSpan] = ()
-    """Ends of the grant, later than all rows and no part of scale, work and total."""
+    """Spans of the grant's end, which are not part of scale, work and total."""
     ended_us: int = 0
     """End of the last row."""
     earlier_decisions: int = 0
-    """Decisions of the pod before the one that is shown."""
+    """Number of the pod's decisions before the one that is shown."""
     left_out: int = 0
-    """Spans beyond `MAX_SPANS`, the shortest ones."""
+    """Number of spans beyond `MAX_SPANS` that are left out, the shortest ones."""
 
     @property
     def between_us(self) -> int:
-        """In which no step of these services ran."""
+        """Return the time in which no step of our services ran."""
         return self.total_us - self.work_us
 
 
 def read_spans(lines: Iterable[bytes | str]) -> list[TraceSpan]:
-    """Spans of these lines; a line that is none (a file that is being written) is left out."""
+    """Parse spans from lines; unreadable lines (of a file being written) are skipped."""
     return [span for line in lines if (span := _span(line)) is not None]
 
 
@@ -135,20 +135,20 @@ def _moment(text: str) -> int:
 
 
 def spans_of_pod(spans: Sequence[TraceSpan], pod_uid: str) -> list[TraceSpan]:
-    """All spans of the traces that name the pod, and of those that these follow from."""
+    """Return all spans of the traces that name the pod, and of traces that link to these."""
     own = {span.trace_id for span in spans if span.pod_uid == pod_uid}
     linked = {trace for span in spans if span.trace_id in own for trace in span.linked}
     return [span for span in spans if span.trace_id in own | linked]
 
 
 def latest_uid(spans: Sequence[TraceSpan], pod: str) -> str | None:
-    """The uid of the latest pod of this name (`namespace/name`) that the spans know."""
+    """Return the uid of the newest pod of this name (`namespace/name`) in the spans."""
     named = [span for span in spans if span.pod == pod and span.pod_uid]
     return max(named, key=lambda span: span.start_us).pod_uid if named else None
 
 
 def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -> Waterfall:
-    """The lines for one pod's spans; `every`: what percentiles are of."""
+    """Arrange one pod's spans; `every` are the spans with which percentiles are computed."""
     shown, earlier = _last_decision(pod_spans)
     left_out = max(0, len(shown) - MAX_SPANS)
     if left_out:
@@ -195,7 +195,7 @@ def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -
 def _with_waits(
     drawn: Sequence[WaterfallSpan], folded: Mapping[int, int]
 ) -> Iterator[WaterfallSpan | FoldedWait]:
-    """Each folded wait before the first step that followed it."""
+    """Insert each folded wait before the first step that follows it."""
     unshown = dict(folded)
     for row in drawn:
         if row.span.start_us in unshown:
@@ -204,7 +204,7 @@ def _with_waits(
 
 
 def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
-    """Without the decisions before the last, of which there may be thousands; and their number."""
+    """Drop the decisions before the last one, maybe thousands; return the rest and their number."""
     decisions = sorted(
         (span for span in spans if span.name == "filter" and span.parent_id is None),
         key=lambda span: span.start_us,
@@ -216,7 +216,7 @@ def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
 
 
 def _in_order(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int, int]]:
-    """(span, depth, how long it outlasted its parent), parents before what they did."""
+    """Yield (span, depth, time after its parent's end), parents before children."""
     known = {span.span_id: span for span in spans}
     roots, children = list[TraceSpan](), defaultdict[str, list[TraceSpan]](list)
     for span in sorted(spans, key=lambda span: (span.start_us, span.end_us)):
@@ -229,7 +229,7 @@ def _in_order(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int, int]
 
 
 def _part_of(span: TraceSpan, known: Mapping[str, TraceSpan]) -> TraceSpan | None:
-    """The nearest span above that had not ended when this one began; None: it stands alone."""
+    """Return the nearest ancestor that had not ended when the span began; None: there is none."""
     parent = above = known.get(span.parent_id or "")
     seen = set[str]()
     while above is not None and above.end_us <= span.start_us:
@@ -243,7 +243,7 @@ def _part_of(span: TraceSpan, known: Mapping[str, TraceSpan]) -> TraceSpan | Non
 def _tree(
     root: TraceSpan, children: Mapping[str, list[TraceSpan]]
 ) -> Iterator[tuple[TraceSpan, int]]:
-    """Depth first; a span that names itself as its parent, somewhere above, comes once."""
+    """Walk depth first; a span in a cycle of parents comes once."""
     waiting, seen = [(root, 0)], set[str]()
     while waiting:
         span, at = waiting.pop()
@@ -255,7 +255,7 @@ def _tree(
 
 
 def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
-    """(start, end) of the times in which anything ran, in order."""
+    """Return (start, end) of the times in which anything ran, in order."""
     busy: list[tuple[int, int]] = []
     for span in spans:
         if busy and span.start_us <= busy[-1][1]:
@@ -266,7 +266,7 @@ def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
 
 
 def _folded(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
-    """Start of what follows a folded wait -> the wait's length."""
+    """Return the folded waits: start of what follows -> length of the wait."""
     return {
         after: after - before
         for (_, before), (after, _) in pairwise(busy)

@@ -1,1 +1,1 @@
-"""One module per vendor of cards, and the registry that makes them from the configuration."""
+"""Vendors of cards, one module each, and the registry of those that are configured."""

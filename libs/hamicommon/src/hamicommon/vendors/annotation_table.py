@@ -1,4 +1,4 @@
-"""All annotations of pods that the vendors served here and the services read or write."""
+"""Collect the annotations of pods that the configured vendors and the services read or write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 def user_annotations(vendors: Vendors) -> tuple[UserAnnotation[Any], ...]:
-    """Return the annotations that people may write, each once; worked out once."""
+    """Return the annotations that users may write, each once; cached."""
     known: tuple[UserAnnotation[Any], ...] | None = vendors.memory.get(user_annotations)
     if known is None:
         rows = [*USER_ANNOTATIONS, *(row for each in vendors for row in _chosen(each.keys))]
@@ -33,7 +33,7 @@ def written_annotations(vendors: Vendors) -> tuple[PodAnnotation, ...]:
 
 
 def scheduler_owned(vendors: Vendors) -> frozenset[str]:
-    """Return the annotations that are dropped from a pod when it is created; worked out once."""
+    """Return the annotations that the webhook drops from new pods; cached."""
     known: frozenset[str] | None = vendors.memory.get(scheduler_owned)
     if known is None:
         known = frozenset(row.name for row in written_annotations(vendors) if row.is_dropped)

@@ -45,12 +45,12 @@ from hamicommon.vendors.interface.vendor import (
 from hamicommon.vendors.slots import largest_share, least_groups
 
 MODE = "mode"
-"""Trait of a selection: how the pod wants chips cut."""
+"""Trait of a selection: how the pod wants its chips cut."""
 HAMI_CORE = "hami-core"
-"""In software: any memory, and cores as percent."""
+"""Mode in which chips are cut in software: any memory, and cores as percent."""
 
 SOFT_SLICES = "SoftSlices"
-"""In `GpuDevice.info`: whether the chip's node can cut in software."""
+"""Key in `GpuDevice.info`: whether the chip's node can cut in software."""
 
 _NETWORK = "NetworkID"
 _FAMILY_910 = "Ascend910"
@@ -60,7 +60,7 @@ _CHIPS_PER_MODULE = 2
 
 @cache
 def rules_for(vendor: str, *, pairs: bool) -> VendorRules:
-    """How the engine treats one chip. `pairs`: two chips make a module."""
+    """Return the engine's rules for one chip; `pairs`: two chips form a module."""
     networked = vendor.startswith(_FAMILY_910)
 
     def applies(request: DeviceRequest, selection: Selection, cards: Sequence[GpuDevice]) -> bool:
@@ -82,7 +82,7 @@ def rules_for(vendor: str, *, pairs: bool) -> VendorRules:
 
 
 def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotChosen:
-    """Chips of whole modules (`pairs`), of few networks (`networked`), or the first that fit."""
+    """Choose chips: whole modules (`pairs`), few networks (`networked`), or the first that fit."""
     chips = [card.device for card in ask.cards]
     if _soft(ask.selection) and not all(chip.info.get(SOFT_SLICES) for chip in chips):
         return NotChosen(
@@ -114,7 +114,7 @@ def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotC
 
 
 def _whole_modules(free: Sequence[GpuDevice], wanted: int) -> list[GpuDevice]:
-    """Return chips of modules of which both are free, until there are `wanted`, in their order.
+    """Return chips of modules of which both are free, in order, until there are `wanted`.
 
     Fewer, or one more when `wanted` is odd, when it can't be met.
     """
@@ -129,7 +129,7 @@ def _whole_modules(free: Sequence[GpuDevice], wanted: int) -> list[GpuDevice]:
 
 
 def _need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """The standard need; soft slices count cores as percent, whatever the chip registers."""
+    """Return the standard need; soft slices count cores as percent, whatever the chip registers."""
     need = standard_need(request, selection, card)
     return need._replace(of_core=100) if _soft(selection) else need
 
@@ -143,7 +143,7 @@ def _all_networked(chips: Sequence[GpuDevice]) -> bool:
 
 
 def _network(chip: GpuDevice) -> float | str:
-    """The network's number; chips that register something else are grouped by that."""
+    """Return the number of the chip's network, or whatever else the chip registers for it."""
     network = chip.info.get(_NETWORK)
     return network if isinstance(network, int | float) else repr(network)
 
@@ -154,7 +154,7 @@ def score_networks(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """Per container the share of its chips that are in one network, summed, times 10.
+    """Return the share of each container's chips in one network, summed, times 10.
 
     0 when any of the chips registers no network.
     """
@@ -172,11 +172,11 @@ ASCEND_VISIBLE = GuardedVariable(
     without_card=True,
     instead="",
 )
-"""Variable by which the Ascend runtime gives chips."""
+"""Variable by which the Ascend runtime gives chips to a container."""
 
 
 def template_for(chip: VnpuChip, memory_mib: int) -> VnpuTemplate | None:
-    """The smallest template with that much memory; None: only a whole chip has, if any."""
+    """Return the smallest template with this much memory; None: only a whole chip may have it."""
     return next((t for t in chip.templates if t.memory >= memory_mib), None)
 
 
@@ -189,7 +189,10 @@ VNPU_MODE = UserAnnotation(
     otherwise="it is left out",
 )
 SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
-"""On a node: `true` when its chips can be cut in software; otherwise the configuration decides."""
+"""Annotation of a node: `true` if its chips can be cut in software.
+
+Else the configuration decides.
+"""
 
 
 @cache
@@ -210,17 +213,17 @@ def _keys(vendor: str) -> AnnotationKeys:
 
 @dataclass(frozen=True, slots=True)
 class Ascend(Vendor):
-    """One chip, such as `Ascend910B3` ."""
+    """Vendor of one chip, such as `Ascend910B3`."""
 
     chip: VnpuChip
     config: VnpusConfig
-    """The block that the chip is of."""
+    """Block of the configuration that has the chip."""
 
     default_core_percent = 0
 
     @property
     def name(self) -> str:
-        """The chip's common name."""
+        """Name of the chip."""
         return self.chip.common_word
 
     @property
@@ -240,17 +243,17 @@ class Ascend(Vendor):
 
     @property
     def rules(self) -> VendorRules:
-        """The standard loop, with chips of one network or one module taken together."""
+        """Rules of the engine: chips of one network or one module are taken together."""
         return rules_for(self.name, pairs=self.chip.super_pod)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which chips the pod's annotations allow, and whether it wants soft slices."""
+        """Return which chips the annotations allow, and whether the pod wants soft slices."""
         chosen = Vendor.select(self, annotations)
         soft = VNPU_MODE.read(annotations) == HAMI_CORE
         return replace(chosen, traits={MODE: HAMI_CORE}) if soft else chosen
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The chips in the node's register annotation, each with whether it can be cut in software.
+        """Return the chips in the node's register annotation, with whether software can cut each.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
@@ -263,11 +266,11 @@ class Ascend(Vendor):
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """The variable by which the Ascend runtime gives chips."""
+        """Return the variable by which the Ascend runtime gives chips."""
         return (ASCEND_VISIBLE,)
 
     def hide_cards(self, container: Json) -> None:
-        """Show a container that asks for no chip none, where the configuration wants that."""
+        """Hide all chips from a container that asks for none, if configured."""
         # One that asks for another chip must see that one (HAMi hides it).
         if self.chip.overwrite_env and not any(
             amounts.asks(container, chip.resource_name) for chip in self.config.configs
@@ -275,7 +278,7 @@ class Ascend(Vendor):
             set_env(container, ASCEND_VISIBLE.name, "")
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the time, and the templates for the runtime."""
+        """Return the annotations with the time, and the templates for the runtime."""
         soft = _soft(placed.selections.get(self.name, Selection()))
         runtime = [self._runtime_entry(each, soft=soft) for each in placed.shares_of(self.name)]
         entries = json.dumps(runtime, separators=(",", ":"), ensure_ascii=False)
@@ -283,7 +286,7 @@ class Ascend(Vendor):
         return dict(zip(self.keys.extra, values, strict=True))
 
     def _runtime_entry(self, share: DeviceShare, *, soft: bool) -> dict[str, str | int]:
-        """One slice, in the order of fields that HAMi writes; zero and empty ones are left out."""
+        """Return one slice in HAMi's order of fields, without zero and empty ones."""
         template = None if soft else template_for(self.chip, share.memory_mib)
         fields: dict[str, str | int] = {
             "UUID": share.uuid,
@@ -294,7 +297,7 @@ class Ascend(Vendor):
         return {name: value for name, value in fields.items() if value}
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Write pairs of chips, memory of a template, the runtime class.
+        """Write pairs of chips, the memory of a template, and the runtime class.
 
         Memory is rounded up to a template of the chip, so that what the scheduler counts is what
         the chip can be cut into.
@@ -324,7 +327,7 @@ class Ascend(Vendor):
 
 
 def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:
-    """The number of chips where two make a module: one is rounded up to two."""
+    """Return the number of chips, rounded up from one to two if two form a module."""
     if count == 1:
         resources = container["resources"]
         for part in ("limits", "requests"):
@@ -338,7 +341,7 @@ def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:
 
 
 def _write_memory(container: Json, chip: VnpuChip, count: int, *, soft: bool) -> None:
-    """Write what the container will hold of every chip to its limits and requests."""
+    """Write the memory that the container will get of each chip to limits and requests."""
     name = chip.resource_memory_name
     memory_mib = _granted_memory(container, chip, soft=soft)
     # Half a module was asked for where two are written now.
@@ -354,7 +357,7 @@ def _write_memory(container: Json, chip: VnpuChip, count: int, *, soft: bool) ->
 
 
 def _granted_memory(container: Json, chip: VnpuChip, *, soft: bool) -> int:
-    """MiB that the container will hold of every chip."""
+    """Return the MiB that the container will get of each chip."""
     name = chip.resource_memory_name
     written = amounts.find(container, name, limits_only=True)
     if written is None:

@@ -1,4 +1,4 @@
-"""AWS Neuron devices: whole devices, or NeuronCores of one device or of several whole ones.
+"""AWS Neuron devices: whole ones, or NeuronCores of one device or of several whole ones.
 
 Facts: protocol 1.13. In `GpuDevice.core_percent` and `DeviceShare.core_percent` stands a
 bitmask of a device's NeuronCores (2 is the second core), so a grant holds only for the device as it
@@ -40,28 +40,28 @@ from hamicommon.vendors.interface.vendor import (
 NAME = "AWSNeuron"
 
 CORES = "cores"
-"""Trait of a request: the NeuronCores asked for; absent when whole devices are."""
+"""Trait of a request: the number of NeuronCores; absent if it asks for whole devices."""
 
 BY_CORE = "neuroncore"
-"""In the detail of a slice that was asked for by cores."""
+"""Key in the detail of a slice that was requested by cores."""
 
 USUAL_CORES = 2
-"""Cores of a device (Trainium1, Inferentia2) until a device is known, as in HAMi."""
+"""Cores of a device (Trainium1, Inferentia2) while none is known, as in HAMi."""
 
 _ALIGNED_SIZES = frozenset({1, 4, 8, 16})
-"""Neighbours that can be had on other than Inferentia instances, each at a multiple of its size."""
+"""Numbers of neighbours that may be granted together on other than Inferentia instances."""
 
 _MAX_CORES = 31
-"""Cores of a device: its mask is an int32; the largest devices have 8."""
+"""Maximum cores of a device: the mask is an int32. The largest devices have 8."""
 
 
 def cores_of(mask: int) -> int:
-    """How many cores a mask names."""
+    """Return the number of cores in a mask."""
     return mask.bit_count()
 
 
 def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
-    """One device with enough free cores, or neighbours that are wholly free."""
+    """Choose one device with enough free cores, or neighbours that are wholly free."""
     if not ask.cards:
         return NotChosen(uncounted=NODE_INSUFFICIENT)
     each = min(cores_of(card.device.core_percent) for card in ask.cards)
@@ -86,7 +86,7 @@ def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
 
 
 def _one_device(ask: NodeAsk, cores: int | None) -> Chosen | NotChosen:
-    """The first device with `cores` free cores (None: all of them), its lowest ones."""
+    """Return the lowest free cores of the first device with `cores` of them (None: all)."""
     rules = list(ask.rules)
     for place, card in enumerate(ask.cards):
         if rules[place] != Rule.FITS:
@@ -101,7 +101,10 @@ def _one_device(ask: NodeAsk, cores: int | None) -> Chosen | NotChosen:
 
 
 def _neighbours(ask: NodeAsk, count: int) -> Chosen | NotChosen:
-    """The first run of `count` free devices by index; the uuid annotations do not apply (1.0.2)."""
+    """Return the first run of `count` free devices by index.
+
+    Uuid annotations do not apply (1.0.2).
+    """
     by_index = sorted(zip(ask.cards, ask.rules, strict=True), key=lambda pair: pair[0].device.index)
     free = [card.used_slots == 0 and rule in (Rule.FITS, Rule.UUID) for card, rule in by_index]
     start = _run(by_index[0][0], free, count)
@@ -128,21 +131,21 @@ def _neighbours(ask: NodeAsk, count: int) -> Chosen | NotChosen:
 
 
 def _run(first: DeviceUsage, free: Sequence[bool], count: int) -> int | None:
-    """Index at which the first run of `count` free devices begins."""
+    """Return the index at which the first run of `count` free devices begins."""
     starts = _starts(first, len(free), count)
     fitting = (n for n in starts if n + count <= len(free) and all(free[n : n + count]))
     return next(fitting, None)
 
 
 def _starts(first: DeviceUsage, devices: int, count: int) -> Sequence[int]:
-    """Return the places at which a run may begin."""
+    """Return the indexes at which a run may begin."""
     if "inf" in str(first.device.info.get("AWSNodeType", "")).lower():
         return range(devices)
     return range(0, devices, count) if count in _ALIGNED_SIZES else ()
 
 
 def _lowest(free: int, cores: int) -> int | None:
-    """Mask of the lowest `cores` bits of `free`; None when it has fewer."""
+    """Return a mask of the lowest `cores` bits of `free`; None if it has fewer."""
     mask = 0
     for _ in range(cores):
         lowest = free & -free
@@ -154,7 +157,7 @@ def _lowest(free: int, cores: int) -> int | None:
 
 
 def _shares(device: GpuDevice, mask: int, request: DeviceRequest) -> tuple[DeviceShare, ...]:
-    """The cores of one device: in one slice, or two to a slice, as the request counts them."""
+    """Return shares of one device's cores, in one slice or two per slice, as requested."""
     masks = [mask]
     if CORES in request.traits and cores_of(mask) > USUAL_CORES:
         masks = []
@@ -180,7 +183,7 @@ def _asked_cores(request: DeviceRequest) -> int | None:
 
 
 def _least_mask(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """The smallest mask that has as many cores as one slice needs: no free mask below it will do.
+    """Return the smallest mask with enough cores for one slice: no smaller free mask will do.
 
     The chooser counts the bits.
     """
@@ -191,7 +194,7 @@ def _least_mask(request: DeviceRequest, selection: Selection, card: GpuDevice) -
 
 @dataclass(frozen=True, slots=True)
 class AwsNeuron(Vendor):
-    """The vendor `AWSNeuron`."""
+    """Vendor `AWSNeuron`."""
 
     config: AwsNeuronConfig
 
@@ -238,7 +241,7 @@ class AwsNeuron(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return devices, or cores where no devices are asked for; None when none are.
+        """Return the requested devices, or cores if no devices are requested; None for neither.
 
         `count` and `core_percent` are what they come to on devices of two cores, as HAMi counts
         them for quotas; the trait `cores` is what was asked for.
@@ -272,7 +275,7 @@ class AwsNeuron(Vendor):
         return cores
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The devices that the kubelet reports; empty when it reports none.
+        """Return the devices that the kubelet reports; empty if it reports none.
 
         Raises: InvalidRequest when it reports no whole number, or absurdly many.
         """
@@ -304,7 +307,7 @@ class AwsNeuron(Vendor):
         )
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the device or core indexes."""
+        """Return the annotations with device or core indexes."""
         written: dict[str, str] = {}
         ids = list[int]()
         for share in placed.shares_of(NAME):

@@ -1,4 +1,4 @@
-"""Enflame cards: given whole, the vendor `GCU` (protocol 1.11), or cut, `Enflame` (1.12).
+"""Enflame cards: whole ones, the vendor `GCU` (protocol 1.11), or slices, `Enflame` (1.12).
 
 A card is cut into slices of the sizes that its profiles have. The value of the count resource is
 the size of one slice, not a number of cards; memory and cores may be asked for instead, and then
@@ -44,12 +44,12 @@ from hamicommon.vendors.interface.vendor import (
 )
 
 WHOLE = 100
-"""Memory of a card, and of a request for it: the node reports none, so it is counted in percent."""
+"""Memory of a card in percent, as the node reports none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnflameGcu(Vendor):
-    """The vendor `GCU`."""
+    """Vendor `GCU`, whose cards are granted whole."""
 
     config: EnflameConfig
 
@@ -65,24 +65,24 @@ class EnflameGcu(Vendor):
 
     @property
     def resources(self) -> ResourceNames:
-        """The count is all that can be asked for."""
+        """Resource names: only the count."""
         return ResourceNames(count=self.config.resource_name_gcu)
 
 
 NAME = "Enflame"
 CAPACITY = "enflame.com/gcu-drs-capacity"
-"""On the node: its cards that can be cut, and the profiles."""
+"""Annotation of a node: its cards that can be cut, and their profiles."""
 
 SLICE = "slice"
-"""Trait of a request: the size asked for."""
+"""Trait of a request: the size of the slice."""
 MEMORY = "memory"
-"""Trait of a request: the memory asked for, see `_gib`."""
+"""Trait of a request: the memory, see `_gib`."""
 
 _PROFILE = re.compile(r"([1-9][0-9]{0,3})g\.([1-9][0-9]{0,5})gb")
 
 
 class Profile(NamedTuple):
-    """One way to cut a card; sorted by size, then memory."""
+    """Size into which a card can be cut; sorted by size, then memory."""
 
     size: int
     memory_gib: int
@@ -91,12 +91,12 @@ class Profile(NamedTuple):
 
 
 def profiles_of(card: GpuDevice) -> list[Profile]:
-    """The profiles of a card, the smallest first."""
+    """Return the profiles of a card, the smallest first."""
     return sorted(_profile(name, id_) for name, id_ in card.info["profiles"].items())
 
 
 def cards_of(text: str, host: str) -> tuple[GpuDevice, ...]:
-    """The cards in the annotation of the node of that name.
+    """Parse the cards in the annotation of the node `host`.
 
     Raises: InvalidRequest when it is malformed.
     """
@@ -150,7 +150,7 @@ def _card(entry: Mapping[str, Any], profiles: Sequence[Profile], host: str) -> G
 
 
 def profile_for(request: DeviceRequest, card: GpuDevice) -> Profile | None:
-    """The profile that the request gets on the card; None when it has none for it."""
+    """Return the profile that the request gets on the card; None if none is large enough."""
     profiles = profiles_of(card)
     if SLICE in request.traits:
         wanted = int(request.traits[SLICE])
@@ -163,17 +163,17 @@ def profile_for(request: DeviceRequest, card: GpuDevice) -> Profile | None:
 
 
 def _gib(memory: int, largest: int) -> int:
-    """The memory asked for in GiB: what exceeds twice the largest profile was meant in MiB."""
+    """Return the memory in GiB; more than twice the largest profile was meant in MiB."""
     return -(-memory // 1024) if memory > 2 * largest else memory
 
 
 def _core(profile: Profile, card: GpuDevice) -> int:
-    """Percent of the card's cores that come with the profile."""
+    """Return the percent of the card's cores that belong to the profile."""
     return -(-profile.size * 100 // int(card.info["maxSlice"]))
 
 
 def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Return what the profile takes; one slot, because HAMi only asks whether one is free."""
+    """Return what the profile takes; one slot, because HAMi checks only whether one is free."""
     profile = profile_for(request, card)
     if profile is None:
         return Need(0, 0)
@@ -181,7 +181,7 @@ def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
 
 
 def choose_card(ask: NodeAsk) -> Chosen | NotChosen:
-    """The first card that fits, with the slots of the slice's size and the profile's id."""
+    """Choose the first card that fits, with slots of the slice's size and the profile's id."""
     profiles = [profile_for(ask.request, usage.device) for usage in ask.cards]
     walk = list(zip(ask.cards, ask.rules, profiles, strict=True))
     for usage, rule, profile in walk:
@@ -207,7 +207,7 @@ def choose_card(ask: NodeAsk) -> Chosen | NotChosen:
 
 @dataclass(frozen=True, slots=True)
 class EnflameDrs(Vendor):
-    """The vendor `Enflame`."""
+    """Vendor `Enflame`, whose cards are granted in slices."""
 
     config: EnflameConfig
 
@@ -237,7 +237,7 @@ class EnflameDrs(Vendor):
 
     @property
     def resources(self) -> ResourceNames:
-        """Size, or memory and cores without it."""
+        """Resource names: the size, or memory and cores."""
         memory, core = self.config.resource_name_gcu_memory, self.config.resource_name_gcu_core
         return ResourceNames(
             count=self.config.resource_name_drs_gcu,
@@ -249,7 +249,7 @@ class EnflameDrs(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return one slice.
+        """Return the request for one slice.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -266,7 +266,7 @@ class EnflameDrs(Vendor):
         )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The cards in the node's capacity annotation; empty when it has none.
+        """Return the cards in the node's capacity annotation; empty if it has none.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
@@ -275,11 +275,11 @@ class EnflameDrs(Vendor):
         return cards_of(text, host) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
-        """While the node has the annotation with its cards."""
+        """Return whether the node has the annotation with its cards."""
         return CAPACITY in annotations_of(node)
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the first slice, and for each container its profile."""
+        """Return the annotations with the first slice and each container's profile."""
         first = placed.shares_of(NAME)[0]
         info = placed.cards[first.uuid].info
         assigned = {
@@ -305,7 +305,7 @@ class EnflameDrs(Vendor):
         return dict(zip(self.keys.extra, values, strict=True))
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Write the amounts asked for in limits and requests alike.
+        """Write the requested amounts to limits and requests alike.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """

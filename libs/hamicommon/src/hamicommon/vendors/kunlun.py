@@ -1,4 +1,4 @@
-"""Kunlun cards: given whole, the vendor `kunlun` (protocol 1.9), or cut, the vendor `XPU` (1.10).
+"""Kunlun cards: whole ones, the vendor `kunlun` (protocol 1.9), or slices, `XPU` (1.10).
 
 Both choose cards by HAMi's graph of eight cards in two wings. The wings are positions in the
 preference list, as in HAMi, not the cards' own indexes; only the links between the wings go by
@@ -32,10 +32,10 @@ from hamicommon.vendors.interface.vendor import (
 )
 
 WING = 4
-"""Positions 0-3 of the list are the left wing, the rest is the right one."""
+"""Number of cards in the left wing: positions 0-3; the rest are the right wing."""
 
 PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
-"""Cards of different wings that are linked, by index."""
+"""Linked cards of different wings, by index."""
 QUADS = (
     (0, 1, 4, 5),
     (2, 3, 6, 7),
@@ -44,14 +44,14 @@ QUADS = (
     (0, 3, 4, 7),
     (1, 2, 5, 6),
 )
-"""Two pairs of cards each, of different wings, that are linked, by index."""
+"""Linked sets of two such pairs, by index."""
 
 _ROOM = {1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)}
-"""For each legal count below eight: how many cards a wing should have free, the best first."""
+"""Number of free cards that a wing should have for each legal count below eight, the best first."""
 
 
 def choose(indexes: Sequence[int], free: Sequence[bool], count: int) -> tuple[int, ...]:
-    """Positions of the `count` cards to take, in the order taken; empty when none go together.
+    """Return positions of `count` linked cards to take, in order; empty if there are none.
 
     `indexes` and `free` are by position in the preference list.
     """
@@ -69,7 +69,7 @@ def choose(indexes: Sequence[int], free: Sequence[bool], count: int) -> tuple[in
 
 
 def _across(indexes: Sequence[int], free: Sequence[int], count: int) -> tuple[int, ...]:
-    """Cards of both wings that are linked."""
+    """Return linked cards of both wings."""
     position = {indexes[place]: place for place in free}
     groups = {2: PAIRS, 4: QUADS}.get(count, ())
     feasible = [group for group in groups if position.keys() >= set(group)]
@@ -90,7 +90,7 @@ def _linked(rest: Iterable[int]) -> bool:
 
 
 def bubbles(used: Iterable[int]) -> int:
-    """How much the used cards, by index, spoil their wings for requests to come."""
+    """Return how much the used cards, by index, spoil their wings for later requests."""
     wings = [0, 0]
     for index in used:
         wings[index >= WING] += 1
@@ -109,21 +109,21 @@ AVOID_UUIDS = (
 )
 CHOICES = (*USE_UUIDS, *AVOID_UUIDS)
 NOWHERE = ""
-"""No card's uuid: what two lists without a common entry allow."""
+"""Uuid of no card: two lists without a common entry allow nothing."""
 
 LINKED = "as linked cards (1, 2, 4 or 8 of them)"
-"""See `NotChosen.limit`."""
+"""Text of the limit; see `NotChosen.limit`."""
 
 
 class KunlunVendor(Vendor):
-    """Cards that are selected by uuid; a card must pass both pairs of annotations."""
+    """Base of the Kunlun vendors; a card must pass the uuid annotations of both."""
 
     __slots__ = ()
 
     config: KunlunConfig
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow, for `kunlun` and `XPU` alike."""
+        """Return the cards that the pod's annotations allow, for `kunlun` and `XPU` alike."""
         given = [entries for each in USE_UUIDS if (entries := each.read(annotations))]
         use = given[0] if given else ()
         for entries in given[1:]:
@@ -133,7 +133,7 @@ class KunlunVendor(Vendor):
 
 
 def choose_by_graph(ask: NodeAsk, fits: Sequence[bool]) -> tuple[GpuDevice, ...]:
-    """The cards to take of those that fit, empty when they don't go together.
+    """Choose linked cards among those that fit; empty if there are not enough.
 
     `fits` is by position in `ask.cards`; the list that HAMi's graph is laid over starts with the
     card that the standard loop would look at last.
@@ -145,7 +145,7 @@ def choose_by_graph(ask: NodeAsk, fits: Sequence[bool]) -> tuple[GpuDevice, ...]
 
 
 def most_linked(ask: NodeAsk, fits: Sequence[bool]) -> int:
-    """How many cards, fewer than are wanted, go together."""
+    """Return the largest number of linked cards, below the requested one."""
     fewer = (
         count
         for count in range(min(ask.request.count - 1, sum(fits)), 0, -1)
@@ -155,7 +155,7 @@ def most_linked(ask: NodeAsk, fits: Sequence[bool]) -> int:
 
 
 def _reasons(ask: NodeAsk, *rules: Rule) -> dict[str, int]:
-    """Reasons as HAMi gives them, which names one rule."""
+    """Return HAMi's reasons, which name one rule."""
     for rule in rules:
         refused = sum(rule == each for each in ask.rules)
         if refused:
@@ -164,7 +164,7 @@ def _reasons(ask: NodeAsk, *rules: Rule) -> dict[str, int]:
 
 
 def choose_whole_cards(ask: NodeAsk) -> Chosen | NotChosen:
-    """Cards nobody uses that go together, each with all it has."""
+    """Choose unused linked cards, and take all of each."""
     fits = [rule == Rule.FITS for rule in ask.rules]
     picked = choose_by_graph(ask, fits)
     if picked:
@@ -179,7 +179,7 @@ def bubble_score(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """Higher where the placement leaves wings that later requests can use.
+    """Return a higher score the more later requests can use the wings after the placement.
 
     As in HAMi, the cards chosen are judged alone, without those in use before.
     """
@@ -191,7 +191,7 @@ def bubble_score(
 
 @dataclass(frozen=True, slots=True)
 class KunlunXpu(KunlunVendor):
-    """The vendor `kunlun`."""
+    """Vendor `kunlun`, whose cards are granted whole."""
 
     config: KunlunConfig
 
@@ -211,7 +211,7 @@ class KunlunXpu(KunlunVendor):
     listed_cards = ListedCards(name="kunlun", memory_mib=98304, slots=100)
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """Return as many cards as the kubelet lists, the first half of them on NUMA node 0.
+        """Return as many cards as the kubelet lists, the first half on NUMA node 0.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """
@@ -219,21 +219,21 @@ class KunlunXpu(KunlunVendor):
         return tuple(replace(card, numa=int(card.index >= len(cards) // 2)) for card in cards)
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the indexes of the cards."""
+        """Return the annotations with the indexes of the cards."""
         return dict.fromkeys(self.keys.extra, indexes(placed, self.name))
 
 
 SIZES = (24576, 49152, 98304)
-"""MiB of a slice: a quarter, a half, and all of a card; more is taken as all."""
+"""MiB of a slice: a quarter, a half, or all of a card; more counts as all."""
 
 
 def rounded(memory_mib: int) -> int:
-    """The size of slice that holds so much memory."""
+    """Return the size of slice that holds this much memory."""
     return next((size for size in SIZES if memory_mib <= size), SIZES[-1])
 
 
 def choose_cut_cards(ask: NodeAsk) -> Chosen | NotChosen:
-    """Cards with room for one more equal part that go together."""
+    """Choose linked cards with room for one more slice of equal size."""
     free = [rule == Rule.FITS for rule in ask.rules]
     equal = [_in_equal_parts(usage, ask.request.memory_mib) for usage in ask.cards]
     fits = [a and b for a, b in zip(free, equal, strict=True)]
@@ -258,7 +258,7 @@ def _in_equal_parts(usage: DeviceUsage, part: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KunlunVxpu(KunlunVendor):
-    """The vendor `XPU`."""
+    """Vendor `XPU`, whose cards are granted in slices."""
 
     config: KunlunConfig
 
@@ -288,7 +288,7 @@ class KunlunVxpu(KunlunVendor):
 
     @property
     def resources(self) -> ResourceNames:
-        """Count and memory; cores follow from the memory."""
+        """Resource names: count and memory; cores follow from the memory."""
         return ResourceNames(
             count=self.config.resource_v_count_name, memory=self.config.resource_v_memory_name
         )
@@ -296,7 +296,7 @@ class KunlunVxpu(KunlunVendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return slices of a quarter, a half or all of a card; all without memory.
+        """Return the request for slices of a quarter, a half or (without memory) all of a card.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -315,7 +315,7 @@ class KunlunVxpu(KunlunVendor):
         )
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Write the size of slice that will be given, in limits and requests.
+        """Write the size of slice that will be given to limits and requests.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """

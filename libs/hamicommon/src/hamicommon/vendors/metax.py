@@ -1,4 +1,4 @@
-"""MetaX cards: given whole, the vendor `Metax-GPU` (protocol 1.7), or cut, `Metax-SGPU` (1.8).
+"""MetaX cards: whole ones, the vendor `Metax-GPU` (protocol 1.7), or slices, `Metax-SGPU` (1.8).
 
 The node's plugin may register what a choice of n whole cards costs or yields in topology; that goes
 into `GpuDevice.info` of every card and from there into the node's score.
@@ -56,7 +56,7 @@ NODE_TOPOLOGY = {
     "binpack": "metax-tech.com/gpu.topology.losses",
     "spread": "metax-tech.com/gpu.topology.scores",
 }
-"""The node's annotation that each node policy looks at: JSON, number of cards -> value."""
+"""Annotation of a node that each node policy reads: JSON, number of cards -> value."""
 BEST_SCORE = 2000
 
 
@@ -66,7 +66,7 @@ def topology_score(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """2000 less the node's value for as many cards; 0 when it has none for the policy."""
+    """Return 2000 minus the node's value for this many cards; 0 if it has none for the policy."""
     values = before[0].device.info.get(NODE_TOPOLOGY.get(node_policy, "")) if before else None
     if values is None:
         return 0.0
@@ -76,7 +76,7 @@ def topology_score(
 
 @dataclass(frozen=True, slots=True)
 class MetaxGpu(Vendor):
-    """The vendor `Metax-GPU`."""
+    """Vendor `Metax-GPU`, whose cards are granted whole."""
 
     config: MetaxConfig
 
@@ -91,7 +91,7 @@ class MetaxGpu(Vendor):
     alive_while_listed = True
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """Return as many cards as the kubelet lists, with the node's topology if it is registered.
+        """Return as many cards as the kubelet lists, with the node's topology if registered.
 
         Raises: InvalidRequest when the capacity is no whole number.
         """
@@ -102,7 +102,7 @@ class MetaxGpu(Vendor):
 
 
 def _values(text: str) -> dict[str, int]:
-    """The annotation's value per number of cards; nothing when it is malformed, as in HAMi."""
+    """Parse the annotation's value per number of cards; empty if malformed, as in HAMi."""
     try:
         found: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -118,23 +118,23 @@ CLASS, QOS, TOPOLOGY = "class", "qos", "topology"
 ONLINE, OFFLINE = "online", "offline"
 
 WEIGHT = 10000
-"""HAMi multiplies this vendor's score of a node."""
+"""Factor by which HAMi multiplies this vendor's score of a node."""
 WHOLE = 100
 ZONE_PAIR = 10
-"""Score of two cards of one link zone."""
+"""Score of two cards in one link zone."""
 
 _UNHEALTHY = "CardUnhealthy"
-"""HAMi's reason, which only this vendor has."""
+"""HAMi's reason for an unhealthy card of this vendor."""
 
 
 def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """The standard need; online pods take no cores."""
+    """Return the standard need; online pods take no cores."""
     taken = standard_need(request, selection, card)
     return taken._replace(core=0) if selection.traits.get(CLASS) == ONLINE else taken
 
 
 def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
-    """Slices of cards that pass every rule; of more than are wanted the best by class and zone."""
+    """Choose cards that pass every rule, the best by class and zone."""
     refused: dict[GpuUuid, Rule] = {}
     candidates: list[DeviceUsage] = []
     for usage, rule in zip(ask.cards, ask.rules, strict=True):
@@ -160,7 +160,7 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
 
 
 def _refusal(ask: NodeAsk, usage: DeviceUsage, rule: Rule) -> Rule | None:
-    """Why the card can't take the slice: the first rule that fails, None when none does."""
+    """Return the first rule that refuses the card; None if none does."""
     pod_class = ask.selection.traits.get(CLASS, "")
     if not usage.device.healthy:
         return Rule.NOT_HEALTHY
@@ -184,7 +184,7 @@ def _class_fits(usage: DeviceUsage, pod_class: str) -> bool:
 
 
 def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
-    """Whether the slices on the card have the same policy, or none.
+    """Return whether slices on the card have the same policy, or none.
 
     The policy that the node reports for the card is older than its slices: HAMi keeps the policy
     that it gave in a cache until the node reports the same (protocol 1.8).
@@ -195,7 +195,7 @@ def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
 
 
 def _cores_refusal(usage: DeviceUsage, cores: int) -> Rule | None:
-    """The last rules of the standard loop, which HAMi does not ask for online pods."""
+    """Return the rule of cores that refuses the card, if any; HAMi skips these for online pods."""
     whole = usage.device.core_percent
     if whole - usage.used_core_percent < cores:
         return Rule.CORES
@@ -207,20 +207,20 @@ def _cores_refusal(usage: DeviceUsage, cores: int) -> Rule | None:
 
 
 def _tasks(usage: DeviceUsage) -> tuple[int, int]:
-    """Online and offline slices on the card."""
+    """Return the numbers of online and offline slices on the card."""
     classes = Counter(holding.get(CLASS) for holding in usage.holdings)
     return classes[ONLINE], classes[OFFLINE]
 
 
 def detail_of(selection: Selection, core_percent: int) -> dict[str, str]:
-    """Return the details of a slice: its pod's class, and the policy unless it has all cores."""
+    """Return the detail of a slice: the pod's class, and its policy unless it has all cores."""
     policy = "" if core_percent == WHOLE else selection.traits.get(QOS, "")
     kept = {CLASS: selection.traits.get(CLASS, ""), QOS: policy}
     return {name: value for name, value in kept.items() if value}
 
 
 def _best(ask: NodeAsk, candidates: Sequence[DeviceUsage]) -> Sequence[DeviceUsage]:
-    """The cards to take of more than are wanted."""
+    """Choose among more cards than are requested."""
     pod_class, count = ask.selection.traits.get(CLASS, ""), ask.request.count
     if pod_class == ONLINE:
         return _fewest_tasks(candidates, count)
@@ -230,7 +230,10 @@ def _best(ask: NodeAsk, candidates: Sequence[DeviceUsage]) -> Sequence[DeviceUsa
 
 
 def _fewest_tasks(candidates: Sequence[DeviceUsage], count: int) -> Sequence[DeviceUsage]:
-    """Few online slices, then few offline ones; cards with offline slices alone come last."""
+    """Choose cards with few online, then few offline slices.
+
+    Cards with offline ones only come last.
+    """
 
     def key(usage: DeviceUsage) -> tuple[bool, int, int]:
         online, offline = _tasks(usage)
@@ -240,7 +243,7 @@ def _fewest_tasks(candidates: Sequence[DeviceUsage], count: int) -> Sequence[Dev
 
 
 def _one_zone(candidates: Sequence[DeviceUsage], count: int) -> Sequence[DeviceUsage]:
-    """The smallest link zone with enough cards, otherwise small zones, then cards of none."""
+    """Choose the smallest link zone with enough cards, then small zones, then cards without one."""
     zones: dict[int, list[DeviceUsage]] = {}
     for usage in candidates:
         zones.setdefault(_zone(usage.device), []).append(usage)
@@ -262,7 +265,7 @@ def node_score(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """Higher is better under binpack; under spread the sign turns, as there the lowest wins."""
+    """Return the node's score: higher is better; under spread the sign is reversed."""
     chosen = {share.uuid: share for shares in containers for share in shares}
     score = 0
     if selection.traits.get(CLASS) == ONLINE:
@@ -322,7 +325,7 @@ TOPOLOGY_AWARE = UserAnnotation(
 
 @dataclass(frozen=True, slots=True)
 class MetaxSgpu(Vendor):
-    """The vendor `Metax-SGPU`."""
+    """Vendor `Metax-SGPU`, whose cards are granted in slices."""
 
     config: MetaxConfig
 
@@ -368,7 +371,7 @@ class MetaxSgpu(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return the standard request; check the pod's class, policy and flag.
+        """Return the standard request, after checking the pod's class, policy and flag.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -379,7 +382,9 @@ class MetaxSgpu(Vendor):
         return Vendor.parse_request(self, container, annotations)
 
     def _memory_mib(self, container: Json, names: ResourceNames) -> int:
-        """A bare number is GiB, one with a unit is bytes, as in HAMi; 0 when none is given.
+        """Return the MiB: a plain number is GiB, one with a unit is bytes, as in HAMi.
+
+        0 if not given.
 
         Kubernetes stores a bare 1000 as `1k`, which then counts as bytes: such an amount is
         refused, because it is less than a MiB.
@@ -407,7 +412,7 @@ class MetaxSgpu(Vendor):
         return mib
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By uuid; class, policy and whether link zones count are traits."""
+        """Return the selection by uuid, with class, policy and use of link zones as traits."""
         pod_class = annotations.get(APP_CLASS.name, "")
         by_default = str(self.config.sgpu_topology_aware).lower()
         aware = is_true(annotations.get(TOPOLOGY_AWARE.name, by_default))
@@ -420,11 +425,11 @@ class MetaxSgpu(Vendor):
         return replace(Vendor.select(self, annotations), traits=traits)
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return the pod's class, and its policy."""
+        """Return the pod's class and policy as detail."""
         return detail_of(self.select(annotations), share.core_percent)
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The cards in the node's annotation; empty when it has none.
+        """Return the cards in the node's annotation; empty if it has none.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
@@ -432,14 +437,14 @@ class MetaxSgpu(Vendor):
         return _cards(text) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
-        """While the node reports at least one card."""
+        """Return whether the node reports at least one card."""
         try:
             return bool(self.node_devices(node))
         except InvalidRequest:
             return False
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the slices as JSON, without zeros, and the time."""
+        """Return the annotations with the slices as JSON, without zeros, and the time."""
         slices = [
             [
                 {name: value for name, value in _plugin_fields(share).items() if value}
@@ -511,7 +516,7 @@ def _card(entry: Mapping[str, Any], index: int) -> GpuDevice:
 
 
 def _field(entry: Mapping[str, Any], name: str, absent: Any, index: int) -> Any:
-    """The field, of the type of `absent`, which stands for one that is not there."""
+    """Return the field, which must have the type of `absent`, the value for a missing one."""
     value = entry.get(name)
     value = absent if value is None else value
     if type(value) is not type(absent) or (type(value) is int and not -1 <= value <= INT32_MAX):

@@ -1,4 +1,4 @@
-"""A pod as raw JSON -> `PodRequest`: what the placement engine decides on.
+"""Parse a pod's JSON into `PodRequest`, the engine's input.
 
 The scheduler calls `pod_request` once per filter; the pod watch calls `wants_devices`. Each vendor
 reads its own resources (`vendors/`); this module orders the containers and reads what belongs to
@@ -36,15 +36,15 @@ from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
 
 DEFAULT_POLICY = Policy()
-"""HAMi's defaults: nodes binpack, cards spread."""
+"""HAMi's default policies: binpack for nodes, spread for cards."""
 
 MAX_CONTAINERS = 512
-"""Containers of a pod, with a card or without.
+"""Maximum number of containers of a pod, with or without a card.
 
 No kubelet runs a pod of so many; an object of the API server has room for 50,000.
 """
 MAX_CONTAINERS_WITH_CARDS = 64
-"""Containers of a pod that may ask for cards.
+"""Maximum number of containers of a pod that ask for cards.
 
 HAMi has no such limit. Every step of a decision grows with their number, which a tenant chooses;
 a pod of 64 containers is more than people run, and less than an object of the API server holds.
@@ -52,7 +52,7 @@ a pod of 64 containers is more than people run, and less than an object of the A
 
 
 def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
-    """Return the pod's request: init containers first, then app containers, as in the spec.
+    """Parse a pod's request: init containers first, then app containers, as in the spec.
 
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
@@ -85,7 +85,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
 
 
 def check_containers(pod: Json, vendors: Vendors) -> None:
-    """Refuse a pod with too many containers, or too many that name resources of ours.
+    """Refuse a pod with too many containers, or too many that name our resources.
 
     Raises: InvalidRequest with their number and the limit.
     """
@@ -103,7 +103,7 @@ def check_containers(pod: Json, vendors: Vendors) -> None:
 
 
 def too_many_containers(count: int) -> InvalidRequest:
-    """The refusal of a pod of more than `MAX_CONTAINERS`."""
+    """Return the error for a pod with more than `MAX_CONTAINERS` containers."""
     return InvalidRequest(f"the pod has {count} containers: at most {MAX_CONTAINERS} are admitted")
 
 
@@ -116,7 +116,7 @@ def _names_resource(container: Json, vendors: Vendors) -> bool:
 
 
 def host_request(pod: Json) -> HostRequest:
-    """Sum what the pod asks of its host, as kube-scheduler does.
+    """Sum what the pod requests of its host, as kube-scheduler does.
 
     It is the greatest of each init container with the sidecars declared before it, and of all
     sidecars and app containers together. An amount that can't be read counts as none: judging it is
@@ -153,7 +153,7 @@ def _mib(quantity: object) -> int:
 
 
 def wants_devices(pod: Json, vendors: Vendors) -> bool:
-    """True when a container asks for a card; also when it does so in a malformed way."""
+    """Return whether a container asks for a card, even in a malformed way."""
     return any(
         amounts.asks(container, resource)
         for vendor in vendors
@@ -171,7 +171,7 @@ def _device_requests(
 
 
 def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY) -> Policy:
-    """The policies and weights that the pod's annotations ask for.
+    """Parse the policies and weights in the pod's annotations.
 
     Any node policy but `spread` and our `fragmentation` is binpack, as in HAMi; unknown gpu
     policies are kept and behave as spread. A pod that asks for `fragmentation` of nodes alone gets
@@ -192,16 +192,16 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequests:
-    """Reads requests from pods."""
+    """Parser of pods' requests with one configuration."""
 
     vendors: Vendors
     defaults: Policy
-    """For pods that name no policy."""
+    """Policy of pods that name none."""
 
     def of(self, pod: JsonMapping) -> PodRequest:
-        """Return the request of the pod. Raises: InvalidRequest."""
+        """Parse the pod's request. Raises: InvalidRequest."""
         return pod_request(dict(pod), self.vendors, self.defaults)
 
     def wants_devices(self, pod: JsonMapping) -> bool:
-        """Whether the pod asks for a card of a vendor that is served."""
+        """Return whether the pod asks for a card of a configured vendor."""
         return wants_devices(dict(pod), self.vendors)

@@ -1,4 +1,4 @@
-"""The vendors that this installation serves, in HAMi's order of registration."""
+"""Configured vendors, in HAMi's order of registration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hamicommon.vendors.shares import Amd, Cambricon, Hygon, Iluvatar, Mthreads
 from hamicommon.vendors.slots import Biren, Vastai
 
 _MAX_REMEMBERED = 1024
-"""Sets of resource names that containers were seen with."""
+"""Maximum number of cached sets of resource names."""
 
 _CLASSES: tuple[tuple[str, tuple[Callable[[Any], Vendor], ...]], ...] = (
     ("nvidia", (Nvidia,)),
@@ -36,23 +36,25 @@ _CLASSES: tuple[tuple[str, tuple[Callable[[Any], Vendor], ...]], ...] = (
     ("vastai", (Vastai,)),
     ("biren", (Biren,)),
 )
-"""By block of the configuration the vendors that need no flag, in HAMi's order; two where whole
-cards and slices differ."""
+"""Vendors that need no flag, by block of the configuration and in HAMi's order.
+
+Two for a block where whole cards and slices differ.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Vendors:
-    """All vendors, by name and in order."""
+    """Configured vendors, by name and in order."""
 
     items: tuple[Vendor, ...]
     memory: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Values that were computed from the vendors once; each user bounds what it keeps here."""
+    """Cache for values computed from the vendors; each user must bound its part."""
 
     @classmethod
     def from_config(
         cls, config: DeviceConfig, *, enable_ascend: bool = False, enable_iluvatar: bool = False
     ) -> Vendors:
-        """The vendors that the configuration describes; two families only where enabled, as HAMi.
+        """Return the configured vendors; two families need a flag, as in HAMi.
 
         Raises: InvalidRequest when two of them have one name.
         """
@@ -75,12 +77,12 @@ class Vendors:
 
     @property
     def rules(self) -> dict[str, VendorRules]:
-        """By name, how the engine judges the vendor's cards."""
+        """Rules of the engine by vendor's name."""
         return {vendor.name: vendor.rules for vendor in self.items}
 
     @property
     def resource_names(self) -> tuple[str, ...]:
-        """Every extended resource that a pod may ask them for, in order, each once.
+        """Extended resources that pods may request, in order, each once.
 
         Two vendors may share one (a family's whole cards and slices). kube-scheduler must ask us
         about pods that name any of these, and the API server our webhook.
@@ -89,14 +91,14 @@ class Vendors:
 
     @property
     def change_every_pod(self) -> bool:
-        """Whether admission changes pods that ask for nothing, too.
+        """Whether admission changes even pods that ask for nothing.
 
         Protocol 1.1: `overwriteEnv`, a core policy.
         """
         return any(map(_changes_every_container, self.items))
 
     def concerned_by(self, container: Json) -> tuple[Vendor, ...]:
-        """The vendors that may change the container, in order.
+        """Return the vendors that may change the container, in order.
 
         Those are the vendors of which it names a resource, and those that change every container.
         """
@@ -118,7 +120,7 @@ class Vendors:
         return iter(self.items)
 
     def __getitem__(self, name: str) -> Vendor:
-        """The vendor of that name.
+        """Return the vendor of that name.
 
         Raises: InvalidRequest when there is none.
         """

@@ -1,4 +1,4 @@
-"""Vendors whose containers ask for a number of cards, and for memory and cores of each card.
+"""Vendors whose containers ask for a number of cards, with memory and cores of each.
 
 Facts: protocol 1.2 (AMD), 1.3 (Cambricon), 1.4 (Hygon), 1.5 (Iluvatar), 1.6 (Moore Threads).
 """
@@ -39,12 +39,12 @@ from hamicommon.vendors.interface.vendor import (
 )
 
 UNIT_MIB = 256
-"""MiB per unit of Cambricon's and Iluvatar's memory resources."""
+"""MiB per unit of the memory resources of Cambricon and Iluvatar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hygon(Vendor):
-    """Hygon DCU cards, the vendor `DCU`."""
+    """Vendor `DCU`, Hygon's cards."""
 
     config: HygonConfig
 
@@ -64,7 +64,7 @@ class Hygon(Vendor):
 
 @dataclass(frozen=True, slots=True)
 class Cambricon(Vendor):
-    """Cambricon MLU cards, the vendor `MLU`.
+    """Vendor `MLU`, Cambricon's cards.
 
     Type annotations exist in HAMi as names only and are not read.
     """
@@ -84,7 +84,7 @@ class Cambricon(Vendor):
     listed_cards = ListedCards(name="cambricon-mlu", cores=100, slots=100)
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return `<index>_<cores>_<memory units>` of the first slice."""
+        """Return the annotation `<index>_<cores>_<memory units>` of the first slice."""
         first = placed.shares_of(self.name)[0]
         index, units = placed.cards[first.uuid].index, first.memory_mib // UNIT_MIB
         return dict(
@@ -94,7 +94,7 @@ class Cambricon(Vendor):
 
 @dataclass(frozen=True, slots=True)
 class Iluvatar(Vendor):
-    """One Iluvatar chip of the configuration, such as `MR-V100`.
+    """Vendor of one Iluvatar chip, such as `MR-V100`.
 
     Cores of a pod that went through admission may be of all its cards together; the loop takes
     at most 100 of each card.
@@ -107,7 +107,7 @@ class Iluvatar(Vendor):
 
     @property
     def name(self) -> str:
-        """The chip's common name."""
+        """Name of the chip."""
         return self.config.common_word
 
     @property
@@ -130,7 +130,7 @@ class Iluvatar(Vendor):
         return Admitted(wants=True, warnings=warnings)
 
     def _take_whole(self, container: Json, request: DeviceRequest) -> tuple[str, ...]:
-        """Write all cores of several cards; warn when the container asked for other cores."""
+        """Write all cores of several cards; warn if the container asked for other cores."""
         resource = self.config.resource_core_name
         if request.count == 1 or not resource:
             return ()
@@ -159,7 +159,7 @@ def _iluvatar_keys(vendor: str) -> AnnotationKeys:
 
 
 def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Return AMD's percent of the card as compute units, rounded down but at least one.
+    """Return AMD's percent of the card as compute units, rounded down to at least one.
 
     A card that reports no units cannot give one, so the need of one refuses it.
     """
@@ -169,7 +169,7 @@ def compute_units(request: DeviceRequest, selection: Selection, card: GpuDevice)
 
 @dataclass(frozen=True, slots=True)
 class Amd(Vendor):
-    """AMD cards: a share is memory in MiB and compute units, asked for in percent.
+    """Vendor `AMD`: memory in MiB, and compute units requested as percent.
 
     `core_percent` of `GpuDevice` and `DeviceShare` are compute units here.
     """
@@ -204,7 +204,7 @@ class Amd(Vendor):
         return 100 if percent is None else percent
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Change nothing; a pod that names any of the resources, and not with 0, is ours.
+        """Change nothing; return whether the pod asks for any of the resources.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
@@ -216,7 +216,7 @@ class Amd(Vendor):
 
 @dataclass(frozen=True, slots=True)
 class Mthreads(Vendor):
-    """Moore Threads cards, the vendor `Mthreads`.
+    """Vendor `Mthreads`, cards of Moore Threads.
 
     A card has 16 cores, and `core_percent` counts these. The amounts of a container are for all its
     cards together. HAMi never writes a to-allocate annotation for this vendor.
@@ -240,15 +240,15 @@ class Mthreads(Vendor):
     memory_factor = 512
     cores_per_card = 16
     whole_units = 96
-    """Memory units that admission gives per whole card."""
+    """Memory units that admission writes per whole card."""
     sizes = (2, 4, 8, 16, 32, 64, 96)
-    """Memory units in which one card can be cut."""
+    """Memory units into which one card can be cut."""
     listed_cards = ListedCards(name="mthreads", cores=cores_per_card, slots=100)
 
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return an equal part of the amounts on every card; without memory the whole card's.
+        """Return equal parts of the amounts on each card; without memory all of the card's.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -268,12 +268,12 @@ class Mthreads(Vendor):
         )
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the cards' indexes, the time and the node."""
+        """Return the annotations with the cards' indexes, the time and the node."""
         values = (indexes(placed, self.name), unix_ns(placed.now), placed.node)
         return dict(zip(self.keys.extra, values, strict=True))
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Write whole cards when several are asked for, or one without its memory.
+        """Write whole cards if several are requested, or one without memory.
 
         Raises: InvalidRequest when no card is asked for, or memory of a size that no card has.
         """
@@ -310,7 +310,7 @@ class Mthreads(Vendor):
             raise InvalidRequest(f"container {name!r}: {resource} is {size}: expected {wanted}")
 
     def _write_whole(self, container: Json, count: int) -> None:
-        """Write all cores and memory of so many cards to the limits."""
+        """Write all cores and memory of this many cards to the limits."""
         resources, names = container.get("resources") or {}, self.resources
         wanted = {names.core: self.cores_per_card, names.memory: self.whole_units}
         given = {name: str(count * each) for name, each in wanted.items() if name}

@@ -1,4 +1,4 @@
-"""Cards that are handed out in slots, without amounts of memory or cores: Biren and Vastai.
+"""Vendors whose cards have slots only, without memory and cores: Biren and Vastai.
 
 Facts: protocol 1.14 and 1.15. A Vastai card may consist of dies. In die mode a container's dies are
 taken from as few cards as can be, and a pod with the policy `mutex` gets no die of a card of which
@@ -22,16 +22,16 @@ from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen,
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Vendor
 
 SLOT_ORDER = (Rule.NOT_HEALTHY, Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX)
-"""Rules for a card: there is nothing else to run out of, and no annotation of types."""
+"""Rules for a card with slots only; there is no annotation of types."""
 
 
 def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """A slot takes neither memory nor cores; annotations have 0 of both."""
+    """Return a need of one slot, without memory and cores (0 in annotations)."""
     return Need(0, 0)
 
 
 class SlotVendor(Vendor):
-    """A vendor of slots: a container asks for a count only."""
+    """Vendor whose containers ask for a count only."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class SlotVendor(Vendor):
     always_parsed = True
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The registered cards; 100 cores each, whatever is registered, as HAMi's scores count.
+        """Return the registered cards with 100 cores each, as in HAMi's scores.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
@@ -48,7 +48,7 @@ class SlotVendor(Vendor):
 
 @dataclass(frozen=True, slots=True)
 class Biren(SlotVendor):
-    """The vendor `Biren`."""
+    """Vendor `Biren`."""
 
     config: BirenConfig
 
@@ -66,13 +66,13 @@ class Biren(SlotVendor):
 
 
 def in_dies(cards: Sequence[GpuDevice]) -> bool:
-    """Whether a node's cards are dies: its first card decides for all, as in HAMi."""
+    """Return whether a node's cards are dies: its first card decides, as in HAMi."""
     first = min(cards, key=lambda card: card.index, default=None)
     return first is not None and first.info.get("DeviceStrategy") == "die"
 
 
 def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
-    """Dy of as few cards as can be, the cards with most free dies first."""
+    """Choose dies on as few cards as possible, cards with most free dies first."""
     rules = _with_siblings(ask)
     free = [card.device for card, rule in zip(ask.cards, rules, strict=True) if rule == Rule.FITS]
     wanted = ask.request.count
@@ -86,7 +86,7 @@ def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
 
 
 def _with_siblings(ask: NodeAsk) -> list[Rule]:
-    """The rules, with `mutex` extended to the idle dies of a card that is in use."""
+    """Return the rules, with `mutex` extended to idle dies of a card in use."""
     rules = list(ask.rules)
     if "mutex" in ask.policies:
         busy = {_aic(card.device) for card in ask.cards if card.used_slots > 0}
@@ -97,7 +97,7 @@ def _with_siblings(ask: NodeAsk) -> list[Rule]:
 
 
 def _aic(die: GpuDevice) -> str:
-    """The card that the die is on; a die that registers none is a card of its own."""
+    """Return the card that has the die; a die that registers none counts as a card."""
     aic = die.info.get("AIC")
     return f"aic {aic}" if isinstance(aic, str) else f"die {die.uuid}"
 
@@ -108,7 +108,7 @@ def score_dies(
     selection: Selection,
     node_policy: str,
 ) -> float:
-    """Per container the share of its dies that are on one card, summed; 0 outside die mode."""
+    """Return the share of each container's dies on one card, summed; 0 if cards are no dies."""
     dies = {card.device.uuid: card.device for card in before}
     if not in_dies([card.device for card in before]):
         return 0.0
@@ -120,7 +120,7 @@ def score_dies(
 
 @dataclass(frozen=True, slots=True)
 class Vastai(SlotVendor):
-    """The vendor `Vastai`."""
+    """Vendor `Vastai`."""
 
     config: VastaiConfig
 
@@ -146,11 +146,11 @@ class Vastai(SlotVendor):
 
 
 Group = Callable[[GpuDevice], Hashable]
-"""Names the group of a card."""
+"""Function that returns the group of a card."""
 
 
 def least_groups(cards: Sequence[GpuDevice], count: int, *, group: Group) -> list[GpuDevice]:
-    """`count` of the cards, from the groups with most of them first.
+    """Return `count` of the cards, from the groups with most of them first.
 
     Within a group in the order given; of equal groups the one whose first card comes first (HAMi
     leaves that to chance). All of them, in the order given, when there are no more than `count`.
@@ -165,7 +165,7 @@ def least_groups(cards: Sequence[GpuDevice], count: int, *, group: Group) -> lis
 
 
 def largest_share(cards: Sequence[GpuDevice], *, group: Group) -> float:
-    """The part of the cards that are in their largest group, above 0 up to 1; 0 for no card."""
+    """Return the fraction of the cards in their largest group; 0 for no cards."""
     if not cards:
         return 0.0
     return max(Counter(group(card) for card in cards).values()) / len(cards)

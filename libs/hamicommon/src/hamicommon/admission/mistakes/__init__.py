@@ -1,1 +1,1 @@
-"""Probable mistakes of a pod's author: misspelt names, odd requests."""
+"""Find probable mistakes of a pod's author, such as misspelt names and odd requests."""

@@ -1,4 +1,4 @@
-"""Requests in a queue's Job that Kueue counts wrongly, each as a sentence.
+"""Find requests in Jobs of a Kueue queue that Kueue would count wrongly.
 
 Kueue reads the Job's template, before admission has seen a pod. It sums each resource over a pod's
 containers and multiplies the sum of memory by the sum of cards.
@@ -21,10 +21,10 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 class PodSet(NamedTuple):
-    """Pods of one template in a Job."""
+    """Pods that a Job makes from one of its templates."""
 
     name: str
-    """Empty where the Job has one template only."""
+    """Name of the pod set; empty if the Job has only one template."""
     template: Json
 
 
@@ -82,7 +82,7 @@ def _of_pods(template: Json, names: ResourceNames) -> Iterator[str]:
 
 
 def total_of(resource: str) -> str:
-    """Return the resource that a queue counts: amounts of all cards, as `nvidia.com/total-gpumem`.
+    """Return the resource that Kueue's quotas count, such as `nvidia.com/total-gpumem`.
 
     Kueue's own page on HAMi uses these names.
     """
@@ -116,7 +116,7 @@ _POD_SETS = {"Job": _of_job, "JobSet": _of_job_set, "RayJob": _of_ray_job}
 
 
 def _part(item: Json, *path: str) -> Json:
-    """Return the object at the path; empty where the user wrote none."""
+    """Return the object at this path of the Job; empty if the user wrote none."""
     found: Any = item
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""Entries of a ResourceQuota that look like limits of our resources and hold nothing.
+"""Find entries of a ResourceQuota that look like limits of our resources but limit nothing.
 
 Counted are `limits.<memory or core resource>`, as a whole number, by the scheduler, and
 `requests.<count resource>` by Kubernetes itself; every other spelling is accepted by the API server
@@ -23,14 +23,14 @@ from hamicommon.vendors.registry import Vendors
 
 COUNTED, BY_KUBERNETES = "limits.", "requests."
 MAX_MEMORY_MIB = 2**30
-"""A PiB, more than a cluster's cards have together: the author wrote bytes."""
+"""Amount above which memory was probably written in bytes: 1 PiB, more than any cluster has."""
 _KEY = re.compile(r"(limits?\.|requests?\.|)([^/]+/.+)", re.DOTALL)
 _SHOWN = 100
-"""Characters of a key or an amount."""
+"""Maximum number of characters of a key or an amount in a message."""
 
 
 def quota_mistakes(quota: Mapping[str, Any], vendors: Vendors) -> dict[str, str]:
-    """Key of `spec.hard` -> one sentence: what it is, that it limits nothing, what is right."""
+    """Return a sentence for each key of `spec.hard` that limits nothing: why, and what is right."""
     hard = (quota.get("spec") or {}).get("hard")
     if not isinstance(hard, dict):
         return {}
@@ -46,7 +46,7 @@ def quota_mistakes(quota: Mapping[str, Any], vendors: Vendors) -> dict[str, str]
 def judge_quota(
     quota: Mapping[str, Any], before: Mapping[str, Any] | None, vendors: Vendors
 ) -> AdmissionResult:
-    """Refuse a ResourceQuota with mistakes; those that `before` had too are warned of only."""
+    """Refuse a ResourceQuota with mistakes; those that `before` already had give warnings only."""
     mistakes = quota_mistakes(quota, vendors)
     known = set(quota_mistakes(before or {}, vendors).values())
     new = [text for text in mistakes.values() if text not in known]
@@ -56,7 +56,7 @@ def judge_quota(
 
 
 def quota_units(vendors: Vendors) -> Iterator[tuple[str, int]]:
-    """Resources that quotas may limit, each with the MiB of one unit; 0 for cores.
+    """Return the resources that a quota may limit, each with its unit in MiB; 0 for cores.
 
     >>> from hamicommon.device_config import DeviceConfig
     >>> dict(quota_units(Vendors.from_config(DeviceConfig())))["cambricon.com/mlu.smlu.vmemory"]
@@ -71,7 +71,7 @@ def quota_units(vendors: Vendors) -> Iterator[tuple[str, int]]:
 
 
 def _right(key: str, amount: object, vendors: Vendors) -> str:
-    """The spelling that would count; empty where this one does, or the key is none of ours."""
+    """Return the key that would limit the resource; empty if `key` does, or is not one of ours."""
     match = _KEY.fullmatch(key)
     if match is None:
         return ""
@@ -99,7 +99,7 @@ def _right(key: str, amount: object, vendors: Vendors) -> str:
 
 
 def _names_of(resource: str, vendors: Vendors) -> ResourceNames | None:
-    """The names among which the resource is; None: it is none of ours."""
+    """Return the vendor's resource names that include this one; None: no vendor's do."""
     return next((v.resources for v in vendors if resource in v.resources.all()), None)
 
 
@@ -127,7 +127,7 @@ def _counted_key(resource: str, vendors: Vendors) -> str:
 
 
 def _wrong_amount(amount: object, unit_mib: int) -> tuple[str, str] | None:
-    """(what is wanted, the amount that was probably meant); None where the amount counts."""
+    """Return what is expected and which amount was probably meant; None if it is right."""
     wanted = "expected a whole number of MiB, for example 20480"
     if not unit_mib:
         wanted = "expected a whole number of percent, for example 100 for one whole card"
@@ -148,5 +148,8 @@ def _wrong_amount(amount: object, unit_mib: int) -> tuple[str, str] | None:
 
 
 def _is_in_bytes(amount: object, whole: int) -> bool:
-    """`Ki` is none: an API server may store 20480 so."""
+    """Whether the amount was given in bytes.
+
+    The API server may store 20480 as 20Ki, which was not.
+    """
     return whole >= MAX_MEMORY_MIB or (family(amount) == "binary" and whole >= 2**20)

@@ -1,4 +1,4 @@
-"""Names of a pod that look like ours and are not, and amounts in a place where nobody reads them.
+"""Find misspelt resources and annotations of a pod, and amounts in places where they do nothing.
 
 HAMi gives the card whole, or none, in silence (HAMi#2862: `nvidia.com/gpumem` as an annotation).
 We can't know what was meant, so the pod is admitted with a warning.
@@ -23,19 +23,19 @@ from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
 
 MAX_NAMES = 256
-"""Resources, and annotations, of a pod that are compared with ours: each takes some 0.1 ms."""
+"""Maximum number of a pod's resources, and of annotations, that are checked: 0.1 ms each."""
 _LIKE_DOMAIN = 0.85
-"""How alike domains must be (difflib's ratio): `nvdia.com`, not `intel.com`."""
+"""Minimum similarity of two domains (difflib's ratio): finds `nvdia.com`, not `intel.com`."""
 _LIKE_RESOURCE = 0.65
-"""The same behind the domain: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
+"""Minimum similarity of resources' names: `gpumemory` for `gpumem`, not `mig-1g.5gb`."""
 _LIKE_ANNOTATION = 0.8
-"""Longer names: `gpu-schedule-policy` for `gpu-scheduler-policy`."""
+"""Minimum similarity of annotations: `gpu-schedule-policy` for `gpu-scheduler-policy`."""
 _SELECTING = ("use-", "nouse-", "no-use-")
-"""How annotations that choose cards begin, in every vendor's domain."""
+"""Prefixes of annotations that choose cards, in every vendor's domain."""
 
 
 def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
-    """One sentence each, in a fixed order; `pod` as admission has filled it in."""
+    """Return a sentence for each mistake, in a fixed order; `pod` as admission has filled it in."""
     return (
         *misspelt_resources(pod, vendors),
         *_amounts_elsewhere(pod, vendors),
@@ -44,24 +44,24 @@ def misspelt(pod: Json, vendors: Vendors) -> tuple[str, ...]:
 
 
 def misspelt_resources(pod: Json, vendors: Vendors) -> tuple[str, ...]:
-    """Return those of them that keep the pod from a card."""
+    """Return a sentence for each mistake because of which the pod gets no card."""
     return (*_resources(pod, vendors), *_amounts_without_a_card(pod, vendors))
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names that an installation knows."""
+    """Resources and annotations of this installation, with which a pod's are compared."""
 
     resources: frozenset[str]
     resources_by_domain: Mapping[str, list[str]]
     read: Mapping[str, list[str]]
     """Annotations that users may write, by domain."""
     annotations: frozenset[str]
-    """All of ours, and resource names: those as annotations get a sentence of their own."""
+    """All our annotations and resources: a resource as an annotation has a message of its own."""
 
 
 def _names_of(vendors: Vendors) -> _Names:
-    """Worked out once: every pod is compared with them."""
+    """Return the installation's names, computed once for all pods."""
     names: _Names | None = vendors.memory.get(_Names)
     if names is None:
         read = frozenset(row.name for row in user_annotations(vendors))
@@ -76,7 +76,7 @@ def _names_of(vendors: Vendors) -> _Names:
 
 
 def meant_resource(name: str, vendors: Vendors) -> str:
-    """Return the resource that `name` probably means; empty if it is one, or like none."""
+    """Return the resource that `name` probably means; empty if it is one, or resembles none."""
     ours = _names_of(vendors)
     if name in ours.resources:
         return ""
@@ -98,7 +98,7 @@ def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
 
 
 def _resources_of(pod: Json) -> Iterator[tuple[str, str, object]]:
-    """Container, resource and amount; only resources with a domain, each once per container."""
+    """Yield container, resource and amount for each resource with a domain."""
     for _, container in containers_of(pod):
         resources = container.get("resources") or {}
         named = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
@@ -127,7 +127,7 @@ def _amounts_without_a_card(pod: Json, vendors: Vendors) -> Iterator[str]:
 
 
 def _amount_of(container: Json, resource: str) -> str:
-    """The amount as written; empty for none and for 0."""
+    """Return the amount as written; empty if there is none, or if it is 0."""
     written = str(amounts.find(container, resource) or "")
     return "" if written == "0" else written
 
@@ -173,7 +173,7 @@ def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
-    """The known name that is most alike; empty when none is like it."""
+    """Return the most similar known name; empty if none is similar enough."""
     domain, _, local = name.partition("/")
     if domain not in names:
         domain = _near_domain(domain, tuple(names))
@@ -184,6 +184,9 @@ def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
 
 @lru_cache(maxsize=1024)
 def _near_domain(domain: str, known: tuple[str, ...]) -> str:
-    """The known one that is most alike, or empty. Pods name the same few foreign ones forever."""
+    """Return the most similar known domain, or an empty string.
+
+    The results are cached, because pods name the same few foreign domains.
+    """
     by_name = next((each for each in known if each.partition(".")[0] == domain), "")
     return by_name or next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")

@@ -1,4 +1,4 @@
-"""Remarks on a pod's request that is odd without being wrong: shown at admission and by explain.
+"""Warnings about requests that are odd but valid, shown at admission and by `explain`.
 
 Each remark names the annotation or resource, the value, and what is done with it (docs/explain.md
 has the list). HAMi takes all of these in silence.
@@ -20,7 +20,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 def remarks(pod: Json, vendors: Vendors) -> tuple[str, ...]:
-    """All remarks about a pod that asks for cards, in a fixed order."""
+    """Return all warnings about a pod that asks for cards, in a fixed order."""
     annotations = keys.annotations_of(pod)
     return (
         *(text for row in user_annotations(vendors) for text in row.remarks(annotations)),
@@ -48,7 +48,7 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
 
 
 def _unwanted(entry: str, unwanted: tuple[str, ...], what: str) -> bool:
-    """Whether no card can be `entry` and pass `unwanted`: types are parts of a product's name."""
+    """Whether no card can match `entry` without matching `unwanted`: types match parts of names."""
     if what == "uuid":
         return entry != "" and entry in unwanted
     return entry != "" and any(other and other.upper() in entry.upper() for other in unwanted)
@@ -68,7 +68,7 @@ def _twice(pod: Json, vendors: Vendors) -> Iterator[str]:
 
 
 def _no_memory(pod: Json, vendors: Vendors) -> Iterator[str]:
-    """HAMi takes 0 as not given, which is the most and not the least."""
+    """Warn of memory 0: HAMi reads it as not given, so the pod gets the whole card's memory."""
     annotations = keys.annotations_of(pod)
     for _, container in containers_of(pod):
         for vendor in vendors.concerned_by(container):

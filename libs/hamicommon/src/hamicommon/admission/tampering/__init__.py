@@ -1,1 +1,1 @@
-"""Parts of a pod's spec that undo slices: found, and refused or stripped."""
+"""Find parts of a pod's spec that would bypass its limits, and refuse or remove them."""

@@ -1,4 +1,4 @@
-"""One container that is judged, whatever shape its JSON has."""
+"""Access to one container of a pod that may be malformed JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LISTS = ("initContainers", "containers", "ephemeralContainers")
 CAPABILITIES = frozenset(
     {"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "DAC_READ_SEARCH", "BPF"}
 )
-"""They unmount or bypass the files that limits are read from, or reach others of the node."""
+"""Capabilities with which a container could unmount limits, or reach others on its node."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainer:
-    """A container and its place in the pod."""
+    """A container with its place in the pod."""
 
     part: str
     index: int
@@ -27,12 +27,12 @@ class JudgedContainer:
 
     @property
     def name(self) -> str:
-        """For sentences."""
+        """Name of the container, for messages."""
         return clip(str(self.container.get("name", "")), 64)
 
     @property
     def privileged(self) -> bool:
-        """Whether the container is privileged: then it has every device of its node."""
+        """Whether the container is privileged, which gives it all devices of its node."""
         return bool(object_of(self.container, "securityContext").get("privileged"))
 
     def finding(
@@ -47,7 +47,7 @@ class JudgedContainer:
         needs: Literal["trust", "priority"] = "trust",
         unknown: bool = False,
     ) -> Finding:
-        """Return a finding in this container: `what` was found, and `why` it is refused."""
+        """Return a finding about this container: `what` was found, and `why` it is refused."""
         return Finding(
             kind=kind,
             what=f"{what} of container {self.name}",
@@ -62,7 +62,7 @@ class JudgedContainer:
         )
 
     def privileges(self) -> Iterator[Finding]:
-        """Yield the findings in its security context."""
+        """Yield the findings about its security context."""
         context = self.container.get("securityContext")
         if not isinstance(context, dict):
             return
@@ -83,21 +83,21 @@ class JudgedContainer:
 
 
 def is_undoing(capability: object) -> bool:
-    """Whether a runtime would take it for one of those that undo limits: `cap_sys_admin`, too."""
+    """Return whether a runtime takes the name for one of `CAPABILITIES` (`cap_sys_admin`, too)."""
     if not isinstance(capability, str):
         return False
     return capability.upper().removeprefix("CAP_") in CAPABILITIES
 
 
 def containers_of(spec: Json) -> Iterator[JudgedContainer]:
-    """All containers of a pod, init and ephemeral ones too."""
+    """Return all containers of a pod, also init and ephemeral ones."""
     for part in LISTS:
         for index, container in enumerate(objects(spec.get(part))):
             yield JudgedContainer(part, index, container)
 
 
 def objects(value: Any) -> list[Json]:
-    """The value, where it is a list of objects; empty where it is none."""
+    """Return the value if it is a list of objects, otherwise an empty list."""
     if not isinstance(value, list):
         return []
     # Places in the list are counted, so one that is no object keeps its own.
@@ -105,6 +105,6 @@ def objects(value: Any) -> list[Json]:
 
 
 def object_of(holder: Json, key: str) -> Json:
-    """The object under a key; empty where there is none."""
+    """Return the object under a key; empty if there is none."""
     value = holder.get(key)
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""Ephemeral containers that are added to a pod (`kubectl debug`): pods/ephemeralcontainers, UPDATE.
+"""Judge ephemeral containers that are added to a pod (`kubectl debug`).
 
 In: the pod as it will be and as it was; out: the verdict. Pure. They can ask for no card, but they
 share the pod's node and its runtime: by a variable they would see every card, without any limit.
@@ -22,7 +22,7 @@ EPHEMERAL = "ephemeralContainers"
 
 
 def review_ephemeral(pod: Json, before: Json, guard: Guard, namespace: str) -> AdmissionResult:
-    """Judge the ephemeral containers that `pod` has and `before` had not."""
+    """Judge the ephemeral containers that `pod` has and `before` does not have."""
     try:
         check_pod(pod)
     except InvalidRequest as exc:

@@ -1,4 +1,4 @@
-"""Findings in a pod, the sentences about them, and how an installation deals with them."""
+"""Findings in a pod that would bypass limits, the sentences about them, and the rules for them."""
 
 from __future__ import annotations
 
@@ -12,44 +12,47 @@ from hamicommon.settings import HOST_FOLDERS, AdmissionSettings, TamperingMode
 Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount", "device"]
 
 MAX_FINDINGS = 256
-"""A pod in which more is found is refused, and never stripped of a part of it."""
+"""Number of findings above which a pod is always refused and nothing is removed from it."""
 MAX_SENTENCES = 3
-"""Findings named in a refusal; a pod may have thousands of variables."""
+"""Maximum number of findings in a refusal; a pod may have thousands of variables."""
 TRUST = "HAMI_ADMISSION_TRUSTED_NAMESPACES"
 PRIORITY = "HAMI_ADMISSION_PRIORITY_NAMESPACES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that undoes a slice, or takes what was not granted."""
+    """A part of a pod that bypasses limits, or takes cards that were not granted."""
 
     kind: Kind
     what: str
-    """In short, for a node's reason: `variable LD_AUDIT of container main`."""
+    """Short name for a node's reason: `variable LD_AUDIT of container main`."""
     sentence: str
-    """The place, the value, what it does, and what would be right."""
+    """Sentence with place, value, effect, and what would be right."""
     part: str = ""
-    """The list in the pod's spec; empty: the pod itself."""
+    """Name of the list in the pod's spec that has the container; empty: the pod itself."""
     index: int = 0
     """Index of the container in that list."""
     place: int = 0
-    """Index of the entry in the container's list."""
+    """Index of the entry in the container's list of variables or mounts."""
     name: str = ""
-    """Name of the capability or field."""
+    """Name of the variable, capability or field."""
     instead: str | None = None
-    """The value that a stripped variable gets; None: it is removed."""
+    """Value that replaces a removed variable; None: it is only removed."""
     needs: Literal["trust", "priority"] = "trust"
     unknown: bool = False
-    """Whether the namespace may is not known: warned of and no more."""
+    """Whether the namespace's permission is unknown, so that the finding is only warned of."""
 
     @property
     def strippable(self) -> bool:
-        """A privileged container would be another one without its privilege."""
+        """Whether the part can be removed.
+
+        Without `privileged` a container would be another one.
+        """
         return self.kind != "privileged"
 
 
 def refusal(findings: Sequence[Finding]) -> str:
-    """The sentence for whom the pod is refused; `findings` is not empty."""
+    """Return the sentence of a refusal for these findings (at least one)."""
     shown = "; ".join(each.sentence for each in findings[:MAX_SENTENCES])
     more = len(findings) - MAX_SENTENCES
     needed = {each.needs for each in findings}
@@ -60,7 +63,7 @@ def refusal(findings: Sequence[Finding]) -> str:
 
 
 def in_short(findings: Sequence[Finding]) -> str:
-    """For a node's reason, which goes over the wire once per node.
+    """Return the findings as a short reason of a node: kube-scheduler gets it once per node.
 
     Without a comma, which parts reasons.
     """
@@ -69,26 +72,26 @@ def in_short(findings: Sequence[Finding]) -> str:
 
 
 EVERY = "*"
-"""In a list of namespaces: all of them."""
+"""Entry in a list of namespaces that stands for all of them."""
 
 
 class NamespacePermits(NamedTuple):
-    """Permissions of a pod's namespace."""
+    """Permissions of a namespace for its pods."""
 
     trusted: bool = False
-    """Nothing in its pods is judged."""
+    """Whether nothing in its pods is judged."""
     priority: Literal["may", "may-not", "unknown"] = "may-not"
-    """Whether its pods may go before others on their cards."""
+    """Whether its pods may set a priority on their cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TamperingPolicy:
-    """The installation's rules; hashable."""
+    """Rules of the installation about bypassing limits; hashable."""
 
     mode: TamperingMode = "refuse"
     trusted_namespaces: frozenset[str] = frozenset()
     priority_namespaces: frozenset[str] | None = frozenset()
-    """None: the installation's are not known (`hamictl lint`), and nothing is refused for it."""
+    """Namespaces that may set a priority; None: unknown (`hamictl lint`), so only warn of it."""
     host_folders: tuple[str, ...] = HOST_FOLDERS
 
     @classmethod
@@ -102,7 +105,7 @@ class TamperingPolicy:
         )
 
     def standing(self, namespace: str) -> NamespacePermits:
-        """Return the permissions of a namespace's pods; without a name those of `default`."""
+        """Return the permissions of a namespace's pods; an empty name counts as `default`."""
         namespace = namespace or "default"
         known = self.priority_namespaces
         if known is None:
@@ -114,7 +117,7 @@ class TamperingPolicy:
 
 
 STRICT = TamperingPolicy()
-"""The default."""
+"""Default policy."""
 
 
 def _names(listed: Collection[str], namespace: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judge of what undoes slices in a pod: variables, mounts, host namespaces, capabilities.
+"""Find what would bypass limits in a pod: variables, mounts, host namespaces, capabilities.
 
 In: a pod as raw JSON of any shape, and what its namespace may do; out: `Finding`s. Pure. In pods
 that ask for cards all containers are judged, init, sidecar and ephemeral ones too; in other pods
@@ -27,7 +27,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 class Guard:
-    """Judges pods under one installation's vendors and rules."""
+    """Find and hide according to the installation's vendors and rules."""
 
     def __init__(self, vendors: Vendors, policy: TamperingPolicy) -> None:
         self.vendors = vendors
@@ -37,7 +37,7 @@ class Guard:
 
     @classmethod
     def of(cls, vendors: Vendors, policy: TamperingPolicy) -> Guard:
-        """The one for these rules; worked out once."""
+        """Return the guard for these rules, made once."""
         known: Guard | None = vendors.memory.get(policy)
         if known is None:
             known = vendors.memory[policy] = cls(vendors, policy)
@@ -46,7 +46,7 @@ class Guard:
     def findings(
         self, pod: Json, standing: NamespacePermits, *, wants: bool
     ) -> tuple[Finding, ...]:
-        """Find what undoes slices; `wants`: the pod asks for a card.
+        """Return the pod's findings; `wants`: whether the pod asks for a card.
 
         The search ends after `MAX_FINDINGS` and one more: `settle` refuses a pod with so many.
         """
@@ -67,7 +67,7 @@ class Guard:
         return self.findings(pod, standing, wants=True)
 
     def hide_cards(self, container: Json) -> None:
-        """Show a container that asks for no card none, where the configuration wants that."""
+        """Set variables that hide all cards from a container without one, if configured."""
         for vendor in self.vendors:
             vendor.hide_cards(container)
 

@@ -1,4 +1,4 @@
-"""Mounts at, over or above what a container reads its limits from, and of where the node keeps it.
+"""Judge mounts over the files that limits are read from, and volumes of the node's folders.
 
 Paths are compared lexically, as a container runtime resolves them: links in an image or on a host
 can't be seen from a pod's spec. `/var/run` is the one link that every Linux has. A mount is judged
@@ -23,7 +23,7 @@ Parts = tuple[str, ...]
 
 
 def parts_of(path: str) -> Parts:
-    """The components of `path`, which starts at the root whether it begins with a slash or not.
+    """Return the components of `path`, which is taken from the root even without a leading slash.
 
     `//etc/x/./../hami/` is (etc, hami). `..` at the root stays there.
     """
@@ -37,7 +37,7 @@ def parts_of(path: str) -> Parts:
 
 
 def covers(path: Parts, guarded: Iterable[Parts]) -> Parts | None:
-    """The first of `guarded` that `path` is, is above or is below; None: it is beside all."""
+    """Return the first of `guarded` that is equal to, below or above `path`; None if none is."""
     for other in guarded:
         shared = min(len(path), len(other))
         if path[:shared] == other[:shared]:
@@ -46,28 +46,28 @@ def covers(path: Parts, guarded: Iterable[Parts]) -> Parts | None:
 
 
 def is_within(path: Parts, folder: Parts) -> bool:
-    """Whether `path` is the folder or is below it."""
+    """Return whether `path` is the folder or is below it."""
     return path[: len(folder)] == folder
 
 
 def text_of(parts: Parts) -> str:
-    """Return the path as people write it."""
+    """Return the path as a string."""
     return "/" + "/".join(parts)
 
 
 IN_CONTAINERS = ("/etc/ld.so.preload", "/etc/hami", "/usr/local/vgpu")
-"""Paths that limits are loaded by and read from, and the account of a container's processes."""
+"""Paths in containers from which limits are loaded, and where use is accounted."""
 _LISTS: tuple[tuple[str, str, Kind], ...] = (
     ("volumeMounts", "mountPath", "mount"),
     ("volumeDevices", "devicePath", "device"),
 )
 _ORDINARY_LENGTH = 512
-"""Longer paths are judged each time: who chooses them must not fill the memory."""
+"""Length of paths above which the result is not cached, as users choose paths."""
 _KNOWN_PATHS = 4096
 
 
 class MountRules:
-    """Rules of the paths at which containers may mount, and of the node's paths in volumes."""
+    """Rules for paths at which containers mount, and for the node's paths in volumes."""
 
     def __init__(self, vendors: Vendors, host_folders: tuple[str, ...]) -> None:
         folders = (vendor.request_folder for vendor in vendors)
@@ -78,11 +78,11 @@ class MountRules:
 
     @property
     def request_folders(self) -> tuple[str, ...]:
-        """The last component of the folders whose mounts ask a runtime for cards."""
+        """Name of the last component of folders in which mounts ask the runtime for cards."""
         return tuple(parts[-1] for parts in self._requests)
 
     def host_volumes(self, volumes: Any) -> dict[str, str]:
-        """The volumes that reach the node's folders: name -> path on the node."""
+        """Return the volumes that reach protected folders of the node: name -> path on the node."""
         return {
             str(volume.get("name")): path
             for volume in objects(volumes)
@@ -92,7 +92,7 @@ class MountRules:
         }
 
     def concern(self, container: Json, host_volumes: Container[str]) -> bool:
-        """Whether a mount of the container has to be judged."""
+        """Return whether a mount of the container has to be judged."""
         return any(
             str(entry.get("name")) in host_volumes or self._reached(entry.get(key)) is not None
             for listed, key, _ in _LISTS
@@ -117,7 +117,7 @@ class MountRules:
     def _why_not(
         self, path: object, volume: str, host_volumes: Mapping[str, str], *, wants: bool
     ) -> str:
-        """Return why a mount is wrong; empty: it is not."""
+        """Return why a mount is wrong; empty if it is allowed."""
         reached = self._reached(path)
         if reached is not None and reached in self._requests:
             return "asks the runtime for cards and bypasses the scheduler; ask for their resource"
@@ -136,7 +136,7 @@ class MountRules:
         return self._known(path) if len(path) <= _ORDINARY_LENGTH else self._reached_from(path)
 
     def _reached_from(self, path: str) -> Parts | None:
-        """Return the protected path that a mount there is at, above or below.
+        """Return the protected path that is equal to, below or above this path.
 
         Protected are the limits and the folders of requests.
         """

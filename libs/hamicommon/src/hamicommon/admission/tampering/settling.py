@@ -1,4 +1,4 @@
-"""The fate of a pod in which something undoes slices: refused, stripped of it, or left as it is."""
+"""Decide on a pod with findings: refuse it, remove the parts, or leave it as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTS = {"variable": "env", "mount": "volumeMounts", "device": "volumeDevices"}
 
 
 def strip(spec: Json, findings: Sequence[Finding]) -> None:
-    """Edits the spec and its containers, which are the caller's own.
+    """Remove the findings from the spec, which the caller owns.
 
     What they hold is exchanged and not edited. `findings` are strippable and of this spec.
     """
@@ -38,7 +38,7 @@ def strip(spec: Json, findings: Sequence[Finding]) -> None:
 
 
 def _kept(entries: Sequence[Any], found_at: Mapping[int, Finding]) -> list[Any]:
-    """The entries but those found; a variable that gets another value stands once."""
+    """Return the entries without the findings; a replaced variable appears once."""
     kept: list[Any] = []
     written: set[str] = set()
     for place, entry in enumerate(entries):
@@ -66,7 +66,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class Settled(NamedTuple):
-    """The refusal; or warnings for the user, and what the audit holds."""
+    """Decision on a pod with findings: a refusal, or warnings and audit annotations."""
 
     refused: AdmissionResult | None = None
     warnings: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ CLEAN = Settled()
 
 
 def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
-    """Refuse, or edits the pod, which is the caller's own (`filling.editable`)."""
+    """Refuse the pod, or edit it; the caller owns it (`filling.editable`)."""
     if not found:
         return CLEAN
     unknown = tuple(each.sentence for each in found if each.unknown)

@@ -1,4 +1,4 @@
-"""Variables of containers that undo slices, or take cards that nobody granted.
+"""Judge variables of containers that bypass limits, or take cards that nobody granted.
 
 The vendors declare them (`vendors/interface/vendor.py`). Only the names and literal values of a
 container's `env` can be judged: of `envFrom` a pod's spec shows neither, and a program may set any
@@ -20,11 +20,11 @@ from hamicommon.vendors.interface.vendor import GuardedVariable
 from hamicommon.vendors.registry import Vendors
 
 _SHOWN = 64
-"""Characters of a value in a sentence."""
+"""Maximum characters of a variable's value in a message."""
 
 
 class VariableRules:
-    """Rules of the values that the vendors' variables may have."""
+    """Rules for the values of the vendors' variables."""
 
     def __init__(self, vendors: Vendors) -> None:
         self._vendors = vendors
@@ -33,12 +33,12 @@ class VariableRules:
 
     @property
     def harmless_with_whole_cards(self) -> frozenset[str]:
-        """The names of those that undo nothing in a pod that has whole cards only."""
+        """Names of variables that bypass nothing in a pod with whole cards only."""
         return frozenset(name for name, each in self._known.items() if each.with_whole_cards)
 
     @property
     def in_every_pod(self) -> tuple[str, ...]:
-        """The names that are judged in pods without a card, too."""
+        """Names of variables that are also judged in pods without a card."""
         return tuple(name for name, each in self._known.items() if each.without_card)
 
     def findings(
@@ -90,7 +90,7 @@ class VariableRules:
         )
 
     def _asks(self, container: Json) -> bool:
-        """Whether the container asks for a card itself."""
+        """Return whether this container itself asks for a card."""
         return any(
             amounts.asks(container, name)
             for vendor in self._vendors.concerned_by(container)

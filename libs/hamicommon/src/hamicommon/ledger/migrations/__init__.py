@@ -1,1 +1,1 @@
-"""The schema of the ledger: its revisions, its rights, and what differs from them."""
+"""Schema of the ledger: apply migrations, grant rights, find differences."""

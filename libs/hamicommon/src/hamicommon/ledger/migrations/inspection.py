@@ -1,4 +1,4 @@
-"""Check of a database for this version: revision, tables, triggers, partitions, invariants.
+"""Check a database against this version: revision, tables, triggers, partitions, invariants.
 
 `inspect` reads only, takes no lock that a writer meets, and returns all that it finds, not only the
 first. What to do about a finding is in docs/operations.md, by the `SchemaFault` that it carries.
@@ -43,7 +43,7 @@ GUARDS = (
     ("quota_came", "quotas"),
     ("quota_changed", "quotas"),
 )
-"""Triggers that guard the history, and their tables."""
+"""Triggers that protect the history, and their tables."""
 VIEWS = (
     "v_allocation_history",
     "v_capacity_hours",
@@ -58,23 +58,23 @@ VIEWS = (
 
 
 class SchemaFault(StrEnum):
-    """Kinds of findings, the gravest first."""
+    """Kinds of findings, the most serious first."""
 
     NEWER = "newer"
-    """The database is of a later version than this code."""
+    """The database belongs to a later version than this code."""
     BEHIND = "behind"
     """Migrations are missing."""
     DRIFT = "drift"
-    """The schema is not that of its revision: half a restore, or a change by hand."""
+    """The schema differs from its revision: a partial restore, or a manual change."""
     BROKEN = "broken"
-    """A promise does not hold."""
+    """A guarantee is violated."""
     PARTITIONS = "partitions"
-    """Fault: the partitions of the days to come are not made."""
+    """Partitions of the coming days are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding."""
+    """One difference or violation."""
 
     fault: SchemaFault
     sentence: str
@@ -98,7 +98,7 @@ _HALF_BUILT = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT
 
 
 def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
-    """All findings, over one connection; blocking.
+    """Return all findings, over one connection; blocking.
 
     Raises: Unavailable when the database can't be asked, InvalidRequest for a wrong address or a
     folder without migrations.
@@ -119,13 +119,13 @@ def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
 
 
 def revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
-    """See `revisions_over`; over a connection of its own."""
+    """Return the revisions of a database, over a new connection; see `revisions_over`."""
     with SchemaSession(settings, command_timeout_s=STATEMENT_TIMEOUT_S) as session:
         return revisions_over(session)
 
 
 def revisions_over(session: SchemaSession) -> tuple[str, ...]:
-    """The revisions that the database records it is at, one of each branch; empty for an empty one.
+    """Return the revisions that the database records, one per branch; empty for an empty one.
 
     Blocking. Raises: Unavailable, InvalidRequest when it has our tables and no revision.
     """
@@ -160,7 +160,7 @@ async def _inspect_head(connection: Connection) -> list[Finding]:
 
 
 async def _guards(connection: Connection) -> list[str]:
-    """Compare what Alembic does not."""
+    """Compare triggers and other parts that Alembic ignores."""
     wanted = {
         str(constraint.name): table.name
         for table in metadata.tables.values()
@@ -193,7 +193,7 @@ def _names(there: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 async def _days(connection: Connection) -> list[str]:
-    """Today and tomorrow (UTC, by the database's clock) must be there."""
+    """Check that partitions of today and tomorrow exist (UTC, by the database's clock)."""
     now: datetime = await connection.fetchval("SELECT now()")
     today = now.astimezone(UTC).date()
     found = []

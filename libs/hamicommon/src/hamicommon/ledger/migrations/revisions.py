@@ -1,4 +1,4 @@
-"""Rows of `alembic_version` in a ledger; the history itself is in `migrations/`.
+"""Revisions of a ledger as stored in `alembic_version`; the migrations are in `migrations/`.
 
 Since 0010 the history has two branches: `pre` migrations, which old code can live with, and `post`
 ones, which wait until a roll-out is over. So a ledger may have a row for each.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 NEEDED = "0041"
-"""The newest `pre` migration: what a service of this version waits for before it is ready."""
+"""Newest `pre` migration, without which a service of this version is not ready."""
 
 LAST_OF_ONE_LINE = "0013"
-"""Until 0015 the history was one line, in which 0014 and 0015 came after all `post` ones."""
+"""Last revision before the history had two branches; 0014 and 0015 followed all `post` ones."""
 _AFTER_IT = ("0014", "0015")
 
 SPLIT = f"""
@@ -22,11 +22,11 @@ SELECT '{LAST_OF_ONE_LINE}'
        IN ({", ".join(f"ARRAY['{each}']" for each in _AFTER_IT)})
    AND to_regclass('public.allocation_periods') IS NOT NULL
 """
-"""Adds the row that a ledger of the one line lacks; see `of_both_branches`."""
+"""Statement that adds the revision which a ledger from that time lacks; see `of_both_branches`."""
 
 
 def of_both_branches(rows: Collection[str], *, has_periods: bool) -> tuple[str, ...]:
-    """The rows, in order, as they are since the history has two branches.
+    """Return the stored revisions as they would be had history always had two branches.
 
     `has_periods`: the table of 0012 is there, which in a ledger at 0014 or 0015 alone means that it
     is of the one line.

@@ -1,4 +1,4 @@
-"""Rights of each role in the ledger: the one place that grants them.
+"""Privileges of each database role, all granted here.
 
 The migrations grant it (`migrations/env.py`), each in its own transaction and to the roles that are
 there, so a table is never there without its rights, in an upgrade from any revision. A role that is
@@ -51,25 +51,25 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "capacity_rollups": {METRICS: _WRITE},
     "showback_rollups": {METRICS: _WRITE},
 }
-"""By table: who writes it, and how. Everybody reads everything."""
+"""Roles that write each table, and with which statements; every role reads all tables."""
 
 UPDATED_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "allocation_events": {SCHEDULER: "published_at"},
 }
-"""By table: who may change one column of it, and no other."""
+"""Roles that may update only one column of a table."""
 
 SEQUENCES = (SCHEDULER,)
-"""Roles that draw numbers."""
+"""Roles that may draw numbers from sequences."""
 
 FUNCTIONS: Mapping[str, str] = {
     "hami_forget_grants(timestamptz, integer)": SCHEDULER,
     "hami_repair_numbers()": SCHEDULER,
 }
-"""Roles that may call what not everybody may."""
+"""Roles that may call a restricted function."""
 
 
 def grants() -> str:
-    """One statement that grants what is missing; it locks no table."""
+    """Return one statement that grants missing privileges; it locks no table."""
     rows = ", ".join(
         f"('{table}', '{role}', '{privilege}')"
         for table, roles in WRITES.items()

@@ -1,4 +1,4 @@
-"""Whether a roll-out is over: every replica of some Deployments is of one version.
+"""Find out whether a roll-out is finished: all replicas of some Deployments have one version.
 
 Asked by the Job that applies what an older version could not live with. `unfinished` decides from
 what the API server holds; `until_over` asks until there is nothing left.
@@ -21,7 +21,7 @@ LONGEST_S = 3600.0
 
 
 def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None:
-    """Why the Deployment is not all of `image`'s version; None: it is.
+    """Return why the Deployment does not run only `image`'s version; None if it does.
 
     Our container of `hami-NAME` is `NAME`. `pods` are those of its namespace; one that is still
     ending counts, since it still serves.
@@ -51,7 +51,7 @@ def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None
 
 
 async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], pod: str) -> None:
-    """Wait until all of them are of the version of the pod `pod`, which is the caller's.
+    """Wait until all Deployments run the version of the pod `pod`, in which this code runs.
 
     An API server that is unavailable or too slow in the meantime is asked again.
     Raises: Unavailable when that takes longer than an hour, NotFound.
@@ -103,7 +103,7 @@ def _image_of(template: Json, container: str) -> str | None:
 
 
 def _same_version(one: str, other: str) -> bool:
-    """Compare tags; a digest without a tag can't be compared, and counts as the same."""
+    """Return whether two images have the same tag; a digest without a tag counts as the same."""
     tags = {_tag(one), _tag(other)}
     return one == other or "" in tags or len(tags) == 1
 

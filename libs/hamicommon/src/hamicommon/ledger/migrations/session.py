@@ -1,4 +1,4 @@
-"""One connection for all that a command asks of a schema and does to it; blocking.
+"""One connection for all statements of a migration command; blocking.
 
 One and not one for each step: `kubectl port-forward` ends with the first connection that Postgres
 closes, so a command that asks through it has no second one.
@@ -28,7 +28,7 @@ from hamicommon.settings import PostgresSettings
 async def open_engine(
     settings: PostgresSettings, *, command_timeout_s: float | None = None
 ) -> AsyncIterator[AsyncEngine]:
-    """A SQLAlchemy engine without a pool; see `connect` for `command_timeout_s`.
+    """Return a SQLAlchemy engine without a pool; see `connect` for `command_timeout_s`.
 
     Its connections raise what `hamicommon.ledger.connection.connect` does.
     """
@@ -53,16 +53,16 @@ _LOST = (
     OSError,
     TimeoutError,
 )
-"""Errors of a statement whose connection ends, or whose answer does not come."""
+"""Errors of a statement whose connection ended, or whose answer did not come."""
 
 
 class SchemaSession:
-    """A context that is connected; not to be used on an event loop."""
+    """Context manager with a connection; not for use on an event loop."""
 
     def __init__(
         self, settings: PostgresSettings, *, command_timeout_s: float | None = None
     ) -> None:
-        """Without `command_timeout_s` a statement may take as long as it needs."""
+        """Without `command_timeout_s` statements have no time limit."""
         self._settings = settings
         self._command_timeout_s = command_timeout_s
         self._runner = asyncio.Runner()
@@ -70,7 +70,7 @@ class SchemaSession:
         self._connection: AsyncConnection
 
     def __enter__(self) -> SchemaSession:
-        """Raises: see `hamicommon.ledger.connection.connect`."""
+        """Connect. Raises: see `hamicommon.ledger.connection.connect`."""
         try:
             with self._translated():
                 self._connection = self._runner.run(self._connect())
@@ -88,7 +88,7 @@ class SchemaSession:
         self._end()
 
     def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call it with the driver's connection, outside a transaction.
+        """Call `question` with the driver's connection, outside a transaction.
 
         Raises: Unavailable when the connection is lost, and what `question` raises.
         """
@@ -101,7 +101,7 @@ class SchemaSession:
             return self._runner.run(ask_driver())
 
     def work(self, step: Callable[[SyncConnection], T]) -> T:
-        """Call it with SQLAlchemy's connection; what it did not commit is rolled back.
+        """Call `step` with SQLAlchemy's connection; what it does not commit is rolled back.
 
         Raises: Unavailable when the connection is lost, and what `step` raises.
         """

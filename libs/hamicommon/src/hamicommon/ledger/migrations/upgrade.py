@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema; errors name what is missing or different.
+"""Upgrade a database to the newest schema; errors name what is missing or different.
 
 The history itself is in `migrations/`; it travels beside the code, not inside it. A `pre` migration
 runs while the version before still serves; a `post` one after the new version runs everywhere, and
@@ -27,7 +27,7 @@ from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.settings import PostgresSettings
 
 HEADS = "heads"
-"""Heads of both branches."""
+"""Alembic's name for the newest revisions of all branches."""
 # A migration asks for a table's lock half a second at a time, so that writers never queue long.
 LOCK_TRIES = 40
 LOCK_PAUSE_S = 1.0
@@ -38,7 +38,7 @@ _THERE_ALREADY = ("42P07", "42701", "42710", "42723", "42P06")
 
 
 def upgrade(settings: PostgresSettings, migrations: Path, revision: str = HEADS) -> None:
-    """Apply every migration up to `revision`, over a connection of its own.
+    """Apply every migration up to `revision`, over a new connection.
 
     Raises: see `upgrade_over`, and `hamicommon.ledger.connection.connect`.
     """
@@ -71,13 +71,13 @@ def upgrade_over(session: SchemaSession, migrations: Path, revision: str = HEADS
 
 
 def downgrade(settings: PostgresSettings, migrations: Path, revision: str = "base") -> None:
-    """Take migrations back down to `revision`."""
+    """Undo migrations down to `revision`."""
     with SchemaSession(settings) as session:
         session.work(lambda over: command.downgrade(_config(migrations, over), revision))
 
 
 def pending(migrations: Path, current: Collection[str]) -> list[str]:
-    """File names, in order, of the migrations that a database at `current` still lacks.
+    """Return the file names, in order, of the migrations that a database at `current` lacks.
 
     `current` is empty for a database without any (see
     `hamicommon.ledger.migrations.inspection.revisions_of`).
@@ -88,7 +88,7 @@ def pending(migrations: Path, current: Collection[str]) -> list[str]:
 
 
 def before_rollout(migrations: Path, current: Collection[str]) -> str:
-    """The revision to go to while the version before still serves.
+    """Return the newest revision that may be applied while the previous version still runs.
 
     The last `pre` one that waits for no missing `post` one; all of them where nothing serves yet.
     Raises: InvalidRequest as `pending`.
@@ -124,7 +124,7 @@ def _missing(migrations: Path, current: Collection[str]) -> list[Script]:
 
 
 def drift(session: SchemaSession, migrations: Path) -> list[str]:
-    """Return how the tables of this version and a database at its head differ.
+    """Return differences between this version's tables and a database at the newest revision.
 
     CHECK and exclusion constraints, triggers and views are not among it: Alembic does not see them,
     `hamicommon.ledger.migrations.inspection` does. Raises: alembic.util.CommandError when the
@@ -151,7 +151,7 @@ def _config(migrations: Path, over: Connection) -> Config:
 
 
 def kind_of(name: str) -> str:
-    """`pre` or `post`, of NNNN_KIND_verb_noun."""
+    """Return `pre` or `post` from a name NNNN_KIND_verb_noun."""
     return name.split("_")[1]
 
 

@@ -1,1 +1,1 @@
-"""Facts on their way from the ledger to the bus."""
+"""Publish facts that are written in the ledger on the bus."""

@@ -1,4 +1,4 @@
-"""Announce facts of the ledger on the bus after the transaction that made them.
+"""Publish facts of the ledger on the bus after the transactions that wrote them.
 
 Writers leave a row unpublished; `OutboxRelay.run()` reads such rows, publishes them outside of any
 transaction, so that a hanging bus holds no connection of the pool, and then marks them. A relay
@@ -48,7 +48,7 @@ MAX_ROWS = 10_000
 
 @dataclass(slots=True)
 class _Refusal:
-    """Attempts in vain at one row, and those of them that were the row's own fault."""
+    """Failed attempts to publish one row, and how many failed because of the row itself."""
 
     attempts: int
     counted: int
@@ -57,24 +57,24 @@ class _Refusal:
 
 
 RowKey = tuple[str, int]
-"""Table and id."""
+"""Table and id of a row."""
 
 
 class RefusedRows:
-    """Rows that the bus refused, and when each is due again.
+    """Rows that the bus refused, and when each is tried again.
 
     A refusal counts against the row when the bus has stored another one since the attempt before.
     """
 
     def __init__(self, clock: Callable[[], float], *, retry_s: float) -> None:
-        """`clock`: seconds; a row is retried after `retry_s`, and then ever more rarely."""
+        """`clock` returns seconds; a row is retried after `retry_s`, then after growing pauses."""
         self._clock = clock
         self._retry_s = retry_s
         self._stored = self._stored_before = 0
         self._rows: FIFOCache[RowKey, _Refusal] = FIFOCache(MAX_ROWS)
 
     def waiting_ids(self, table: str) -> list[int]:
-        """Return the ids of the table's rows that are not due."""
+        """Return ids of the table's rows that are not due yet."""
         now = self._clock()
         return [
             row_id
@@ -83,7 +83,7 @@ class RefusedRows:
         ]
 
     def on_stored(self, keys: Iterable[RowKey]) -> None:
-        """Note which rows of one batch the bus stored; if there are any, it is available."""
+        """Record which rows of a batch the bus stored; if there are any, the bus is available."""
         self._stored_before = self._stored
         for key in keys:
             self._rows.pop(key, None)
@@ -94,7 +94,7 @@ class RefusedRows:
                     refusal.due_at = 0.0
 
     def on_refused(self, key: RowKey) -> bool:
-        """Note a row that the bus refused, after `on_stored` of its batch; True: give it up."""
+        """Record a refused row, after `on_stored` of its batch; return True to give it up."""
         refusal = self._rows.setdefault(key, _Refusal(0, 0, self._stored_before, 0.0))
         blamed = self._stored > refusal.stored_before
         refusal.attempts += 1
@@ -114,11 +114,11 @@ BATCH = 128
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A table with facts to announce; each statement takes row ids as $1."""
+    """A table with facts to publish; each statement takes row ids as $1."""
 
     table: str
     take: str
-    """Rows to announce (id, subject, data, traceparent, created_at), but for those of $1."""
+    """Statement that selects rows to publish, except those of $1."""
     mark_published: str
     park: str
 
@@ -162,7 +162,7 @@ POLL_S = 1.0
 
 
 class OutboxPublisher(Protocol):
-    """Bus as the relay uses it."""
+    """The bus as the relay uses it."""
 
     @property
     def connected(self) -> bool:
@@ -186,7 +186,7 @@ class OutboxRelay:
         bulkhead: Bulkhead | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create a relay that publishes nothing yet.
+        """Create a relay; `run` starts it.
 
         Args:
             database: the ledger.
@@ -208,11 +208,11 @@ class OutboxRelay:
         """Rows that this relay gave up; they stay in the table."""
 
     def wake(self) -> None:
-        """Look for new rows."""
+        """Make the relay look for new rows now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Relay until cancelled."""
+        """Publish rows until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen(), name="outbox-listen")
             tasks.create_task(self._relay(), name="outbox-relay")
@@ -239,7 +239,7 @@ class OutboxRelay:
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:
-        """Publish one batch of each source; return the number of rows the largest had.
+        """Publish one batch of each table; return the number of rows in the largest batch.
 
         Raises: Unavailable, also when the bus stored none of them.
         """
@@ -306,7 +306,7 @@ class OutboxRelay:
         return found
 
     async def _listen(self) -> None:
-        """Keep one connection that only listens; without it polling still works."""
+        """Listen for notifications on a connection of its own; without it, polling still works."""
         while True:
             with contextlib.suppress(*DRIVER_ERRORS, HamiError):
                 await self._listen_once()

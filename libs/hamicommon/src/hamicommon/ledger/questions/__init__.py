@@ -1,4 +1,4 @@
-"""Named questions to the ledger: one query each, behind every page, command and board.
+"""Named questions to the ledger: one query each, used by pages, commands and dashboards.
 
 A question is its SQL (a file in `sql`, with `:name` where a parameter goes), and what the registry
 knows of it: number and title, typed parameters with defaults, columns with their units, and the key

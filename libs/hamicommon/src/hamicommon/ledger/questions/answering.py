@@ -1,4 +1,4 @@
-"""Asking a question: parameters in, one page of rows out, in a read-only transaction of 2 s.
+"""Answer a question: check parameters, and read one page of rows in a transaction of at most 2 s.
 
 In: a connection to the ledger (asyncpg), the name, the caller's parameters. Out: `Answer`, with the
 moment as of which it holds and what its NULLs mean. The next page is asked with `Answer.next`,
@@ -47,7 +47,7 @@ _TERMS = {"card": "card", "node": "node", "type": "card of type", "pod_uid": "po
 
 
 async def check_known(connection: Connection, values: Mapping[str, Value]) -> None:
-    """Check the names in it. Raises: NotFound with the first name that was never known."""
+    """Check names among the parameters. Raises: NotFound with the first that was never known."""
     for parameter, query in _KNOWN.items():
         name = values.get(parameter)
         if isinstance(name, str) and not await connection.fetchval(query, name):
@@ -63,25 +63,25 @@ async def check_known(connection: Connection, values: Mapping[str, Value]) -> No
 
 
 async def record_began_at(connection: Connection) -> datetime | None:
-    """When the first card was recorded; what was before is unknown. None: no card ever was."""
+    """Return when the first card was recorded, before which all is unknown; None: no card was."""
     found: datetime | None = await connection.fetchval("SELECT min(began_at) FROM device_periods")
     return found
 
 
 _MAX_CHARACTERS = 4096
-"""Bytes: some names of 253 characters."""
+"""Maximum bytes of a position: some names of 253 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """After which row, of the answer as of which moment."""
+    """Position in an answer: its moment, and the row after which the next page begins."""
 
     as_of: datetime
     key: tuple[Value, ...]
 
 
 def write_position(asked: Question, as_of: datetime, row: Mapping[str, Any]) -> str:
-    """Write the position of a page's last row."""
+    """Encode the position of a page's last row."""
     content = [asked.name, as_of, *(row[name] for name in asked.key)]
     return base64.urlsafe_b64encode(orjson.dumps(content)).decode()
 
@@ -130,9 +130,9 @@ def _time(text: object) -> datetime:
 TIMEOUT_MS = 2000
 PAGE_ROWS = 100
 MAX_ROWS = 20_000
-"""Rows of one page: all slices of 1000 nodes with 8 cards."""
+"""Maximum rows of one page: all slices of 1000 nodes with 8 cards."""
 AHEAD = timedelta(minutes=1)
-"""Time that the caller's clock may be ahead of the ledger's."""
+"""Maximum time that the caller's clock may be ahead of the ledger's."""
 
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 # What a NULL in a WHERE leaves out is only seen by a plan for these values; compiling pays for
@@ -166,21 +166,21 @@ _KEY_TYPES: Mapping[ColumnKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One page of an answer."""
+    """One page of the rows that answer a question."""
 
     question: Question
     as_of: datetime
-    """The moment of the first page; relative times are before it."""
+    """Moment of the first page, to which relative times refer."""
     parameters: Mapping[str, Value]
-    """Parameters as they were understood, with defaults."""
+    """Values of the parameters, with defaults."""
     rows: tuple[Mapping[str, Any], ...]
-    """Text, numbers, booleans, lists and aware datetimes; None: unknown, or none (`unknown`)."""
+    """Rows of text, numbers, booleans, lists and aware datetimes; None: see `unknown`."""
     next: str | None = None
-    """For the following page; None: this is the last."""
+    """Position of the next page; None: this is the last one."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Columns with an unknown value on this page -> the reason."""
+    """Columns with unknown values on this page, and the reason."""
     record_began_at: datetime | None = None
-    """Begin of the record, if the answer has no rows and is about a time before it."""
+    """Beginning of the record, if the answer is empty and is about a time before it."""
 
 
 async def answer(
@@ -191,7 +191,7 @@ async def answer(
     limit: int = PAGE_ROWS,
     after: str | None = None,
 ) -> Answer:
-    """Ask one page of at most `limit` rows, after the one whose `next` is given.
+    """Answer a question with one page of at most `limit` rows, starting after the position `after`.
 
     Raises: NotFound for a question, card, node, type or pod that is none, InvalidRequest for
     parameters, limit or `after`; Unavailable when Postgres is unavailable or takes longer than
@@ -241,7 +241,7 @@ async def answer(
 
 
 async def _unless_within(connection: Connection, values: Mapping[str, Value]) -> datetime | None:
-    """When the record began, where the question is about a time before that."""
+    """Return the beginning of the record if the question is about a time before it."""
     moment = values.get("at") or values.get("until")
     if not isinstance(moment, datetime):
         return None
@@ -250,7 +250,7 @@ async def _unless_within(connection: Connection, values: Mapping[str, Value]) ->
 
 
 def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> dict[str, Value]:
-    """Read the value of each parameter. Raises: InvalidRequest."""
+    """Parse the value of each parameter. Raises: InvalidRequest."""
     known = {parameter.name for parameter in asked.parameters}
     for name in given:
         if name not in known:
@@ -275,7 +275,7 @@ def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> di
 def statement(
     asked: Question, values: Mapping[str, Value], position: Position | None, limit: int
 ) -> tuple[str, list[Value]]:
-    """One page of the question for the driver, and its arguments."""
+    """Return the SQL of one page for the driver, and its arguments."""
     arguments: list[Value] = []
     places: dict[str, str] = {}
 
@@ -306,7 +306,7 @@ def statement(
 
 
 def _plain(value: Any, kind: ColumnKind | None) -> Any:
-    """Sums of bigint come as numeric, objects as text where a connection has no codec for them."""
+    """Convert a value from the driver: sums of bigint arrive as numeric, objects maybe as text."""
     if kind is ColumnKind.COUNTS and isinstance(value, str):
         return orjson.loads(value)
     if isinstance(value, Decimal):

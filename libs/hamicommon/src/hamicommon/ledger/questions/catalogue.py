@@ -1,4 +1,4 @@
-"""The named questions: title, parameters, columns and key of each; the SQL is in `sql`."""
+"""Catalogue of questions: title, parameters, columns and key of each; the SQL is in `sql`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CORES = Parameter(
 
 
 def since(default: str) -> Parameter:
-    """Start of a time, inclusive."""
+    """Return the parameter for the start of a period, inclusive."""
     return Parameter(
         name="since",
         kind=ParameterKind.TIME,

@@ -1,4 +1,4 @@
-"""A question beside its SQL: typed parameters, columns with their units, the key of its pages.
+"""Types that describe a question: parameters, columns with units, and the key of its rows.
 
 Values of parameters come from text as people write it. Times are RFC 3339, `now`, `-15m` or `15m`
 (before now), `14:05` and `yesterday 14:05` (UTC); amounts of memory `8Gi` or bytes; shares `0.3` or
@@ -19,10 +19,10 @@ from typing import TypeAlias
 from hamicommon.errors import InvalidRequest
 
 Value: TypeAlias = str | int | float | datetime | None
-"""None: it was not given, and has no default."""
+"""Value of a parameter; None: not given, and without a default."""
 
 MAX_TEXT = 253
-"""Characters of a text: the longest name that Kubernetes knows (RFC 1123, DNS subdomain)."""
+"""Maximum characters of a text, as of the longest Kubernetes name (RFC 1123, DNS subdomain)."""
 _MAX_BYTES = 1 << 60
 _MAX_COUNT = 1_000_000
 _MAX_SPAN = timedelta(days=3660)
@@ -37,7 +37,7 @@ _SHARE = re.compile(r"(?P<amount>\d{1,9}(\.\d{1,9})?)(?P<percent>%?)")
 
 
 class ParameterKind(StrEnum):
-    """Kind of a value; an example of each is in the sentence of a refusal."""
+    """Kind of a parameter's value; refusals name an example of it."""
 
     TEXT = "text"
     TIME = "time"
@@ -64,19 +64,19 @@ SQL_TYPES: Mapping[ParameterKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One value that a question takes."""
+    """Parameter of a question."""
 
     name: str
     kind: ParameterKind
     meaning: str
     default: str | None = None
-    """Default as people would write it; None: the question is not narrowed by it."""
+    """Default as a user would write it; None: does not restrict the answer."""
     required: bool = False
     choices: tuple[str, ...] = ()
-    """Allowed texts; empty: any."""
+    """Allowed texts; empty: any text."""
 
     def value_of(self, given: object, now: datetime) -> Value:
-        """From text, or a value that already has the type; None and '' stand for the default.
+        """Convert text, or a value of the right type; None and '' give the default.
 
         Raises: InvalidRequest with the parameter, the value and what would be right.
         """
@@ -96,7 +96,7 @@ class Parameter:
 
 
 def _typed(kind: ParameterKind, given: object) -> Value:
-    """A value that is none of text; None: it is of another type, or out of range."""
+    """Convert a value that is not text; None: wrong type, or out of range."""
     match kind, given:
         case ParameterKind.TIME, datetime() if given.tzinfo is not None:
             return given
@@ -117,7 +117,7 @@ def _time(given: str, now: datetime) -> Value:
 
 
 def moment(given: str, now: datetime) -> datetime | None:
-    """The moment that a person wrote, in UTC; None where it is none.
+    """Parse a time that a person wrote, as UTC; None if it is none.
 
     RFC 3339, `now`, `14:05`, `yesterday 14:05`, and `15m` or `-15m` for so long ago.
     """
@@ -189,20 +189,20 @@ class ColumnKind(StrEnum):
     SECONDS = "seconds"
     BYTES = "bytes"
     RATIO = "ratio"
-    """Shares of a whole, 0 to 1 (more than 1 where more was taken than there was)."""
+    """Fraction of a whole, 0 to 1, or more if more was taken than there was."""
     COUNT = "count"
     BOOLEAN = "boolean"
     COUNTS = "counts"
-    """An object of counts by name."""
+    """Object with a count per name."""
     AMOUNT = "amount"
-    """In the resource's own unit."""
+    """Amount in the resource's own unit."""
 
 
 class Audience(StrEnum):
-    """Callers that may ask."""
+    """Callers that may ask a question."""
 
     NAMESPACE = "namespace"
-    """Everybody who may ask at all; rows of other namespaces lose their names."""
+    """Every caller with access; rows of other namespaces are returned without names."""
     CLUSTER = "cluster"
     """Callers that may see the pods of all namespaces."""
 
@@ -232,29 +232,29 @@ _NAMES = frozenset(
         *("message", "summary", "reason", "subject", "detail", "object"),
     )
 )
-"""Columns that name somebody, or are free text that may. `namespace` is beside them."""
+"""Columns that name somebody, or are free text that may; `namespace` is handled separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerColumn:
-    """One column of the answer; `unknown` names what a NULL means, empty: there is none."""
+    """Column of the answer; `unknown` explains a NULL, empty: there is no NULL."""
 
     name: str
     kind: ColumnKind
     unknown: str = ""
     none: str = ""
-    """Meaning of a NULL where it is known that there is nothing (a period that still lasts)."""
+    """Meaning of a NULL that is not unknown (the end of a period that still lasts)."""
 
     @property
     def names_somebody(self) -> bool:
-        """True of what only those may read who may read the namespace's pods."""
+        """Whether only callers may read it who may read the namespace's pods."""
         return self.name in _NAMES
 
 
 def columns(
     names: str, *, unknown: Mapping[str, str] | None = None, none: Mapping[str, str] | None = None
 ) -> tuple[AnswerColumn, ...]:
-    """From names; the kind follows from the name (`memory_bytes`, `reserved_at`)."""
+    """Return columns from names, which determine their kinds (`memory_bytes`, `reserved_at`)."""
     unknown, none = unknown or {}, none or {}
     return tuple(
         AnswerColumn(
@@ -275,28 +275,28 @@ def _kind(name: str) -> ColumnKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question that can be asked by name."""
+    """A named question."""
 
     number: int
-    """Number among the twenty questions (docs/sql.md); several may belong to one."""
+    """Number among the twenty questions of docs/sql.md; several questions may share one."""
     name: str
     title: str
     parameters: tuple[Parameter, ...]
     columns: tuple[AnswerColumn, ...]
     key: tuple[str, ...]
-    """Columns without NULL that put the rows in order and distinguish them."""
+    """Columns without NULL that order the rows and identify each."""
     descending: bool = False
     audience: Audience = Audience.NAMESPACE
     needs: tuple[frozenset[str], ...] = field(default=())
-    """Sets of parameters of which one must be given, for example a pod's uid or its name."""
+    """Sets of parameters, of each of which one must be given (a pod's uid or its name)."""
 
     @property
     def sql(self) -> str:
-        """The query, with `:name` for parameters."""
+        """Return the query, with `:name` for parameters."""
         return _sql(self.name)
 
     def column(self, name: str) -> AnswerColumn:
-        """Raises: KeyError."""
+        """Return the column of this name. Raises: KeyError."""
         return next(column for column in self.columns if column.name == name)
 
 

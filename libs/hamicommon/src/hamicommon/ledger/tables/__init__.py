@@ -1,4 +1,4 @@
-"""Every table of the ledger, defined once; the migrations build exactly these, which a test checks.
+"""Definitions of all tables; a test checks that the migrations create exactly these.
 
 Who writes what: scheduler replicas write nodes, devices, allocations and what hangs on them; the
 metrics service writes usage and refusals. Memory is MiB and cores are percent unless a name has

@@ -1,4 +1,4 @@
-"""Tables of refusals and operators' calls."""
+"""Tables of refusals by admission and of operators' calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ admission_refusals = Table(
     Index(None, "at"),
     Index(None, "username", "namespace", "at"),
 )
-"""Pods that admission refused, by whom they were asked for; written by the metrics service.
+"""Pods that admission refused, and who created them; written by the metrics service.
 
 Identical ones within an hour are one row (`repeat_count`). A user has a bounded number of rows in a
 namespace and hour; what comes beyond them is counted by the newest (`other_count`). A row of user
@@ -70,7 +70,7 @@ operator_calls = Table(
     CheckConstraint("outcome IN ('begun', 'done', 'failed', 'refused')", name="outcome_known"),
     Index(None, "at"),
 )
-"""Calls that change something (`adopt`, a dead letter sent again, a migration), by whom.
+"""Calls that change something (`adopt`, a dead letter sent again, a migration), and their callers.
 
 The row is written before the call is carried out, as `begun`: one that stays so was cut off.
 `source` is how it is known who calls: `token`, `certificate`, `open` (nobody is asked, and

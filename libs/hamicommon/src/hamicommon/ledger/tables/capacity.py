@@ -1,4 +1,4 @@
-"""Capacity over time: periods of cards and quotas, and the gaps between."""
+"""Tables of capacity over time: periods of cards and quotas, and gaps in the record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ device_periods = Table(
     Index(None, "device_uuid", "began_at"),
     Index("ix_device_periods_ended_at", "ended_at", postgresql_where=_ENDED),
 )
-"""Period in which nothing of a card changed; [began_at, ended_at), open while it lasts.
+"""Periods [began_at, ended_at) in which a card did not change; open while it lasts.
 
 A card's periods follow on one another without a gap. Triggers of 0022 write them; what grants use
 of a card is no part of it. `since_known` is false where the card was so before `began_at`: of cards
@@ -69,7 +69,7 @@ node_gaps = Table(
     CheckConstraint("ended_at > began_at", name="in_order"),
     Index(None, "ended_at"),
 )
-"""When nothing was heard of a node's agent for more than 75 s; what its cards were is unknown.
+"""Times without a message of a node's agent for more than 75 s: its cards are unknown then.
 
 Written when it is heard again; a gap that lasts is seen in `nodes.inventory_at`.
 """
@@ -87,7 +87,7 @@ quota_periods = Table(
     Index("uq_quota_periods_open", "namespace", "resource", unique=True, postgresql_where=_OPEN),
     Index("ix_quota_periods_ended_at", "ended_at", postgresql_where=_ENDED),
 )
-"""Limits of namespaces over time; between two periods there was none. Triggers of 0022 write it."""
+"""Periods in which a namespace's limit stayed the same; written by triggers of migration 0022."""
 
 capacity_rollups = Table(
     "capacity_rollups",
@@ -104,7 +104,7 @@ capacity_rollups = Table(
     PrimaryKeyConstraint("bucket_s", "bucket_start", "node", "type"),
     hour_or_day(),
 )
-"""Card-seconds of an hour or a day (UTC) by what became of them; written by the metrics service.
+"""Card-seconds per hour or day (UTC) by state; written by the metrics service.
 
 All but `absent_s` add up to the cards that were there, or may have been (see `capacity_between`).
 """
@@ -128,8 +128,7 @@ showback_rollups = Table(
     ),
     CheckConstraint("memory_us >= 0 AND core_us >= 0 AND slot_us >= 0", name="not_negative"),
 )
-"""Card-microseconds of an hour or a day (UTC): whose they were, or what became of them; written by
-the metrics service.
+"""Card-microseconds per hour or day (UTC) by holder or state; written by the metrics service.
 
 By share of memory, of cores and of slots; each adds up to the cards that were there, or may have
 been (see `showback_between`). `namespace` is empty but for what was held.

@@ -1,4 +1,4 @@
-"""Nodes and their cards: what there is, what is granted of it, what namespaces may take."""
+"""Tables of nodes, their cards and grants on these, and of quotas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import JSONB, UUID
 from hamicommon.ledger.tables.columns import MAX_COUNTER, at, count, metadata, objects, texts
 
 MAX_VERSION = 2**43 - 1
-"""The limit of a card's version, which starts as a time in ms: the year 2248."""
+"""Maximum version of a card; versions start as a time in ms, so this is the year 2248."""
 
 nodes = Table(
     "nodes",
@@ -40,7 +40,7 @@ nodes = Table(
     CheckConstraint(f"agent_sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
     CheckConstraint("jsonb_typeof(pair_scores) = 'object'", name="pair_scores_object"),
 )
-"""One row per node that ever reported cards; `gone_at` is set when the Node object is deleted.
+"""Nodes that ever reported cards; `gone_at` is set when the Node object is deleted.
 
 `node_group` is the value of a label of the Node object, such as its rack; NULL where it has none.
 `unschedulable`: it is cordoned (`kubectl cordon`), so no card of it counts as free.
@@ -94,7 +94,7 @@ devices = Table(
     CheckConstraint("jsonb_typeof(mig_profiles) = 'array'", name="mig_profiles_array"),
     Index(None, "node"),
 )
-"""Cards: capacity, what is granted, and the ceiling that capacity last allowed.
+"""Cards: capacity, granted amounts, and the ceiling that a capacity once allowed.
 
 The ceiling is greatest(capacity, used at the moment capacity shrank), so an inventory can always be
 written down; grants are guarded by capacity, the CHECKs by the ceiling. `version` grows with every
@@ -113,7 +113,7 @@ device_health_events = Table(
     at("at", default=True),
     Index(None, "device_uuid", "at"),
 )
-"""Each time a card became healthy or unhealthy, or came or went."""
+"""Changes of cards: healthy, unhealthy, appeared, or gone."""
 
 quotas = Table(
     "quotas",
@@ -127,7 +127,7 @@ quotas = Table(
     CheckConstraint("used_amount >= 0", name="used_not_negative"),
     CheckConstraint("limit_amount >= 0", name="limit_not_negative"),
 )
-"""`limits.<resource>` of namespaces; a limit of NULL is none. Units are the resource's own."""
+"""Quotas `limits.<resource>` in the resource's own unit; a limit of NULL means none."""
 
 node_leases = Table(
     "node_leases",
@@ -138,4 +138,4 @@ node_leases = Table(
     Column("allocation_id", UUID(as_uuid=False), nullable=False),
     at("expires_at"),
 )
-"""The node lock while Redis is unavailable."""
+"""Node locks that are held while Redis is unavailable."""

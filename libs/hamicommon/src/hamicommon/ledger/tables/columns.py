@@ -1,4 +1,4 @@
-"""Common parts of all tables: names of constraints, usual columns, the SQL of a grant's life."""
+"""Common columns and constraint names of the tables, and SQL about a grant's life."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ NAMING = {
 metadata = MetaData(naming_convention=NAMING)
 
 LIVE = "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
-"""SQL of domain.allocations.LIVE_STATES."""
+"""SQL condition for states in which an allocation takes capacity (`LIVE_STATES`)."""
 
 MAX_COUNTER = 2**53 - 1
-"""The limit of a counter that only grows: the largest exact JSON integer."""
+"""Maximum of a counter: the largest integer that JSON holds exactly."""
 
 HELD = "hami_held(reserved_at, ended_at)"
-"""SQL of the period in which an allocation held its cards.
+"""SQL range of the time in which an allocation held its cards.
 
 Half-open; without end while it lives. A clock that was set back makes it empty, never an error.
 """
 
 
 def at(name: str, *, nullable: bool = False, default: bool = False) -> Column[Any]:
-    """A moment; NULL only where `nullable`, the transaction's own where `default`."""
+    """Return a column of a time; `default` makes it the transaction's time."""
     return Column(
         name,
         DateTime(timezone=True),
@@ -50,17 +50,17 @@ def at(name: str, *, nullable: bool = False, default: bool = False) -> Column[An
 
 
 def count(name: str) -> Column[Any]:
-    """A number that begins at 0."""
+    """Return a column of a number that starts at 0."""
     return Column(name, Integer, nullable=False, server_default=text("0"))
 
 
 def texts(name: str) -> Column[Any]:
-    """Text that begins empty; never NULL."""
+    """Return a text column, empty by default and never NULL."""
     return Column(name, Text, nullable=False, server_default=text("''"))
 
 
 def objects(name: str) -> Column[Any]:
-    """A JSON object that begins empty."""
+    """Return a column of a JSON object, empty by default."""
     return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
 
 
@@ -70,22 +70,22 @@ def required(name: str, kind: Any) -> Column[Any]:
 
 
 def number() -> Column[Any]:
-    """The row's own number, `id`."""
+    """Return the column `id`, which numbers the rows."""
     return Column("id", BigInteger, Identity(always=True), primary_key=True)
 
 
 def period() -> tuple[Column[Any], ...]:
-    """[began_at, ended_at); `ended_at` is NULL while it lasts."""
+    """Return the columns of a period [began_at, ended_at); `ended_at` is NULL while it lasts."""
     return at("began_at"), at("ended_at", nullable=True)
 
 
 def bucket() -> tuple[Column[Any], ...]:
-    """When a sum begins, and the seconds that it is over."""
+    """Return the columns of a sum's beginning and of its length in seconds."""
     return at("bucket_start"), required("bucket_s", Integer)
 
 
 def hour_or_day() -> CheckConstraint:
-    """Return the constraint of tables whose sums are of an hour or of a day (UTC)."""
+    """Return the constraint of sums that cover an hour or a day (UTC)."""
     return CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day")
 
 
@@ -96,8 +96,8 @@ MEMORY_WITHIN_CEILING = "ck_devices_memory_within_ceiling"
 CORES_WITHIN_CEILING = "ck_devices_cores_within_ceiling"
 PLACEMENTS_DISJOINT = "ck_devices_placements_disjoint"
 ONE_GRANT_AT_A_TIME = "ex_allocation_periods_one_grant_at_a_time"
-"""Also raised by the trigger of migration 0012 that looks at a grant that begins."""
+"""Constraint that periods of a pod's grants don't overlap; a trigger of 0012 raises it too."""
 VERSION_GROWS = "ck_devices_version_grows"
-"""Raised by the trigger `version_grows` of migration 0034."""
+"""Name under which the trigger `version_grows` of migration 0034 raises."""
 EVENTS_GAP_FREE = "ck_allocation_events_gap_free"
-"""Raised by the trigger `gap_free` of migration 0008, which is no constraint of the catalogue."""
+"""Name under which the trigger `gap_free` of migration 0008 raises; no constraint has it."""

@@ -1,4 +1,4 @@
-"""Allocations: attempts, the cards and containers of each, and every change of state."""
+"""Tables of allocations with their cards, containers, claims and events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hamicommon.ledger.tables.columns import (
 )
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
-"""Fencing tokens, handed out at reserved -> binding."""
+"""Sequence of fencing tokens, drawn when binding begins."""
 
 allocations = Table(
     "allocations",
@@ -101,7 +101,7 @@ allocations = Table(
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
 )
-"""One row per attempt to give a pod its slices; at most one live row per pod.
+"""Allocations: attempts to give a pod its slices; at most one live row per pod.
 
 The columns from `owner_kind` on are `hamicommon.domain.pod_ref.PodOwner`; NULL is unknown (a row
 of before 0020, a grant that was restored from its pod), an empty text is none.
@@ -121,7 +121,7 @@ allocation_periods = Table(
         using="gist",
     ),
 )
-"""The period of each grant that ended; a pod's never overlap. Triggers of 0012 write it.
+"""Periods of ended grants, which never overlap for a pod; written by triggers of 0012.
 
 It points at `allocations` by no foreign key, which would lock a row of them for each of its own.
 """
@@ -154,8 +154,7 @@ allocation_devices = Table(
     CheckConstraint("jsonb_typeof(detail) = 'object'", name="detail_object"),
     Index(None, "device_uuid"),
 )
-"""Container x card; the device's counters hold the footprint per card and allocation, as
-`hamicommon.ledger.footprint` sums it up.
+"""Cards of each container; a card's counters have the sum per allocation, as `footprint` makes it.
 
 `sidecar`: the container starts before the init containers that are declared after it, and runs
 beside them; its role is `app`. NULL in rows of before 0033, of which that is not known: what was
@@ -187,7 +186,7 @@ allocation_claims = Table(
     CheckConstraint("least(slots, memory_mib, core_percent) >= 0", name="amounts_not_negative"),
     Index(None, "claim_uid"),
 )
-"""Container x slice that it uses by a ResourceClaim: of pods that use one claim, each has rows.
+"""Slices that containers use by ResourceClaims; pods that share a claim have rows each.
 
 Such a slice is one budget. It is `counted` for one of its holders at a time, which has it in
 `allocation_devices`, and in the counters of the card, too.
@@ -233,7 +232,7 @@ allocation_containers = Table(
     Column("role", Text, nullable=False),
     PrimaryKeyConstraint("allocation_id", "container_index"),
 )
-"""All containers of the pod in spec order, also those without a card (annotations need them)."""
+"""Containers of each pod in spec order, also those without a card (for annotations)."""
 
 allocation_events = Table(
     "allocation_events",
@@ -255,7 +254,7 @@ allocation_events = Table(
     # Rows come in the order of time, so a summary of each run of pages is enough.
     Index("ix_allocation_events_at_brin", "at", postgresql_using="brin"),
 )
-"""Append-only; `sequence` counts from 1 per pod without a gap.
+"""Changes of allocations' states, append-only; `sequence` is gap-free per pod, from 1.
 
 `published_at` alone changes: NULL until the relay has announced the event, `infinity` for one that
 the bus refuses. A step to `binding` is written with it, because only its outcome is announced.

@@ -1,4 +1,4 @@
-"""Findings of nodes that checked limits from outside; written by the scheduler."""
+"""Tables of nodes' findings about exceeded limits; written by the scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ limit_checks = Table(
     count("containers"),
     CheckConstraint(f"sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
 )
-"""The last check of each node; what was not checked recently is unknown, whatever the periods have.
+"""Last check of each node; without a recent one its containers' limits are unknown.
 
 `checked_at` is when the bus took its report.
 """
@@ -66,7 +66,7 @@ limit_periods = Table(
     Index(None, "pod_uid"),
     Index(None, "began_at"),
 )
-"""When a container was not held to its grant on a card: [began_at, ended_at), NULL while it lasts.
+"""Periods in which a container's limits on a card were not enforced; `ended_at` NULL: still.
 
 No row: it was enforced, as far as `limit_checks` goes. `held_mib` is NULL where the driver does not
 know; `granted_mib` is 0 on a card of which it had no grant.

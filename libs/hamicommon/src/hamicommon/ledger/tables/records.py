@@ -1,4 +1,4 @@
-"""Decisions, announcements and differences."""
+"""Tables of decisions, of announcements on the bus, and of differences that were repaired."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ decisions = Table(
     Index("ix_decisions_wait_end", "wait_ended_at", postgresql_where=text("outcome <> 'placed'")),
     postgresql_partition_by="RANGE (at)",
 )
-"""Decisions with their inputs; an identical repeated refusal raises `repeat_count`.
+"""Decisions with their inputs; a refusal that repeats unchanged raises `repeat_count`.
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
 `counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`; a placement
@@ -88,7 +88,7 @@ decision_snapshots = Table(
     CheckConstraint("kind IN ('inventory', 'counters')", name="kind_known"),
     Index(None, "kind", "used_at"),
 )
-"""Cards as decisions saw them, shared by all that saw the same; named by digests of the content."""
+"""States of cards at decisions, named by a digest of the content and shared by decisions."""
 
 outbox = Table(
     "outbox",
@@ -101,7 +101,7 @@ outbox = Table(
     at("published_at", nullable=True),
     Index("ix_outbox_unpublished", "id", postgresql_where=text("published_at IS NULL")),
 )
-"""Health changes of cards, written in the transaction that made them, until they are announced."""
+"""Changes of cards' health that are still to be announced on the bus."""
 
 drift_journal = Table(
     "drift_journal",
@@ -114,4 +114,4 @@ drift_journal = Table(
     Column("repaired", Boolean, nullable=False),
     Index(None, "at"),
 )
-"""Differences that the reconciler found between ledger, pods and nodes, and which it repaired."""
+"""Differences between ledger, pods and nodes that the reconciler found and repaired."""

@@ -1,4 +1,4 @@
-"""Use by containers and namespaces; written by the metrics service."""
+"""Tables of use by containers and namespaces; written by the metrics service."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ usage_samples = Table(
     Index(None, "node", "sampled_at"),
     postgresql_partition_by="RANGE (sampled_at)",
 )
-"""One card (pod_uid empty) or one container's slice at one moment; NULL is unknown."""
+"""Samples of one card (pod_uid empty) or of one container's slice; NULL is unknown."""
 
 usage_rollups = Table(
     "usage_rollups",
@@ -76,7 +76,7 @@ usage_rollups = Table(
         postgresql_where=text("bucket_s = 3600 AND pod_uid <> ''"),
     ),
 )
-"""Sums and maxima per bucket; sums make averages over any longer window exact.
+"""Sums and maxima of samples per hour or day, exact for averages over longer times.
 
 `owner_name` is of hours alone: the deployment or controller of a granted pod, empty for one that
 nobody controls; NULL where no grant of the pod is known, and of hours from before 0026.
@@ -103,7 +103,7 @@ namespace_rollups = Table(
         postgresql_where=text("bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0"),
     ),
 )
-"""Grants and use of a namespace in an hour or a day (UTC); month totals are sums of these.
+"""Grants and use of a namespace per hour or day (UTC); a month is the sum of its days.
 
 Granted, of app containers: seconds x slices, seconds x share of the card's memory, seconds x MiB,
 seconds x cores (1 = a whole card). Used: sums over samples as in `usage_rollups`; NULL where no

@@ -1,1 +1,1 @@
-"""Which slices of a node's cards a request gets, by our rules or by the vendor's chooser."""
+"""Choose the slices of a node's cards for a request, by the standard rules or the vendor's."""

@@ -1,4 +1,4 @@
-"""Answers of a vendor's chooser for the nodes of one request.
+"""Answers of a vendor's chooser for all nodes of one request.
 
 Nodes that are as they were when a request of the same shape was last put to them are not asked
 again (`cluster/cache.py`).
@@ -14,7 +14,7 @@ from hamicommon.placement.vendor_policy import Chosen, NotChosen
 
 
 class ChooserAnswers:
-    """Answers by position in the rows of the walk."""
+    """Answers by position among the rows that are considered."""
 
     def __init__(self, asking: VendorChoosers) -> None:
         self.chosen: dict[int, Chosen] = {}
@@ -24,7 +24,7 @@ class ChooserAnswers:
         self._asking = asking
 
     def decide(self, positions: Int, order: Int | None) -> Bools:
-        """(positions,): whether these nodes take the request.
+        """Return (positions,): whether these nodes can take the request.
 
         `order`: (positions, places), if it is known already.
         """
@@ -45,7 +45,7 @@ class ChooserAnswers:
         return fits
 
     def choose(self, positions: Int, order: Int) -> None:
-        """Fill in what these nodes give; they must take the request.
+        """Store what these nodes give; they must take the request.
 
         Raises: ValueError when the chooser refuses one of them.
         """

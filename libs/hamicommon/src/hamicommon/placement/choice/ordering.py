@@ -1,4 +1,4 @@
-"""The order in which a node's cards are tried: ascending, the LAST card is the most preferred.
+"""Order a node's cards by preference, ascending: the LAST card is the most preferred.
 
 Protocol 4.6 ("last is best", because HAMi's fit walks the sorted list backwards). Equal cards
 keep the order they had: the order of the node's card list, and within a pod the order in which the
@@ -20,7 +20,7 @@ _SCORE_WEIGHT = np.float32(10)
 def card_scores(
     cards: Cards, weights: ScoreWeights, request: DeviceRequest, counted: Bools
 ) -> Floats:
-    """(nodes, places): usage of each card, higher is fuller.
+    """Return (nodes, places): usage of each card; higher is fuller.
 
     HAMi adds the request itself only on cards whose type is just the vendor's name (`counted`, by
     model); a real NVIDIA card has a product name, so there only the present usage counts.
@@ -48,7 +48,7 @@ def card_scores(
 
 
 def order(cards: Cards, scores: Floats, policy: Policy, numa_bind: bool, prior: Int | None) -> Int:
-    """(nodes, places): places from the least to the most preferred.
+    """Return (nodes, places): places from the least to the most preferred.
 
     `prior` is the order that the container before left, or None for the order of the list.
     """
@@ -62,7 +62,7 @@ def order(cards: Cards, scores: Floats, policy: Policy, numa_bind: bool, prior: 
 def _keys(
     cards: Cards, scores: Floats, policy: tuple[str, ...], numa_bind: bool
 ) -> list[Int | Floats]:
-    """Sort keys, the first is the most important."""
+    """Return the sort keys, the most important first."""
     if len(policy) != 1 or policy[0] == "numa":
         return _chain(cards, scores, policy, numa_bind)
     if policy[0] == "mutex":
@@ -76,7 +76,7 @@ def _keys(
 def _chain(
     cards: Cards, scores: Floats, policy: tuple[str, ...], numa_bind: bool
 ) -> list[Int | Floats]:
-    """Keys of a list of policies: in the order written, and the card's index at the end."""
+    """Return the keys of a list of policies in the order written, with the card's index last."""
     known = [key for key in policy if key in ("binpack", "spread", "numa")] or ["spread"]
     if numa_bind and known[0] != "numa":
         known = ["numa", *(key for key in known if key != "numa")]

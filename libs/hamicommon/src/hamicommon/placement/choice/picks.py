@@ -1,4 +1,4 @@
-"""Slices of cards that one request takes of every node that is still in.
+"""Slices that one request takes from each node that still fits.
 
 `slices.py` fills it in, the walk (`filter.py`) spends it from the cards and gives it out.
 """
@@ -21,7 +21,7 @@ Shares = tuple[DeviceShare, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Picks:
-    """The slices that one request takes on every row: arrays are (rows, count), as picked."""
+    """Slices that one request takes on every row; arrays are (rows, count), in the order picked."""
 
     container: int
     vendor: str
@@ -30,17 +30,17 @@ class Picks:
     core: Int
     slots: Int
     chosen: list[Chosen | None] | None = None
-    """Per row what the chooser gave; None where the first that fit were taken."""
+    """Answer of the chooser per row; None if the first fitting cards were taken."""
 
     def narrow(self, kept: Int) -> None:
-        """Leave only the given rows."""
+        """Keep only the given rows."""
         self.places, self.memory = self.places[kept], self.memory[kept]
         self.core, self.slots = self.core[kept], self.slots[kept]
         if self.chosen is not None:
             self.chosen = [self.chosen[row] for row in kept.tolist()]
 
     def spend(self, cards: Cards) -> None:
-        """Take the slices from the cards."""
+        """Subtract the slices from the cards."""
         where = (np.arange(len(self.places))[:, None], self.places)
         for free, amount in (
             (cards.free_slots, self.slots),

@@ -1,4 +1,4 @@
-"""Which of the cards that fit are taken, for nodes that may have enough of them.
+"""Choose among the cards that fit on nodes with enough of them.
 
 Plain requests take the first that fit; NUMA binding walks groups of cards; both for all nodes at
 once. The topology choice looks at one node (protocol 1.0.4 rule 4, 1.1 "Fit specialities").
@@ -17,24 +17,24 @@ from hamicommon.placement.cluster.cards import Bools, Codes, Int
 from hamicommon.placement.rules import BEFORE_NUMA, Rule
 
 _MAX_SUBSETS = 50_000
-"""Above this many subsets (8 of 18 cards) the topology choice grows a set card by card instead."""
+"""Maximum subsets (8 of 18 cards) that are compared; above, a set is grown card by card."""
 
 
 class NumaWalk(NamedTuple):
-    """Result of walking nodes in NUMA groups."""
+    """Result of choosing cards within NUMA groups."""
 
     places: Int
-    """(nodes, places): in the order picked; only the first `found` of a row count."""
+    """(nodes, places): places in the order picked; only the first `found` of a row count."""
     found: Int
-    """(nodes,): picks; fewer than asked for where the node does not fit."""
+    """(nodes,): number of picks; fewer than asked for if the node does not fit."""
     dropped: Int
-    """(nodes,): picks that were dropped because their group ended short."""
+    """(nodes,): picks that were dropped because their NUMA group had too few cards."""
     largest: Int
-    """(nodes,): picks of the group that had most; of the last one where whole groups are walked."""
+    """(nodes,): picks of the largest group; of the last one if groups are taken whole."""
 
 
 def first_that_fit(fitting: Bools, order: Int, count: int) -> Int:
-    """(nodes, count): the most preferred places that fit; every node must have `count` of them."""
+    """Return (nodes, count): the most preferred places that fit; each node must have `count`."""
     walked = order[:, ::-1]
     fits = np.take_along_axis(fitting, walked, axis=1)
     chosen = fits & (fits.cumsum(axis=1) <= count)
@@ -43,7 +43,7 @@ def first_that_fit(fitting: Bools, order: Int, count: int) -> Int:
 
 
 def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) -> NumaWalk:
-    """Walks every node's cards, all of one slice's cards on one NUMA node.
+    """Choose cards on every node so that all of a slice's cards are on one NUMA node.
 
     Args: codes, order, numa: (nodes, places); all_of: collect whole groups (for the topology
     choice) in place of the first `count`. Then the last group decides, as in HAMi: a complete one
@@ -75,7 +75,7 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
 
 
 def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tuple[int, ...]:
-    """`count` of the places, by how well they are connected; `pairs`: (places, places) of the node.
+    """Return `count` of the places, those best connected by `pairs`, (places, places).
 
     One card: the one with the least connection to the others, so that good pairs stay whole.
     Several: the set with the greatest sum over its pairs. The first in the given order wins a tie.
@@ -96,7 +96,7 @@ def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tu
 
 
 def _grown(places: tuple[int, ...], count: int, scores: Int) -> tuple[int, ...]:
-    """A set grown from its best pair: always the card that is best connected to those taken."""
+    """Return a set grown from the best pair, adding the best connected card each time."""
     both = np.triu(scores + scores.T, k=1)
     taken = [int(i) for i in np.unravel_index(int(both.argmax()), both.shape)]
     if taken[0] == taken[1]:
@@ -110,5 +110,5 @@ def _grown(places: tuple[int, ...], count: int, scores: Int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _subsets(size: int, count: int) -> Int:
-    """(subsets, count): all subsets in lexicographic order."""
+    """Return (subsets, count): all subsets in lexicographic order."""
     return np.array(list(combinations(range(size), count)), np.int64)

@@ -1,4 +1,4 @@
-"""The fit of one request on every node, and the slices that the nodes then give.
+"""Find the nodes that one request fits, and the slices that they give.
 
 Whether a node fits is counted on arrays (`predicates.py`), or asked of the vendor's chooser where
 that decides (`vendor_chooser.py`, `chooser_answers.py`). Which cards are taken is asked only where
@@ -20,21 +20,21 @@ from hamicommon.placement.cluster.cards import Bools, Cards, Int
 
 @dataclass(slots=True)
 class Stock:
-    """The cards as a container meets them, and the order in which the one before left them."""
+    """Cards as a container finds them, in the order in which the previous container left them."""
 
     cards: Cards
     order: Int | None = None
     spent: list[Picks] = field(default_factory=list)
 
     def narrow(self, kept: Int) -> None:
-        """Leave only the given rows."""
+        """Keep only the given rows."""
         self.cards = self.cards.take(kept)
         if self.order is not None:
             self.order = self.order[kept]
 
 
 class Choice:
-    """The fit of one request on every row, and the slices that the rows then give."""
+    """Fit of one request on every row, and the slices that rows give."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Choice:
 
     @property
     def dropped(self) -> Int | None:
-        """(rows,): picks dropped by NUMA grouping."""
+        """Return (rows,): picks dropped by NUMA grouping."""
         return None if self._walk is None else self._walk.dropped
 
     @property
     def largest_group(self) -> Int | None:
-        """(rows,): picks in the NUMA group that had most; None where cards are not grouped."""
+        """Return (rows,): picks in the largest NUMA group; None if cards are not grouped."""
         return None if self._walk is None else self._walk.largest
 
     @property
@@ -110,7 +110,7 @@ class Choice:
         return picks
 
     def _standard(self, places: Int, kept: Int, container: int) -> Picks:
-        """The slices at these places, each as much as the vendor's `need` returns."""
+        """Return slices at these places, each of the size that the vendor's `need` returns."""
         ask, cards = self._asking.ask, self._asking.cards
 
         def amount(on_cards: Int | int) -> Int:
@@ -128,7 +128,7 @@ class Choice:
         )
 
     def _places(self, kept: Int, count: int) -> Int:
-        """(kept, count): places of the rows that the standard loop serves."""
+        """Return (kept, count): places on rows that need no chooser."""
         assert self.order is not None
         if self._walk is None and not self._by_topology:
             return picking.first_that_fit(self._fitting[kept], self.order[kept], count)

@@ -1,4 +1,4 @@
-"""Puts a request to a vendor's chooser, node by node, where its choice is wanted.
+"""Ask a vendor's chooser, node by node, where the vendor has rules of its own.
 
 What the pod's earlier containers took of a node's cards (`spent`) is on them when the chooser meets
 them, as the container will. Its answers are kept in `chooser_answers.py`.
@@ -25,7 +25,7 @@ from hamicommon.placement.rules import RULES, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen
 
 _NO_CARD = int(Rule.NO_CARD)
-"""A plain number: comparing with the enumeration took most of the time on a large cluster."""
+"""Rule.NO_CARD as a plain number: comparing the enumeration's members is slow."""
 
 
 class ChooserRequest(NamedTuple):
@@ -38,19 +38,19 @@ class ChooserRequest(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class VendorChoosers:
-    """One request, ready to be put to the nodes of the walk."""
+    """One request to be put to a vendor's chooser for several nodes."""
 
     ask: Ask
     view: ClusterView
     rows: Int
     cards: Cards
     prior: Int | None
-    """(rows, places): the order in which the container before left the cards."""
+    """(rows, places): order in which the previous container left the cards."""
     spent: Sequence[Picks]
-    """By the pod's earlier containers, on the same cards."""
+    """Slices that earlier containers of the pod took from the same cards."""
 
     def order(self, positions: Int | slice) -> Int:
-        """(positions, places): places from the least to the most preferred."""
+        """Return (positions, places): places from the least to the most preferred."""
         cards, request, policy = self.cards.take(positions), self.ask.request, self.ask.policy
         prior = None if self.prior is None else self.prior[positions]
         own = node_policy(policy.gpu[0], self.view) if len(policy.gpu) == 1 else None
@@ -67,7 +67,7 @@ class VendorChoosers:
         return self.ask.policy.numa_first or self.ask.selection.numa_bind
 
     def rows_that_need_it(self) -> Bools:
-        """(rows,): where the vendor wants the chooser asked."""
+        """Return (rows,): whether the chooser must be asked of the row."""
         rules, view = self.ask.rules, self.view
         if rules.chooser is None:
             return np.zeros(len(self.rows), np.bool_)
@@ -79,7 +79,7 @@ class VendorChoosers:
         return needed
 
     def answers(self) -> Answers:
-        """Return the cache of answers; a new one where earlier containers have taken something."""
+        """Return the cache of answers; a new one if earlier containers have taken slices."""
         if self.spent:
             return Answers(self.view.room)
         # Whatever the pod's policy about nodes is.
@@ -88,13 +88,13 @@ class VendorChoosers:
         return self.view.memory.answers(shape, self.view.room)
 
     def has_cards_left_out(self, positions: Int) -> Bools:
-        """(positions,): where the caller left cards out, so that the answer holds for now only."""
+        """Return (positions,): whether the caller excluded cards, which prevents caching."""
         if self.ask.taken is None:
             return np.zeros(len(positions), np.bool_)
         return np.asarray(self.ask.taken[positions].any(axis=1))
 
     def questions(self, positions: Int, order: Int | None) -> list[ChooserRequest]:
-        """One for each row at `positions`; `order` as from `order`, if it is known."""
+        """Return a question for each row at `positions`; `order` as from `order`, if known."""
         if not len(positions):
             return []
         walks = self.order(positions) if order is None else order
@@ -130,7 +130,7 @@ class VendorChoosers:
         return ChooserRequest(asked, places)
 
     def answer(self, question: NodeAsk) -> Chosen | NotChosen:
-        """The chooser's answer.
+        """Return the chooser's answer.
 
         Raises: ValueError when it gives another number of slices than was asked for.
         """
@@ -148,7 +148,7 @@ class VendorChoosers:
 
 
 def asks_chooser(pod: PodRequest, view: ClusterView, rows: Int) -> bool:
-    """Whether a vendor's chooser has to be asked of one of the rows."""
+    """Return whether the pod needs a vendor's chooser on one of the rows."""
     makeups: set[int] = set()
     for container in pod.containers:
         for wanted in container.requests:
@@ -162,13 +162,13 @@ def asks_chooser(pod: PodRequest, view: ClusterView, rows: Int) -> bool:
 
 
 def _applies(wanted: DeviceRequest, selection: Selection, view: ClusterView, makeup: int) -> bool:
-    """Whether the vendor wants its chooser asked of nodes of that make-up."""
+    """Return whether the vendor's chooser is needed on nodes with these models."""
     mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
     return bool(mine) and view.rules(wanted.vendor).applies(wanted, selection, mine)
 
 
 def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
-    """The card with the slices that earlier containers took of it."""
+    """Return the card with the slices that earlier containers took added."""
     if not earlier:
         return usage
     mine = [share for share in earlier if share.uuid == usage.device.uuid]

@@ -1,1 +1,1 @@
-"""The cluster as arrays: one row per node, one column per attribute of its cards."""
+"""Cluster as arrays: one row per node, one column per attribute of its cards."""

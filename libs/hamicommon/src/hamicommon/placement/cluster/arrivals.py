@@ -1,4 +1,4 @@
-"""Which pods are usual: the shapes of those that arrived, counted so that old ones fade.
+"""Learn the mix of usual pods: shapes of pods that arrived, counted so that old ones fade.
 
 A shape is what a pod asks of one node's cards and host; names do not matter. The counts are
 exponential: an arrival weighs half as much after `HALF_LIFE` others. They are made of arrivals
@@ -18,50 +18,53 @@ from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 Float64 = npt.NDArray[np.float64]
 
 HALF_LIFE = 4000
-"""Arrivals. openb's mix of 35 shapes is known well after some hundreds; a fleet's workload changes
-over days, in which it sees thousands."""
+"""Number of arrivals after which a count is halved.
+
+The openb trace's mix of 35 shapes is known well after some hundreds; a fleet's workload changes
+over days, in which it sees thousands.
+"""
 _MAX_SHAPES = 512
-"""Kept; beyond it the rarest are forgotten."""
+"""Maximum number of counted shapes; the rarest are forgotten."""
 _MAX_USED = 64
-"""Shapes of one vendor in a mix: those that make up nearly all pods, and all with several cards."""
+"""Maximum shapes of one vendor in a mix: nearly all pods, and all shapes with several cards."""
 _COVERED = 0.99
 _LARGEST_WEIGHT = 1e12
 _DRIFT = 0.05
-"""Part of the arrivals that the mix in use would have otherwise."""
+"""Difference between learned mix and mix in use above which the learned one replaces it."""
 _ANY = Selection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShape:
-    """Request of one pod to a node."""
+    """A pod's request to a node, as the mix counts it."""
 
     request: DeviceRequest
     selection: Selection = _ANY
     cpu_milli: int = 0
-    """CPU of the host; 0 where it is not known."""
+    """Host CPU in thousandths of a core; 0 if unknown."""
 
 
 class Mix:
-    """Shapes with their parts of the arrivals, most common first; does not change."""
+    """Immutable mix: shapes with their fractions of arrivals, the most common first."""
 
     __slots__ = ("parts", "shapes")
 
     def __init__(self, shapes: Sequence[PodShape], parts: Sequence[float]) -> None:
-        """`parts` are made to sum up to 1."""
+        """`parts` are scaled to the sum 1."""
         total = sum(parts) or 1.0
         self.shapes = tuple(shapes)
         self.parts: Float64 = np.array([part / total for part in parts])
 
     @classmethod
     def of(cls, shapes: Iterable[PodShape]) -> Mix:
-        """Return the mix of pods that are all counted alike: one given, or measured in a trace."""
+        """Return a mix of shapes that all count equally."""
         counts = ShapeCounts(half_life=None)
         for shape in shapes:
             counts.add_arrival(shape)
         return counts.mix()
 
     def distance(self, other: Mix) -> float:
-        """0 (the same) to 1 (nothing in common): half the sum of the differences."""
+        """Return the difference from another mix: 0 (equal) to 1 (nothing in common)."""
         mine = dict(zip(self.shapes, self.parts.tolist(), strict=True))
         theirs = dict(zip(other.shapes, other.parts.tolist(), strict=True))
         both = mine.keys() | theirs.keys()
@@ -73,7 +76,7 @@ EMPTY = Mix((), ())
 
 
 class ShapeCounts:
-    """Exponential counts of arrivals; `half_life` None: nothing fades."""
+    """Exponentially fading counts of arrivals; `half_life` None: they do not fade."""
 
     def __init__(self, half_life: float | None = HALF_LIFE) -> None:
         self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
@@ -83,11 +86,11 @@ class ShapeCounts:
         self._vendors: set[str] = set()
 
     def knows(self, vendor: str) -> bool:
-        """Whether a pod of the vendor has arrived."""
+        """Return whether a pod of the vendor has arrived."""
         return vendor in self._vendors
 
     def add_arrival(self, shape: PodShape) -> None:
-        """One more arrival."""
+        """Count an arrival."""
         self._vendors.add(shape.request.vendor)
         self.arrivals += 1
         self._weight *= self._growth
@@ -99,7 +102,7 @@ class ShapeCounts:
             self._counts = dict(self._ordered()[:_MAX_SHAPES])
 
     def mix(self) -> Mix:
-        """The usual shapes: the most common, and all that want several cards."""
+        """Return the usual shapes: the most common ones, and all with several cards."""
         ordered = self._ordered()
         total, covered = sum(count for _, count in ordered), 0.0
         chosen: list[tuple[PodShape, float]] = []
@@ -111,12 +114,12 @@ class ShapeCounts:
         return Mix([shape for shape, _ in chosen], [count for _, count in chosen])
 
     def _ordered(self) -> list[tuple[PodShape, float]]:
-        """Most common first; of equally common ones the first to arrive."""
+        """Return shapes, the most common first; of equally common ones the first to arrive."""
         return sorted(self._counts.items(), key=lambda item: -item[1])
 
 
 class UsualPods:
-    """The mix that decisions go by: learned from arrivals, or given and then left as it is.
+    """Mix that decisions use: learned from arrivals, or given and then fixed.
 
     It is exchanged when the counts have moved away from it by more than `_DRIFT`, because whatever
     was found out about nodes has to be found out again then.
@@ -129,11 +132,11 @@ class UsualPods:
         self._next_look = 1.0
 
     def give(self, mix: Mix) -> None:
-        """From now on this one."""
+        """Use this mix from now on, without learning."""
         self.mix, self._given = mix, True
 
     def add_arrival(self, shape: PodShape) -> None:
-        """A pod of this shape has arrived."""
+        """Count a pod of this shape, and update the mix if it has changed much."""
         vendor = shape.request.vendor
         if not self._counts.knows(vendor):
             # Somebody may want a whole card: until more is known, that is the other usual pod.
@@ -152,7 +155,7 @@ def _whole_card(vendor: str) -> DeviceRequest:
 
 
 def shape_of(request: PodRequest) -> PodShape | None:
-    """The pod's shape by its largest request; None when it asks for no card."""
+    """Return the shape of a pod by its largest request; None if it asks for no card."""
     asked = [wanted for container in request.containers for wanted in container.requests]
     if not asked:
         return None

@@ -1,4 +1,4 @@
-"""The cluster's cards as the engine reads them: one row per node.
+"""Read access to the cluster's cards by row, one row per node.
 
 `view.ClusterView` keeps them up to date; nothing here changes them.
 """
@@ -17,11 +17,11 @@ from hamicommon.placement.cluster.rows import Rows
 from hamicommon.placement.vendor_policy import PairScores
 
 _SCORE_WEIGHT = np.float32(10)
-"""HAMi's factor of each share in a node's score."""
+"""Factor by which HAMi multiplies each fraction in a node's score."""
 
 
 class CardsByRow:
-    """Cards, names and scores of rows; rows 0..len(nodes)-1 are in use."""
+    """Cards, names and scores of rows 0..len(nodes)-1."""
 
     def __init__(self, rows: Rows) -> None:
         self.inventory_version = 0
@@ -31,16 +31,16 @@ class CardsByRow:
 
     @property
     def nodes(self) -> Collection[NodeName]:
-        """Names of all known nodes, in no particular order."""
+        """Names of all nodes, in no particular order."""
         return self._rows.of_node.keys()
 
     @property
     def models(self) -> Sequence[GpuDevice | None]:
-        """Distinct kinds of cards by number (`Cards.model`); index 0 stands for an empty place."""
+        """Distinct card models by number (`Cards.model`); index 0 stands for an empty place."""
         return self._rows.models.by_number
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        """Rows of the given nodes (None: all), and the nodes without rows.
+        """Return the rows of the given nodes (None: all), and the nodes without a row.
 
         Rows are in ascending order; nodes without rows are unknown or have no card.
 
@@ -50,7 +50,7 @@ class CardsByRow:
         return self._offered.rows_of(nodes, self.inventory_version)
 
     def table(self, rows: Int) -> Cards:
-        """The cards of the given rows; shares memory with the view when it is one row, or all."""
+        """Return the cards of the rows; shares memory with the view for one row or all."""
         if len(rows) == 1:
             # The row that a commit has changed: slices of the columns are made in no time.
             row = int(rows[0])
@@ -61,27 +61,27 @@ class CardsByRow:
         return self._rows.table.take(rows)
 
     def name(self, row: int) -> NodeName:
-        """The node of a row."""
+        """Return the node of a row."""
         return self._rows.names[row]
 
     def names(self, rows: Int) -> tuple[NodeName, ...]:
-        """The nodes of the given rows."""
+        """Return the nodes of the rows."""
         return tuple(map(self._rows.names.__getitem__, rows.tolist()))
 
     def uuids(self, row: int) -> tuple[GpuUuid, ...]:
-        """The cards of a row, by place."""
+        """Return the uuids of a row's cards, by place."""
         return self._rows.uuids[row]
 
     def usages(self, row: int) -> Sequence[DeviceUsage]:
-        """The cards of a row with what is granted on them, by place."""
+        """Return the cards of a row with their granted amounts, by place."""
         return self._rows.usages[row]
 
     def pairs(self, row: int) -> PairScores:
-        """Connection scores of the row's cards; empty if the node reported none."""
+        """Return the connection scores of the row's cards; empty if the node reported none."""
         return self._rows.pairs[row]
 
     def pair_matrix(self, row: int) -> Int | None:
-        """The same by place, (places, places); None when the node reported none."""
+        """Return these scores by place, (places, places); None if the node reported none."""
         scores, uuids = self._rows.pairs[row], self._rows.uuids[row]
         if not scores:
             return None
@@ -94,27 +94,27 @@ class CardsByRow:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """`room`, and how many cards a row has place for."""
+        """Shape of the arrays: `room`, and places per row."""
         rows, places = self._rows.table.model.shape
         return rows, places
 
     def changed(self, rows: Int | slice) -> Int:
-        """Version of each row, which grows when the row changes; a view, no copy, for a slice."""
+        """Return a version per row that grows when the row changes; a slice is no copy."""
         return self._rows.changed[rows]
 
     def makeups(self, rows: Int) -> Int:
-        """A number per row: rows of one number have the same models at the same places."""
+        """Return a number per row, equal for rows with the same models at the same places."""
         return self._rows.makeup[rows]
 
     def models_of(self, makeup: int) -> tuple[GpuDevice, ...]:
-        """The models of a node of that make-up, by place."""
+        """Return the models for such a number, by place."""
         models = map(
             self._rows.models.by_number.__getitem__, self._rows.makeups.by_number[makeup] or ()
         )
         return tuple(model for model in models if model is not None)
 
     def marks(self, uuids: Iterable[str], rows: Int) -> Bools:
-        """(rows, places): True where the card is one of `uuids`."""
+        """Return (rows, places): whether the card is one of `uuids`."""
         marked = np.zeros(self._rows.table.model.shape, np.bool_, order="F")
         for uuid in map(GpuUuid, uuids):
             place = self._rows.places.get(uuid)
@@ -126,7 +126,7 @@ class CardsByRow:
         return marked[rows]
 
     def chosen(self, written: Iterable[str], rows: Int) -> Bools:
-        """(rows, places): True where a pod's annotation names the card, by its id or its uuid."""
+        """Return (rows, places): whether a pod's annotation names the card, by id or uuid."""
         written = set(written)
         marked = self.marks(written, rows)
         if not written.isdisjoint(self._rows.ids_of_nodes):
@@ -136,11 +136,11 @@ class CardsByRow:
         return marked
 
     def ranks(self, rows: Int) -> Int:
-        """Position of the rows' nodes in the order of names: the key that breaks ties."""
+        """Return the rows' positions in the order of node names, which breaks ties."""
         return self._offered.ranks(rows)
 
     def scores(self, rows: Int) -> Floats:
-        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (protocol 4.6).
+        """Return the usage of the rows' nodes, 0 (idle) to 30 (full), as in HAMi (protocol 4.6).
 
         All cards of all vendors count; a node where one of the capacities is 0 scores 0.
         """
@@ -153,7 +153,7 @@ class CardsByRow:
 
 
 class OfferedRows:
-    """Finds rows; what was found for the same offer is remembered."""
+    """Find the rows of a list of nodes, caching the result per list."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -164,13 +164,16 @@ class OfferedRows:
         self._ranks: Int | None = None
 
     def nodes_changed(self) -> None:
-        """A node came or went."""
+        """Forget cached results, because a node came or went."""
         self._ranks = None
 
     def rows_of(
         self, nodes: Collection[NodeName] | None, inventory_version: int
     ) -> tuple[Int, tuple[NodeName, ...]]:
-        """See `ClusterView.rows_of`; an answer holds as long as the inventory's version."""
+        """Return the rows of nodes, cached for one version of the inventory.
+
+        See `ClusterView.rows_of`.
+        """
         if not isinstance(nodes, tuple):
             return self._find(nodes)
         key, answer = self._asked
@@ -195,7 +198,7 @@ class OfferedRows:
         return found, tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
 
     def ranks(self, rows: Int) -> Int:
-        """Position of the rows' nodes in the order of names."""
+        """Return the rows' positions in the order of node names."""
         if self._ranks is None:
             order = sorted(range(len(self._rows.names)), key=self._rows.names.__getitem__)
             self._ranks = np.empty(len(order), np.int64)

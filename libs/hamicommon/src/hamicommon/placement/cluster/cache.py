@@ -1,4 +1,4 @@
-"""Earlier answers of nodes, kept for as long as the nodes stay as they were.
+"""Cache results per row until the row changes.
 
 Choosers and scorers of vendors are asked in Python, node by node. Between two decisions a commit
 changes a node or two, and pods come in few shapes: so the answers to a shape are kept by row of the
@@ -19,27 +19,27 @@ from hamicommon.placement.cluster.cards import Bools, Floats, Int
 from hamicommon.placement.vendor_policy import NotChosen
 
 _SHAPES = 64
-"""Shapes kept of each kind, the latest; on 5000 nodes one takes about 100 kB."""
+"""Maximum number of cached shapes per kind; one takes about 100 kB on 5000 nodes."""
 
 
 class ByRow:
-    """Since which change of its row an answer holds."""
+    """Version of each row for which a cached result holds."""
 
     def __init__(self, rows: int) -> None:
         self._seen = np.zeros(rows, np.int64)
         """(rows,): the row's number of change when it answered; 0: it never did."""
 
     def stale(self, rows: Int | slice, changed: Int) -> Bools:
-        """Which of the rows have to be asked; `changed` are their numbers of change now."""
+        """Return the rows without a current result; `changed` are the rows' versions."""
         answer: Bools = self._seen[rows] != changed
         return answer
 
     def mark_current(self, rows: Int, changed: Int) -> None:
-        """The rows have just been asked."""
+        """Record that the rows' results are current."""
         self._seen[rows] = changed
 
     def forget(self, rows: Int) -> None:
-        """Take it that the rows never answered."""
+        """Discard the rows' results."""
         self._seen[rows] = 0
 
 
@@ -53,7 +53,7 @@ class Answers(ByRow):
         """`NotChosen` where the node does not take it."""
 
     def put(self, rows: Int, changed: Int, answers: list[NotChosen | None]) -> None:
-        """The rows' newest answers; None: they take it."""
+        """Store the rows' newest answers; None: all take it."""
         self._seen[rows] = changed
         self.fits[rows] = [answer is None for answer in answers]
         for row, answer in zip(rows.tolist(), answers, strict=True):
@@ -68,7 +68,7 @@ class OwnScores(ByRow):
         self.scores: Floats = np.zeros(rows, np.float32)
 
     def put(self, rows: Int, changed: Int, scores: Floats) -> None:
-        """Keep the amounts that they add now."""
+        """Store the amounts that vendors add."""
         self._seen[rows] = changed
         self.scores[rows] = scores
 
@@ -77,14 +77,14 @@ K = TypeVar("K")
 
 
 class Latest(Generic[K]):
-    """Values by key; of more than `most` the one that was asked for longest ago goes."""
+    """Cache that forgets the least recently used value above `most` values."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[Hashable, K] = OrderedDict()
 
     def get(self, key: Hashable, new: Callable[[], K]) -> K:
-        """Return the value kept under the key, or from now on a new one."""
+        """Return the value of the key, or store and return a new one."""
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = new()
@@ -94,12 +94,12 @@ class Latest(Generic[K]):
         return found
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         self._kept.clear()
 
 
 class Memory:
-    """The answers and scores of the shapes asked for last."""
+    """Cached answers and scores of recently requested shapes."""
 
     def __init__(self) -> None:
         self._answers: Latest[Answers] = Latest(_SHAPES)
@@ -108,24 +108,24 @@ class Memory:
         self._kept: dict[type, object] = {}
 
     def kept(self, kind: type[K]) -> K:
-        """The one object of this class that lives with the view, made when first asked for."""
+        """Return the view's only object of this class, created on first use."""
         found = self._kept.get(kind)
         if not isinstance(found, kind):
             found = self._kept[kind] = kind()
         return found
 
     def answers(self, shape: Hashable, rows: int) -> Answers:
-        """Return the answers to a request of this shape, for a view with room for `rows` rows."""
+        """Return cached answers to requests of this shape, for a view with `rows` rows."""
         self._make_room(rows)
         return self._answers.get(shape, lambda: Answers(rows))
 
     def scores(self, shape: Hashable, rows: int) -> OwnScores:
-        """Return the scores of a pod of this shape."""
+        """Return cached scores for pods of this shape."""
         self._make_room(rows)
         return self._scores.get(shape, lambda: OwnScores(rows))
 
     def _make_room(self, rows: int) -> None:
-        """Forget everything when the view has grown: that is when nodes are first met."""
+        """Clear the cache when the view has grown."""
         if rows != self._rows:
             self._answers.clear()
             self._scores.clear()

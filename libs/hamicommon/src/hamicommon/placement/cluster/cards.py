@@ -1,4 +1,4 @@
-"""Cards as arrays: shape (nodes, places), one column per attribute, empty places padded.
+"""Cards as arrays of shape (nodes, places), one per attribute; empty places are padded.
 
 `view.ClusterView` keeps one such table of the whole cluster; `engine.py` takes the candidates' rows
 of it. A place without a card has model 0 and nothing free.
@@ -20,11 +20,11 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
 NO_MODEL = 0
-"""Index of the model of an empty place."""
+"""Model number of an empty place."""
 
 
 def model_of(card: GpuDevice) -> GpuDevice:
-    """The card without what makes it an individual: equal for cards of one kind and capacity.
+    """Return the card without its identity: equal for cards of the same model and capacity.
 
     Rules that look at a card's kind are asked once per model; few distinct ones exist in a cluster.
     """
@@ -33,17 +33,17 @@ def model_of(card: GpuDevice) -> GpuDevice:
 
 @dataclass(slots=True, kw_only=True)
 class Cards:
-    """A table of cards; all arrays have the same shape (nodes, places)."""
+    """Table of cards; all arrays have the same shape (nodes, places)."""
 
     model: Int
     """Index into the view's list of models."""
     status: Codes
-    """0, or the Rule of an unhealthy or cordoned card."""
+    """Rule that refuses an unhealthy or cordoned card, or 0."""
     slots: Int
     memory: Int
     core: Int
     free_slots: Int
-    """Slots that may still be granted; negative on a card that shrank below what it holds."""
+    """Free slots; negative on a card that shrank below its grants."""
     free_memory: Int
     free_core: Int
     numa: Int
@@ -51,7 +51,7 @@ class Cards:
 
     @classmethod
     def empty(cls, nodes: int, places: int) -> Cards:
-        """A table without a card."""
+        """Return a table without cards."""
         # Column-major: what is asked of a node's cards is then summed over long runs of memory.
         columns = {
             name: np.zeros((nodes, places), np.uint8 if name == "status" else np.int64, order="F")
@@ -60,7 +60,7 @@ class Cards:
         return cls(**columns)
 
     def resized(self, nodes: int, places: int) -> Cards:
-        """A copy in a larger table."""
+        """Return a copy in a larger table."""
         grown = Cards.empty(nodes, places)
         height, width = self.model.shape
         for name in self.__slots__:
@@ -68,7 +68,7 @@ class Cards:
         return grown
 
     def take(self, rows: Int | slice) -> Cards:
-        """The given rows; a slice shares memory with this table."""
+        """Return the given rows; a slice shares memory with this table."""
         return Cards(
             model=self.model[rows],
             status=self.status[rows],
@@ -83,13 +83,13 @@ class Cards:
         )
 
     def less(self, *, slots: Int | int, memory: Int | int, core: Int | int) -> Cards:
-        """The same cards, each with so much less left."""
+        """Return the same cards with less free capacity."""
         return self._with_free(
             self.free_slots - slots, self.free_memory - memory, self.free_core - core
         )
 
     def fresh(self) -> Cards:
-        """The same cards with usage of their own: taking from them leaves this unchanged."""
+        """Return a copy whose free amounts may be changed."""
         return self._with_free(
             self.free_slots.copy("K"), self.free_memory.copy("K"), self.free_core.copy("K")
         )

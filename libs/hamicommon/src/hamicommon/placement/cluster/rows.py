@@ -1,4 +1,4 @@
-"""The store behind the view: a row of cards per node, and what is summed up of it.
+"""Storage of the cluster view: a row of cards per node, with sums.
 
 Rows 0..len(names)-1 are in use and dense; a node that goes leaves its row to the last one. Written
 by `view.ClusterView` alone, which knows what the rows mean to the engine.
@@ -26,7 +26,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Kinds(Generic[K]):
-    """Distinct values with small numbers from 1 on; a number that nothing uses is given again."""
+    """Numbers for distinct values, from 1; unused numbers are given out again."""
 
     def __init__(self) -> None:
         self.by_number: list[K | None] = [None]
@@ -36,7 +36,7 @@ class Kinds(Generic[K]):
         self._free: list[int] = []
 
     def hold(self, value: K) -> int:
-        """The number of `value`, used once more."""
+        """Return the number of `value`, counting one more use."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = self._new(value)
@@ -44,7 +44,7 @@ class Kinds(Generic[K]):
         return number
 
     def release(self, number: int) -> None:
-        """Take one use back."""
+        """Count one use less."""
         self._uses[number] -= 1
         if self._uses[number] == 0:
             value = self.by_number[number]
@@ -67,14 +67,14 @@ NO_PAIRS: PairScores = {}
 
 
 class CardState(NamedTuple):
-    """A card with what is granted on it, and the version of that count in the ledger."""
+    """Card with granted amounts, and the version of these in the ledger."""
 
     usage: DeviceUsage
     version: int
 
 
 class Rows:
-    """The rows; `status_of` returns whether a card is open: FITS, NOT_HEALTHY or CORDONED."""
+    """Rows of cards; `status_of` returns FITS, NOT_HEALTHY or CORDONED for a card."""
 
     def __init__(self, status_of: Callable[[DeviceUsage], Rule]) -> None:
         self._status_of = status_of
@@ -104,7 +104,7 @@ class Rows:
         self._changes = 0
 
     def append(self, node: NodeName) -> int:
-        """A row for a node that has none; it is to be written next."""
+        """Add a row for a new node; the caller must `write` it next."""
         row = len(self.names)
         self.of_node[node] = row
         self.names.append(node)
@@ -115,7 +115,7 @@ class Rows:
         return row
 
     def write(self, row: int, states: Sequence[CardState], pairs: PairScores) -> None:
-        """Put these cards in place of what the row held, which must be forgotten before."""
+        """Write cards to a row whose previous content was forgotten."""
         self._make_room(len(self.names), len(states))
         usages = [state.usage for state in states]
         models = tuple(self.models.hold(model_of(usage.device)) for usage in usages)
@@ -152,7 +152,7 @@ class Rows:
         self.touch(row)
 
     def holds(self, row: int, states: Sequence[CardState], pairs: PairScores) -> bool:
-        """Whether these are the row's cards, but for their counters."""
+        """Return whether the row has these cards, ignoring counters."""
         usages = self.usages[row]
         return (
             len(usages) == len(states)
@@ -174,7 +174,7 @@ class Rows:
         holdings: Sequence[Mapping[str, Any]] | None,
         version: int,
     ) -> bool:
-        """Set one card's counters; True when its holdings changed (None leaves them)."""
+        """Set one card's counters; return True if its holdings changed (None leaves them)."""
         table, usage = self.table, self.usages[row][place]
         table.free_slots[row, place] = usage.device.slots - slots
         table.free_memory[row, place] = usage.device.memory_mib - memory_mib
@@ -199,7 +199,7 @@ class Rows:
         return changed.holdings != usage.holdings
 
     def forget(self, row: int) -> None:
-        """Let go of what the row's cards hold; the row itself is written or dropped next."""
+        """Release what the row's cards use; the caller must write or drop the row next."""
         makeup = int(self.makeup[row])
         for model in self.makeups.by_number[makeup] or ():
             self.models.release(model)
@@ -210,7 +210,7 @@ class Rows:
                 del self.places[uuid]
 
     def drop(self, row: int) -> None:
-        """Take a forgotten row out; the last one moves into the gap."""
+        """Remove a forgotten row; the last row moves into its place."""
         del self.of_node[self.names[row]]
         last = len(self.names) - 1
         if row != last:
@@ -239,7 +239,7 @@ class Rows:
         return [*of_cards, self.totals, self.used, self.makeup, self.changed]
 
     def touch(self, row: int) -> None:
-        """Count a change of the row: facts found out about it before no longer hold."""
+        """Increase the row's version, which invalidates cached results."""
         self._changes += 1
         self.changed[row] = self._changes
 
@@ -263,7 +263,7 @@ def _grown(column: Int, rows: int, height: int) -> Int:
 
 
 def newest(given: CardState, known: CardState | None) -> CardState:
-    """`given`, with the counters and holdings that are known when those are of a higher version."""
+    """Return `given` with the known counters and holdings where their version is higher."""
     if known is None or known.version <= given.version:
         return given
     usage = replace(

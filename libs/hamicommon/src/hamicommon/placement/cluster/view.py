@@ -1,4 +1,4 @@
-"""The whole cluster's cards as arrays, kept up to date incrementally.
+"""All cards of the cluster as arrays, updated incrementally.
 
 The scheduler builds one from the ledger, applies every counter change that the bus brings
 (`apply`, only a higher version counts), and hands it to `engine.place`. Not thread safe: one event
@@ -25,27 +25,27 @@ from hamicommon.placement.vendor_policy import PairScores, VendorRules
 
 
 class Frozen(NamedTuple):
-    """Contents of a view at one moment; later changes of the view leave it as it is.
+    """Immutable copy of a view at one moment.
 
     It is for the record of a decision (`explain/record.py` encodes it).
     """
 
     version: int
-    """`ClusterView.version` then."""
+    """Version of the view at that moment."""
     inventory_version: int
-    """Equal for moments between which no node's cards were written, only counters."""
+    """Version of the inventory: equal if only counters differ."""
     names: tuple[NodeName, ...]
-    """All nodes, in no particular order."""
+    """Names of all nodes, in no particular order."""
     usages: tuple[tuple[DeviceUsage, ...], ...]
-    """Per node, its cards by place; their own `used_*` may be older than `used`."""
+    """Cards per node by place; `used` may be newer than their own `used_*`."""
     rows: tuple[int, ...]
-    """Which of the nodes `used` is about, as positions in `names`."""
+    """Positions in `names` of the nodes that `used` is about."""
     used: npt.NDArray[np.int32]
     """(rows, places, 3): used slots, MiB and percent of every card."""
 
 
 def used_of(cards: Cards) -> npt.NDArray[np.int32]:
-    """(rows, places, 3): what is granted on the cards, as `Frozen.used`."""
+    """Return (rows, places, 3): granted amounts of the cards, as in `Frozen.used`."""
     columns = (
         cards.slots - cards.free_slots,
         cards.memory - cards.free_memory,
@@ -60,7 +60,7 @@ _STANDARD = VendorRules()
 
 
 class ClusterView(CardsByRow):
-    """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use.
+    """All cards of the cluster by node, in rows 0..len(nodes)-1.
 
     `rules` has by vendor how its cards are judged; an absent one has the standard rules.
     """
@@ -79,7 +79,7 @@ class ClusterView(CardsByRow):
         """Names and usages as tuples, made once per inventory version."""
 
     def rules(self, vendor: str) -> VendorRules:
-        """How the vendor's cards are judged."""
+        """Return the vendor's rules for judging cards."""
         return self._rules.get(vendor, _STANDARD)
 
     def set_node(
@@ -89,7 +89,7 @@ class ClusterView(CardsByRow):
         *,
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Put a node's cards in place of what was known of it.
+        """Replace what is known of a node's cards.
 
         A card's counters and holdings are kept where a higher version was already applied.
         """
@@ -110,7 +110,7 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
 
     def remove_node(self, node: NodeName) -> None:
-        """Forget a node and its cards, if it is known."""
+        """Forget a node and its cards; without effect if it is unknown."""
         row = self._rows.of_node.get(node)
         if row is None:
             return
@@ -130,7 +130,7 @@ class ClusterView(CardsByRow):
         version: int,
         holdings: Sequence[Mapping[str, Any]] | None = None,
     ) -> bool:
-        """Set a card's absolute counters; False when they are not newer or the card is unknown.
+        """Set a card's counters; return False if they are not newer or the card is unknown.
 
         `holdings` replace the card's whole list of them; None leaves it as it is. Where nothing
         differs, only the card's version is another: what was found out of the node still holds.
@@ -172,7 +172,7 @@ class ClusterView(CardsByRow):
         added: Sequence[Mapping[str, Any]] = (),
         dropped: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Add what the ledger does not count yet to a card, or take it back.
+        """Add amounts to a card that the ledger does not count yet, or subtract them again.
 
         The version stays; the next `apply` sets the counters without it. An unknown card has none.
         """
@@ -201,7 +201,7 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
 
     def set_free_cpu(self, node: NodeName, free_cpu_milli: int | None) -> None:
-        """Set the host's CPU that pods have not asked for; None: it is not known.
+        """Set the host CPU that no pod has requested; None: unknown.
 
         Only the node policy `fragmentation` looks at it: kube-scheduler grants it.
         """
@@ -210,18 +210,18 @@ class ClusterView(CardsByRow):
             self._rows.touch(row)
 
     def free_cpu(self, rows: Int) -> Int:
-        """(rows,): thousandths of a core; `UNLIMITED_CPU` where it is not known."""
+        """Return (rows,): free CPU in thousandths of a core; `UNLIMITED_CPU` if unknown."""
         return self._free_cpu.of(self._rows.names, rows)
 
     def cards(self, node: NodeName) -> tuple[CardState, ...]:
-        """The node's cards in their order; empty when it is not known."""
+        """Return the node's cards in their order; empty if the node is unknown."""
         row = self._rows.of_node.get(node)
         if row is None:
             return ()
         return tuple(map(CardState, self._rows.usages[row], self._rows.versions[row]))
 
     def frozen(self, nodes: Collection[NodeName] | None = None) -> Frozen:
-        """Return the state now, for the record of a decision: all cards, counters of some nodes.
+        """Return a copy of the state for a decision's record, with counters of some nodes.
 
         Copies counters only; `nodes` None means all, and unknown ones are left out.
         """
@@ -246,7 +246,7 @@ class ClusterView(CardsByRow):
         return self._known
 
     def names_by_row(self) -> tuple[NodeName, ...]:
-        """All nodes, by row; stays as it is when the view changes."""
+        """Return names of all nodes by row; the tuple does not change with the view."""
         return self._as_tuples()[0]
 
     def _inventory_changed(self) -> None:
@@ -261,17 +261,17 @@ class ClusterView(CardsByRow):
 
 
 UNLIMITED_CPU = 2**40
-"""More thousandths of a core than any host has."""
+"""CPU that no host has, in thousandths of a core; stands for unknown."""
 
 
 class FreeCpu:
-    """By node, in thousandths of a core."""
+    """Free host CPU by node, in thousandths of a core."""
 
     def __init__(self) -> None:
         self._known: dict[NodeName, int] = {}
 
     def set(self, node: NodeName, free_milli: int | None) -> bool:
-        """Set the CPU that pods have not asked for; None: unknown. False when that is no news."""
+        """Set the CPU that no pod has requested; None: unknown. Return False if nothing changed."""
         if self._known.get(node) == free_milli:
             return False
         if free_milli is None:
@@ -281,6 +281,6 @@ class FreeCpu:
         return True
 
     def of(self, names: Sequence[NodeName], rows: Int) -> Int:
-        """(rows,); `UNLIMITED_CPU` where it is not known. `names` are the nodes by row."""
+        """Return (rows,): free CPU, `UNLIMITED_CPU` if unknown; `names` are the nodes by row."""
         found = (self._known.get(names[row], UNLIMITED_CPU) for row in rows.tolist())
         return np.fromiter(found, np.int64, len(rows))

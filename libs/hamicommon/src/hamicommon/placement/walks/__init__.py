@@ -1,1 +1,1 @@
-"""Findings of walks of the nodes, kept by row of the view for pods of the same shape."""
+"""Cache, by row, which pods of a shape fit and which cards they take."""

@@ -1,4 +1,4 @@
-"""Findings of a walk over a pod's containers, kept by row of the view while nothing changes."""
+"""Cache the result of fitting a pod's shape, by row until the row changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AMOUNTS = ("places", "memory", "core", "slots")
 
 
 def shape_key(request: PodRequest) -> Hashable:
-    """Return a key that is equal for pods that find the same on the same nodes."""
+    """Return a key that is equal for pods that fit the same nodes in the same way."""
     return (
         tuple((container.role, container.requests) for container in request.containers),
         tuple(sorted(request.selections.items(), key=lambda item: item[0])),
@@ -30,7 +30,7 @@ def shape_key(request: PodRequest) -> Hashable:
 
 
 class WalkedShape(ByRow):
-    """Rows that take one shape of pod, and the cards that each of its requests would take."""
+    """Rows that fit one shape of pod, and the cards that each request takes."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -41,7 +41,7 @@ class WalkedShape(ByRow):
         """One per request; arrays are (rows, count)."""
 
     def keep(self, rows: Int, found: Sequence[Picks]) -> None:
-        """Keep what the requests take of these rows, all of which fit."""
+        """Store what the requests take of these rows, which all fit."""
         if not self._picks:
             self._picks = tuple(_empty(picks, len(self.fits)) for picks in found)
         self._chosen[rows] = False
@@ -52,7 +52,7 @@ class WalkedShape(ByRow):
                 self._chosen[rows] |= [answer is not None for answer in picks.chosen]
 
     def grants(self, row: int, request: PodRequest, view: ClusterView) -> Grants | None:
-        """Return what every container gets on the row; None: it has to be walked."""
+        """Return each container's grant on the row; None: it must be computed by a walk."""
         if self._chosen[row] or not self._picks:
             return None
         usages = view.usages(row)
@@ -87,11 +87,11 @@ def _empty(picks: Picks, rows: int) -> Picks:
 
 
 _SHAPES = 64
-"""Shapes that are kept, the latest; on 5000 nodes one takes about 300 kB."""
+"""Maximum number of cached shapes; one takes about 300 kB on 5000 nodes."""
 
 
 class _Met:
-    """A shape that came; what it found is kept from the second time on."""
+    """A shape that was requested; its results are stored from the second time on."""
 
     def __init__(self) -> None:
         self.before = False
@@ -99,7 +99,7 @@ class _Met:
 
 
 class KeptWalks:
-    """The walks of a view's rows; kept in `view.memory`.
+    """Cached results for all rows of a view; stored in `view.memory`.
 
     A burst is mostly pods of one template, and between two of them a node or two have changed: only
     these are walked again. The policy `fragmentation` keeps its own, and so do choosers of vendors
@@ -111,7 +111,7 @@ class KeptWalks:
         self._shape = (-1, -1)
 
     def of(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape | None:
-        """Return what the pod finds on these rows now; None: walk for it.
+        """Return the result for the pod on these rows; None: it must be computed.
 
         So it is for a shape that never came: of a pod that comes once it is enough to ask one node
         which cards it takes. And where a vendor's chooser has to be asked, in Python, node by node.
@@ -130,7 +130,7 @@ class KeptWalks:
 
 
 def _up_to_date(known: WalkedShape, request: PodRequest, view: ClusterView, rows: Int) -> bool:
-    """Walks the rows that have changed; False where choosers have to be asked of them."""
+    """Compute the rows that have changed; return False if choosers must be asked of them."""
     changed = view.changed(rows)
     stale = known.stale(rows, changed)
     asked = rows[stale]

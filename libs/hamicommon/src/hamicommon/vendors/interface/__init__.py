@@ -1,1 +1,1 @@
-"""The interface between a vendor and the engine, and the parts that most vendors share."""
+"""Interface between vendors and the engine, with the parts that most vendors share."""

@@ -1,4 +1,4 @@
-"""Reads one extended resource of a container; an error is one sentence about what is wrong."""
+"""Parse the amount of one extended resource of a container; errors are one sentence each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hamicommon.k8s.quantities import is_zero, parse_ceil, parse_int
 from hamicommon.k8s.types import Json
 
 _SHOWN = 100
-"""Characters of an amount, as many as a quantity may have."""
+"""Maximum characters of an amount in a message, as many as a quantity may have."""
 
 
 def find(container: Json, resource: str, *, limits_only: bool = False) -> Any | None:
-    """The amount as written: from limits, otherwise from requests; None when it is in neither."""
+    """Return the amount as written in limits, otherwise in requests; None if in neither."""
     resources = container.get("resources")
     if not resource or not resources:
         return None
@@ -28,13 +28,13 @@ def find(container: Json, resource: str, *, limits_only: bool = False) -> Any | 
 
 
 def asks(container: Json, resource: str, *, limits_only: bool = False) -> bool:
-    """Whether the container wants any of the resource: 0 of it is none, and no quantity is some."""
+    """Return whether the container asks for the resource: 0 does not, an invalid amount does."""
     amount = find(container, resource, limits_only=limits_only)
     return amount is not None and not is_zero(amount)
 
 
 def count(container: Json, resource: str, *, limits_only: bool = False) -> int | None:
-    """The number of cards asked for; None when it is not given.
+    """Return the requested number of cards; None if not given.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
@@ -43,7 +43,7 @@ def count(container: Json, resource: str, *, limits_only: bool = False) -> int |
 
 
 def memory(container: Json, resource: str, *, factor: int = 1, limits_only: bool = False) -> int:
-    """MiB asked for of every card; 0 when none are given. `factor`: MiB per unit.
+    """Return the requested MiB per card; 0 if not given. `factor`: MiB per unit.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
@@ -57,7 +57,7 @@ def memory(container: Json, resource: str, *, factor: int = 1, limits_only: bool
 
 
 def cores(container: Json, resource: str, *, default: int, limits_only: bool = False) -> int:
-    """Percent of every card's cores asked for, more than 100 included (it is taken as 100).
+    """Return the requested percent of each card's cores; above 100 is allowed and counts as 100.
 
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
@@ -75,7 +75,7 @@ def whole(
     low: int = 0,
     limits_only: bool = False,
 ) -> int | None:
-    """The amount as a whole number from `low` to `top`; None when it is not given.
+    """Return the amount as a whole number from `low` to `top`; None if not given.
 
     `wanted` describes what would be right, such as `a whole number of MiB, for example 16384`.
 
@@ -102,7 +102,7 @@ def _where(container: Json, resource: str, amount: object) -> str:
 
 
 def _hint(amount: object, nearly: int, top: int) -> str:
-    """Return what was probably meant, for an amount of memory written in bytes."""
+    """Return the amount that was probably meant, if memory was written in bytes."""
     mib = nearly // 2**20
     if str(amount).endswith("i") and 0 < mib <= top and nearly > top:
         return f" (the unit is MiB: write {mib})"

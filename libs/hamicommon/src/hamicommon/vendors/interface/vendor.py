@@ -1,4 +1,4 @@
-"""A vendor: its names, how a container asks for its cards, and its nodes' cards.
+"""Base class of vendors: names, requests of containers, and cards of nodes.
 
 A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
 and does no I/O. Most of it is data, which `Vendor` works from; the rest overrides a method.
@@ -27,17 +27,17 @@ from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.interface import amounts
 
 MAX_CARDS = 1024
-"""Cards of one vendor on a node that reports only how many; the largest have some dozens."""
+"""Maximum number of cards of one vendor on a node that reports only their number."""
 STANDARD_RULES = VendorRules()
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
-"""How well two cards are connected; higher is better."""
+"""Connection scores of pairs of cards; higher is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceNames:
-    """Extended resources of a vendor; empty where it has none of the kind."""
+    """Extended resources of a vendor; empty strings for those that it lacks."""
 
     count: str
     memory: str = ""
@@ -45,57 +45,61 @@ class ResourceNames:
     core: str = ""
     priority: str = ""
     memory_factor: int = 1
-    """MiB per unit of `memory` (and of a namespace's quota on it)."""
+    """MiB per unit of `memory`, and of namespaces' quotas on it."""
     alone: tuple[str, ...] = ()
-    """Resources among these, besides `count`, that ask for a card without it (AWS cores)."""
+    """Resources that request a card even without `count` (AWS cores)."""
 
     def all(self) -> tuple[str, ...]:
-        """Every name that is set."""
+        """Return all names that are set."""
         names = (self.count, self.memory, self.memory_percent, self.core, self.priority)
         return tuple(name for name in names if name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationKeys:
-    """Names of the vendor's annotations; empty where it has none of the kind."""
+    """Annotations of a vendor; empty strings for those that it lacks."""
 
     register: str = ""
-    """On the node: its cards."""
+    """Annotation of a node with its cards."""
     handshake: str = ""
-    """On the node: sign of life of a device plugin."""
+    """Annotation of a node by which its device plugin shows that it lives."""
     to_allocate: str = ""
-    """On the pod: slices that the node still has to hand out."""
+    """Annotation of a pod with slices that the node still has to hand out."""
     allocated: str = ""
-    """On the pod: its slices, for good."""
+    """Annotation of a pod with its slices, permanent."""
     extra: tuple[str, ...] = ()
-    """On the pod: what else the vendor writes there."""
+    """Further annotations of pods that the vendor writes."""
     use_types: str = ""
-    """On the pod, by people: a comma list of types that its cards must have one of."""
+    """Annotation of users on pods: a comma list of types, one of which a card must have."""
     avoid_types: str = ""
     use_uuids: str = ""
     avoid_uuids: str = ""
     choices: tuple[UserAnnotation[Any], ...] = ()
-    """On the pod, by people: what else the vendor reads there."""
+    """Further annotations of users on pods that the vendor reads."""
     pair_scores: str = ""
-    """On the node: how well its cards are connected."""
+    """Annotation of a node with the connection scores of its cards."""
     lock: str = ""
-    """On the node: the lock that the vendor's device plugin expects at Allocate and removes after
-    it (protocol 1.0.6); empty for a vendor that never locks."""
+    """Annotation of a node with the lock that the vendor's device plugin expects (protocol 1.0.6).
+
+    The plugin removes the lock after Allocate; empty for a vendor that never locks.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedCards:
-    """Equal cards of which a Node lists the sums only; the facts that it does not report."""
+    """Equal cards of which a Node lists only sums, with the facts that it does not report."""
 
     name: str
     """Part of a card's uuid, `<node>-<name>-<index>`."""
     memory_mib: int = 0
-    """Memory of every card; not used with `cores`."""
+    """Memory of each card; not used with `cores`."""
     cores: int = 0
-    """Cores of a card where the Node lists the sums of cores and memory; 0 where it lists the
-    number of cards."""
+    """Cores per card if the Node lists sums of cores and memory.
+
+    0 if it lists the number of cards.
+    """
     slots: int = 1
-    """Grants that HAMi counts room for on a card."""
+    """Slots per card, as HAMi counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,7 @@ class Admitted:
     """Result of `Vendor.mutate` for one container."""
 
     wants: bool
-    """True when the container asks for a card of this vendor."""
+    """Whether the container asks for a card of this vendor."""
     warnings: tuple[str, ...] = ()
 
 
@@ -112,15 +116,15 @@ NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A pod that has its cards, as the writers of annotations see it."""
+    """Placed pod, as the writers of annotations need it."""
 
     node: NodeName
     containers: Sequence[ContainerGrant]
-    """In spec order, also those without a card."""
+    """Grants of all containers in spec order, also of those without a card."""
     cards: Mapping[GpuUuid, GpuDevice]
-    """At least the cards in `containers`."""
+    """Cards by uuid, at least those in `containers`."""
     selections: Mapping[str, Selection]
-    """By vendor."""
+    """Selections by vendor."""
     now: datetime
 
     @classmethod
@@ -131,7 +135,7 @@ class Placed:
         selections: Mapping[str, Selection],
         now: datetime,
     ) -> Placed:
-        """The placement with the ids that the node's device plugins know, in place of the ledger's.
+        """Return the placement with the ids that the node's device plugins use.
 
         `cards` are the node's.
         """
@@ -155,54 +159,56 @@ class Placed:
         )
 
     def shares_of(self, vendor: str) -> list[DeviceShare]:
-        """The vendor's slices, in spec order."""
+        """Return the slices of a vendor, in spec order."""
         return [s for c in self.containers for s in c.shares if s.vendor == vendor]
 
 
 class Vendor:
-    """One vendor of cards: the standard answers, from the data that a subclass states."""
+    """Base class of a vendor, with HAMi's standard behaviour; subclasses state what differs."""
 
     __slots__ = ()
 
     config: Any
-    """The vendor's block of the device configuration."""
+    """Block of the vendor in the device configuration."""
     default_core_percent: ClassVar[int] = 100
-    """Cores of every card, in percent, that a request without cores is given."""
+    """Percent of each card's cores for a request without cores."""
     default_memory_mib: ClassVar[int] = 0
-    """MiB that a request without memory names besides 100 % of a card's."""
+    """MiB that a request without memory names in addition to 100 % of a card's memory."""
     limits_only: ClassVar[bool] = False
-    """Whether amounts are read from limits only."""
+    """Whether amounts are read only from limits."""
     always_parsed: ClassVar[bool] = False
-    """Whether admission looks at requests, too, where limits name nothing."""
+    """Whether admission reads requests, too, if limits name nothing."""
     listed_cards: ClassVar[ListedCards | None] = None
-    """Cards of a vendor without a register annotation."""
+    """Description of cards, for a vendor without a register annotation."""
     alive_while_listed: ClassVar[bool] = False
-    """Whether the plugin of a vendor without a handshake lives only while the kubelet lists cards;
-    otherwise it always does (protocol 1, CheckHealth answers true)."""
+    """Whether the plugin of a vendor without handshake counts as dead if no cards are listed.
+
+    Otherwise it always counts as alive (protocol 1, CheckHealth answers true).
+    """
 
     @property
     def name(self) -> str:
-        """HAMi's `commonWord`, such as `NVIDIA`; the key of the vendor everywhere."""
+        """Name of the vendor, HAMi's `commonWord` such as `NVIDIA`, used as its key everywhere."""
         raise NotImplementedError
 
     @property
     def keys(self) -> AnnotationKeys:
-        """Names of its annotations."""
+        """Names of the vendor's annotations."""
         raise NotImplementedError
 
     @property
     def rules(self) -> VendorRules:
-        """How the engine judges and chooses its cards: the standard loop."""
+        """Rules by which the engine judges and chooses cards; the default is the standard loop."""
         return STANDARD_RULES
 
     @property
     def memory_factor(self) -> int:
-        """MiB per unit of the memory resource: as configured, at least 1."""
+        """MiB per unit of the memory resource, as configured, at least 1."""
         return max(getattr(self.config, "memory_factor", 1), 1)
 
     @property
     def resources(self) -> ResourceNames:
-        """Names of its extended resources, as far as its block has them."""
+        """Names of the extended resources that the configuration sets."""
         return ResourceNames(
             count=self.config.resource_count_name,
             memory=getattr(self.config, "resource_memory_name", ""),
@@ -212,16 +218,19 @@ class Vendor:
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """The variables by which a container undoes a slice or takes cards, each once."""
+        """Variables by which a container could bypass its slice or take cards, each once."""
         return ()
 
     @property
     def request_folder(self) -> str:
-        """The folder in a container whose mounts the runtime takes for requests; empty: none."""
+        """Folder in containers whose mounts the runtime takes as requests for cards.
+
+        Empty: none.
+        """
         return ""
 
     def hide_cards(self, container: Json) -> None:
-        """Write what keeps the runtime from showing cards to a container that asks for none.
+        """Write what keeps the runtime from giving cards to a container that asks for none.
 
         Only if the device configuration wants that (`overwriteEnv`).
         """
@@ -229,7 +238,7 @@ class Vendor:
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return what the container asks for; None when it asks for no card of this vendor.
+        """Return the container's request; None if it asks for no card of this vendor.
 
         `annotations` are the pod's. Without memory the whole card's.
 
@@ -257,7 +266,7 @@ class Vendor:
         return amounts.cores(container, names.core, default=default, limits_only=self.limits_only)
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Return the cards that the annotations allow, by the vendor's lists of types and uuids."""
+        """Return the cards that the annotations allow, by lists of types and uuids."""
 
         def entries(key: str) -> tuple[str, ...]:
             return keys.split_list(annotations.get(key, "")) if key else ()
@@ -270,7 +279,7 @@ class Vendor:
         )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
-        """The cards that a Node object reports; empty when it reports none.
+        """Return the cards that a Node object reports; empty if it reports none.
 
         They are in the vendor's register annotation (JSON or CSV, protocol 2.3), or follow from
         the capacities that the kubelet lists.
@@ -315,7 +324,7 @@ class Vendor:
         )
 
     def node_pair_scores(self, node: Json) -> PairScores:
-        """How the node's cards are connected; empty when unknown.
+        """Return the connection scores of the node's cards; empty if unknown.
 
         Raises: InvalidRequest when the annotation is malformed.
         """
@@ -323,7 +332,7 @@ class Vendor:
         return keys.decode_pair_scores(text) if text else {}
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return what this vendor writes on a placed pod, HAMi's keys and values to the byte.
+        """Return this vendor's annotations for a placed pod, byte for byte as HAMi writes them.
 
         Empty when none of the containers has a card of this vendor.
         """
@@ -334,15 +343,15 @@ class Vendor:
         return written | self.plugin_annotations(placed)
 
     def plugin_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return what the vendor's device plugin reads besides the slices."""
+        """Return the annotations that the device plugin reads besides the slices."""
         return {}
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """`DeviceShare.detail` of a slice that was read from the annotations of a placed pod."""
+        """Return `DeviceShare.detail` of a slice read from a placed pod's annotations."""
         return share.detail
 
     def plugin_alive(self, node: Json) -> bool:
-        """Whether the node's device plugin of this vendor can take pods, as far as the Node shows.
+        """Return whether the Node shows that its device plugin of this vendor can take pods.
 
         Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
         """
@@ -351,7 +360,7 @@ class Vendor:
         return not self.alive_while_listed or lists_some(node, "capacity", self.resources.count)
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Fill in defaults at admission, editing the given objects (the caller's own copy).
+        """Fill in defaults at admission, editing container and pod, which the caller owns.
 
         Nothing is filled in; the container asks for a card when its limits name a count that is
         not 0. Doing it twice changes nothing more.
@@ -365,7 +374,7 @@ class Vendor:
 
 
 def listed(node: Json, part: str, resource: str) -> int:
-    """How much of `resource` the Node's status lists under `part`; 0 when it lists none.
+    """Return the amount of `resource` in the Node's status under `part`; 0 if it has none.
 
     Args: part: `capacity` or `allocatable`.
     Raises: InvalidRequest when what it lists is no whole number.
@@ -381,7 +390,10 @@ def listed(node: Json, part: str, resource: str) -> int:
 
 
 def lists_some(node: Json, part: str, resource: str) -> bool:
-    """Whether the Node's status lists any of `resource`; an amount that is no number is none."""
+    """Return whether the Node's status lists any of `resource`.
+
+    An invalid amount counts as none.
+    """
     try:
         return listed(node, part, resource) > 0
     except InvalidRequest:
@@ -389,7 +401,7 @@ def lists_some(node: Json, part: str, resource: str) -> bool:
 
 
 def answers_handshake(node: Json, key: str, resource: str) -> bool:
-    """Whether a plugin with a handshake lives (protocol 2.4).
+    """Return whether a plugin with a handshake lives (protocol 2.4).
 
     Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
     then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
@@ -401,7 +413,7 @@ def answers_handshake(node: Json, key: str, resource: str) -> bool:
 
 
 def set_env(container: Json, name: str, value: str) -> None:
-    """Set one env entry, in place of the entries of that name: of several the last counts."""
+    """Set a variable in place of all entries of that name."""
     env = container["env"] = container.get("env") or []
     wanted = {"name": name, "value": value}
     places = [place for place, entry in enumerate(env) if entry.get("name") == name]
@@ -414,19 +426,19 @@ def set_env(container: Json, name: str, value: str) -> None:
 
 
 def indexes(placed: Placed, vendor: str) -> str:
-    """Indexes of the cards of the last container that has some: HAMi overwrites the earlier."""
+    """Return the indexes of the last container's cards: HAMi overwrites the earlier ones."""
     last = [c.shares for c in placed.containers if any(s.vendor == vendor for s in c.shares)][-1]
     return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == vendor)
 
 
 def unix_ns(now: datetime) -> str:
-    """Nanoseconds since 1970, exact to the microsecond, as Go writes them."""
+    """Return nanoseconds since 1970, exact to the microsecond, as Go writes them."""
     return str((now - _EPOCH) // timedelta(microseconds=1) * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedVariable:
-    """A variable that a container may not set to whatever it likes.
+    """Variable that a container may not set freely.
 
     A vendor whose node-side parts read a container's variables or mounts declares them;
     `admission/tampering/` judges pods by them.
@@ -434,17 +446,16 @@ class GuardedVariable:
 
     name: str
     harmless: Callable[[str], bool]
-    """Whether a literal value does nothing to a slice."""
+    """Function that returns whether a literal value has no effect on a slice."""
     effect: str
-    """Effect of any other value, as the part of a sentence: `it switches the limits off`."""
+    """Effect of other values, as part of a sentence: `it switches the limits off`."""
     numbered: bool = False
-    """`<name>_0` and the like are read, too."""
+    """Whether `<name>_0` and the like are read, too."""
     needs: Literal["trust", "priority"] = "trust"
-    """Permit that a namespace must have for it."""
+    """Permission that the namespace needs to set it."""
     without_card: bool = False
-    """The runtime gives cards by it to containers that asked for none, so it is judged in every
-    pod."""
+    """Whether it gives cards to containers that asked for none, so that every pod is checked."""
     with_whole_cards: bool = False
-    """The variable undoes nothing in a pod whose containers have whole cards only."""
+    """Whether it has no effect in a pod that has whole cards only."""
     instead: str | None = None
-    """Value that is written where it is stripped; None: the variable is removed."""
+    """Value that replaces a removed one; None: the variable is removed."""

@@ -1,1 +1,1 @@
-"""NVIDIA: slices of a card, and MIG."""
+"""NVIDIA cards: slices, whole cards, and MIG."""

@@ -1,4 +1,4 @@
-"""The variables by which a container undoes a slice of an NVIDIA card, or takes whole cards.
+"""Variables by which a container could bypass its slice of an NVIDIA card, or take whole cards.
 
 Of HAMi's variables, the node-agent and HAMi's plugin read CUDA_DISABLE_CONTROL, the core policy and
 the priority from the pod's spec. libvgpu takes the others from the limits file; HAMi-core and nodes
@@ -19,8 +19,10 @@ VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
 IMEX_ENV = "NVIDIA_IMEX_CHANNELS"
 NO_CARDS = "none"
 REQUEST_FOLDER = "/var/run/nvidia-container-devices"
-"""With `accept-nvidia-visible-devices-as-volume-mounts`, the runtime gives the cards that are
-mounted below it."""
+"""Folder below which mounted cards are given by the runtime.
+
+It does so with `accept-nvidia-visible-devices-as-volume-mounts`.
+"""
 
 _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 _FALSE = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
@@ -32,7 +34,7 @@ MIN_PRIORITY = 1
 def guarded_variables(
     *, count: str, memory: str, cores: str, priority: str, core_policy: str
 ) -> tuple[GuardedVariable, ...]:
-    """The variables.
+    """Return the guarded variables for this configuration.
 
     `count` and the like are the resources' names, `core_policy` is the installation's.
     """
@@ -114,13 +116,13 @@ def _is_empty(value: str) -> bool:
 
 
 def _names_driver(value: str) -> bool:
-    """Whether a list for the dynamic linker (parted by colons or spaces) names the driver."""
+    """Return whether a list for the dynamic linker (colons or spaces) names the driver."""
     entries = value.replace(":", " ").split()
     return any(entry.rpartition("/")[2].startswith(_DRIVER) for entry in entries)
 
 
 def _as_c_reads(value: str) -> int:
-    """Return the number that atoi(3) reads, which HAMi-core asks; an empty variable is none."""
+    """Return the number that C's atoi reads, as HAMi-core does; empty text gives `MIN_PRIORITY`."""
     text = value.strip()
     if not text:
         return MIN_PRIORITY

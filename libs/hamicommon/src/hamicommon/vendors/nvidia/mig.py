@@ -1,4 +1,4 @@
-"""NVIDIA nodes with cards in MIG mode: profile and placement of every slice (protocol 1.1).
+"""Choose MIG profile and placement of slices on cards in MIG mode (protocol 1.1).
 
 On such a node the choice is made here, card by card as HAMi's loop does, because a MIG card is
 tried again in place: one container may get several instances of it. Other cards of the node are
@@ -29,16 +29,16 @@ from hamicommon.placement.vendor_policy import (
 
 MIG = "mig"
 _HIGH_FIRST = ("1g.", "3g.")
-"""Profiles that are put at the high end first, so that the low end stays whole for larger ones."""
+"""Profiles that go to the high end first, to keep the low end free for larger ones."""
 
 
 def may_take_mig(request: DeviceRequest, selection: Selection, cards: Sequence[GpuDevice]) -> bool:
-    """HAMi's "MIG request": the pod's vgpu-mode allows MIG, and a card is in MIG mode."""
+    """Return whether the pod's vgpu-mode allows MIG and a card is in MIG mode."""
     return (not selection.mode or MIG in selection.mode) and any(c.mode == MIG for c in cards)
 
 
 def sound(usage: DeviceUsage) -> bool:
-    """Whether it is known where every slice of the card is; if not, nothing more is put on it.
+    """Return whether the placement of each slice is known; if not, the card takes no more.
 
     Without a record (slices of a HAMi before 2.10, or of the time before the card's mode changed)
     a new instance might be made where one is already.
@@ -50,7 +50,7 @@ def sound(usage: DeviceUsage) -> bool:
 def cut(
     profiles: Sequence[MigProfile], memory_mib: int, taken: Sequence[MigSlice]
 ) -> tuple[MigProfile, MigSlice] | None:
-    """The smallest profile with that much memory, at its first placement that is free."""
+    """Return the smallest profile with this much memory at its first free placement."""
     for profile in sorted(profiles, key=lambda p: (p.memory_mib, p.slice_count)):
         if profile.memory_mib < memory_mib:
             continue
@@ -62,7 +62,7 @@ def cut(
 
 
 def choose_slices(ask: NodeAsk) -> Chosen | NotChosen:
-    """Cards and MIG slices of one node.
+    """Choose cards and MIG slices of one node.
 
     All profiles that the node registered count: its own configuration's allowlist has chosen them
     (protocol 5.6).
@@ -119,7 +119,7 @@ class _Walk:
         return "as MIG instances" if any(c.device.mode == MIG for c in self._ask.cards) else ""
 
     def _try(self, usage: DeviceUsage) -> None:
-        """Pick the card once, or as often as instances of the wanted size still continue it."""
+        """Take the card once, or, in MIG mode, as many instances of it as fit and are wanted."""
         if usage.device.mode != MIG:
             self._picks.append(usage)
             return
@@ -190,4 +190,4 @@ RULES = VendorRules(
     reuses_card=True,
     sound=sound,
 )
-"""The standard loop, and the choice of MIG slices on nodes that have MIG cards."""
+"""Rules: the standard loop, and a chooser of MIG slices on nodes with MIG cards."""

@@ -1,4 +1,4 @@
-"""NVIDIA cards: requests, selection, the cards that a Node reports, and admission.
+"""NVIDIA cards: requests, selection, nodes' cards, and admission.
 
 Facts: protocol 1.1. Where HAMi drops a malformed request in silence (and lets the pod through
 unfiltered), we refuse it with the reason.
@@ -51,7 +51,7 @@ NAME = "NVIDIA"
 
 @dataclass(frozen=True, slots=True)
 class Nvidia(Vendor):
-    """The vendor `NVIDIA`."""
+    """Vendor `NVIDIA`."""
 
     config: NvidiaConfig
 
@@ -108,7 +108,7 @@ class Nvidia(Vendor):
         )
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
+        """Return the cards that the pod's annotations allow."""
         return replace(
             Vendor.select(self, annotations),
             mode=NVIDIA_MODE.read(annotations) or "",
@@ -116,7 +116,7 @@ class Nvidia(Vendor):
         )
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """The slices, twice, and the reservations of those on MIG cards."""
+        """Return the annotations with the slices, twice, and the MIG reservations."""
         wire = replace(
             placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
         )
@@ -127,7 +127,10 @@ class Nvidia(Vendor):
         return written
 
     def plugin_alive(self, node: Json) -> bool:
-        """While the kubelet lists some of the resource; by the handshake where it never did."""
+        """Return whether the kubelet lists cards.
+
+        If it never did, whether the handshake is answered.
+        """
         allocatable = (node.get("status") or {}).get("allocatable") or {}
         if self.resources.count not in allocatable:
             return Vendor.plugin_alive(self, node)
@@ -156,7 +159,7 @@ class Nvidia(Vendor):
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
-        """The variables that are guarded."""
+        """Return the guarded variables."""
         return guarded_variables(
             count=self.config.resource_count_name,
             memory=self.config.resource_memory_name,
@@ -167,18 +170,21 @@ class Nvidia(Vendor):
 
     @property
     def request_folder(self) -> str:
-        """Return the folder in which the strategy `volume-mounts` looks."""
+        """Return the folder that the strategy `volume-mounts` uses."""
         return REQUEST_FOLDER
 
     def hide_cards(self, container: Json) -> None:
-        """Hide the cards, as `mutate` does in a container of a pod of ours."""
+        """Hide all cards, as `mutate` does in containers without one."""
         if self.config.overwrite_env and not amounts.asks(
             container, self.config.resource_count_name
         ):
             set_env(container, VISIBLE_ENV, NO_CARDS)
 
     def _default_count(self, container: Json) -> bool:
-        """True when the container asks for cards by limits, if need be by the default number."""
+        """Set the default number of cards if limits ask for any.
+
+        Return whether cards are requested.
+        """
         config = self.config
         if amounts.find(container, config.resource_count_name, limits_only=True) is not None:
             # HAMi takes a pod over for a count of 0, too, and asks for all cores of no card.
@@ -195,7 +201,7 @@ class Nvidia(Vendor):
         return True
 
     def _default_exclusive(self, container: Json, percent: int | None) -> bool:
-        """True when a whole card is asked for and no cores are asked for: then all of them."""
+        """Set all cores if a whole card is requested without cores; return whether it did."""
         config = self.config
         if not amounts.asks(container, config.resource_count_name):
             return False
@@ -250,7 +256,7 @@ class Nvidia(Vendor):
 
 
 def _with_profiles_cores(container: ContainerGrant, placed: Placed) -> ContainerGrant:
-    """With the cores of the whole profile on MIG slices, as HAMi writes them.
+    """Return the container with the cores of the whole profile on MIG slices, as in HAMi.
 
     The ledger may hold less for the last slice of a card (see `mig.py`).
     """
