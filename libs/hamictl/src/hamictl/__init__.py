@@ -1,1 +1,1 @@
-"""Command line and local system."""
+"""Command line of HAMi for users and operators."""

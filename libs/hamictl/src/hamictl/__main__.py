@@ -1,4 +1,4 @@
-"""The `hamictl` command: the names of its commands, and where each one lives."""
+"""Entry point of `hamictl`: its commands by group, with the module of each."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("about:version", "Show the version of this command."),
     },
 }
-"""Group -> name -> module and function in `hamictl.commands`, and its docstring's first line."""
+"""Commands by group: name -> module and function in `hamictl.commands`, and its summary."""
 COMMANDS = {
     name: LazyCommand(f"hamictl.commands.{place}", summary, group)
     for group, verbs in VERBS.items()
     for name, (place, summary) in verbs.items()
 }
 RENAMED = {"fits": "capacity"}
-"""Old names, hidden, which work until 0.4.0."""
+"""Old names of commands, which are hidden and work until 0.4.0."""
 
 app = lazy_app(
     COMMANDS,
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def run_app(prog_name: str) -> None:
-    """Run the verb that was typed; a reader that stops early, or only knows ASCII, is no error."""
+    """Run the command of the command line; a closed pipe or an ASCII terminal is no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`~/.config/hamictl.toml`: addresses, and the usual values of options that every verb has.
+"""`~/.config/hamictl.toml`: addresses, and default values of options.
 
 An option wins over the environment, and that over the file. The addresses are those of `HAMI_...`
 variables, without the prefix and in small letters; a running local system wins over all of them.
@@ -24,23 +24,23 @@ OPTIONS: Mapping[str, tuple[str, ...] | type[bool] | type[str]] = {
     "utc": bool,
     "namespace": str,
 }
-"""Keys that are options of verbs -> the values that they take."""
+"""Keys that are options of commands -> the values that they accept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """Contents of the file; empty where there is none."""
+    """Contents of the file; empty if it does not exist."""
 
     path: Path
     exists: bool = False
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Fields of hamictl's settings."""
+    """Addresses, which are fields of hamictl's settings."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
-    """Options by the names in `OPTIONS`."""
+    """Default values by the names in `OPTIONS`."""
 
 
 def read_config(path: Path, addresses: Collection[str], *, named: bool) -> ConfigFile:
-    """The file, where there is one. `addresses`: keys that it may have beside `OPTIONS`.
+    """Read the file if it exists; `addresses`: keys that it may have besides `OPTIONS`.
 
     Raises: InvalidRequest, where it can't be read, has other keys or values, or is `named` by the
     user and not there.
@@ -63,7 +63,7 @@ def read_config(path: Path, addresses: Collection[str], *, named: bool) -> Confi
 
 
 def parsed(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
-    """The file's text. Raises: InvalidRequest with the file and the key."""
+    """Parse the file's text. Raises: InvalidRequest with the file and the key."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:

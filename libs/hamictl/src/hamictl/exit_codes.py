@@ -1,4 +1,4 @@
-"""Exit statuses of every verb: the one table, its documentation, and which error ends with which.
+"""Exit statuses of all commands, and the status for each error.
 
 Only `hamictl db check` has further ones (docs/operations.md): they name the gravest finding.
 """
@@ -41,12 +41,12 @@ MEANINGS = {
 
 
 class WrongUsage(InvalidRequest):
-    """An option or an argument is missing, has a wrong value or contradicts another."""
+    """Error: an option or argument is missing, has a wrong value or contradicts another."""
 
 
 @contextmanager
 def wrong_usage() -> Iterator[None]:
-    """Raise `WrongUsage` for an InvalidRequest: inside, only the command line can be wrong."""
+    """Turn InvalidRequest into `WrongUsage`, where only the command line can be the cause."""
     try:
         yield
     except InvalidRequest as exc:
@@ -54,7 +54,7 @@ def wrong_usage() -> Iterator[None]:
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The status that an error of ours ends a verb with."""
+    """Return the exit status for one of our errors."""
     if isinstance(error, WrongUsage):
         return ExitCode.WRONG_USAGE
     if isinstance(error, NotFound):

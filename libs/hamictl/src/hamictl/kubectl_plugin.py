@@ -1,4 +1,4 @@
-"""`kubectl hami VERB` and its completion inside kubectl.
+"""Entry points of `kubectl hami COMMAND` and of its completion.
 
 kubectl finds `kubectl-hami` on the path, and from 1.26 on asks `kubectl_complete-hami` for
 candidates: one a line, at the end cobra's directive (https://pkg.go.dev/github.com/spf13/cobra).
@@ -13,17 +13,17 @@ import sys
 from hamictl.__main__ import run_app
 
 NO_FILE_NAMES = ":4"
-"""cobra's ShellCompDirectiveNoFileComp."""
+"""Completion without file names (cobra's ShellCompDirectiveNoFileComp)."""
 TIMEOUT_S = 10.0
 
 
 def main() -> None:
-    """Entry point of `kubectl-hami`."""
+    """Run `kubectl-hami`."""
     run_app("kubectl hami")
 
 
 def complete() -> None:
-    """Entry point of `kubectl_complete-hami`: what was typed so far are the arguments."""
+    """Run `kubectl_complete-hami`, whose arguments are what was typed so far."""
     given = sys.argv[1:] or [""]
     quoted = shlex.join(["hamictl", *given])
     environment = (

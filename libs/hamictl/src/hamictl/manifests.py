@@ -1,4 +1,4 @@
-"""Manifests of people: read from files down to the pods they mean, created at an API server.
+"""Read users' manifests, find their pods, and create objects at an API server.
 
 A Pod is itself; of a workload kind it is the pod template, once per replica; a List is its items.
 Objects of other kinds stay as they are. Each mistake is one sentence with the path once.
@@ -22,11 +22,11 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 STDIN = "-"
 MAX_BYTES = 2**30
-"""Maximum bytes of one file: a million pods have a tenth of it."""
+"""Maximum bytes of one file, ten times that of a million pods."""
 
 
 def read_text(source: str) -> str:
-    """The file's text; `-` is standard input.
+    """Return the file's text; `-` is standard input.
 
     Raises: InvalidRequest naming the file and what is wrong with it.
     """
@@ -46,7 +46,7 @@ def read_text(source: str) -> str:
 
 
 def _bounded(file: TextIO, source: str, size: int = 0) -> str:
-    """`size`: as far as it is known; a device or a pipe has none."""
+    """Return the text, within the limit; `size` is None for devices and pipes."""
     text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
     if size > MAX_BYTES or len(text) > MAX_BYTES:
         raise InvalidRequest(f"{source} is larger than {MAX_BYTES >> 20} MiB: use a smaller file")
@@ -70,17 +70,17 @@ _MAX_REPLICAS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Objects of a file that concern us."""
+    """Objects of a file, by what they mean for us."""
 
     pods: tuple[Json, ...]
     others: tuple[Json, ...]
-    """Objects that mean no pod."""
+    """Objects without pods."""
     workloads: tuple[Json, ...]
     """Objects whose templates became pods."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Return kind/name of each of the others."""
+        """Return kind/name of each object in `others`."""
         return tuple(f"{item['kind']}/{_name(item['metadata'])}" for item in self.others)
 
 
@@ -140,7 +140,7 @@ def _name(metadata: Json) -> object:
 
 
 def placed(item: Json, namespace: str) -> Json:
-    """Return the object of the core API with a namespace, if it names none."""
+    """Return the object with its namespace filled in."""
     made = copy.deepcopy(item)
     made.setdefault("apiVersion", "v1")
     made["metadata"].setdefault("namespace", namespace)
@@ -177,7 +177,7 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
 
 
 async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
-    """Create an object of any kind, or change the one that exists; return what was done.
+    """Create an object of any kind or update the existing one; return what was done.
 
     Raises: InvalidRequest naming the kind if the cluster does not know it.
     """
@@ -202,7 +202,7 @@ async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:
-    """Create the pod; an existing one gets its labels and annotations; return what was done.
+    """Create the pod, or update labels and annotations of an existing one; return what was done.
 
     Raises: Conflict where the existing one asks for something else, which only a new pod can.
     """
@@ -229,7 +229,7 @@ async def apply_pod(api: KubeApi, pod: Json) -> str:
 
 
 def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
-    """Return the places in which containers of an existing pod differ from the manifest.
+    """Return the fields in which containers of an existing pod differ from the manifest.
 
     Only what the manifest states is compared, and of that what neither the API server nor
     admission rewrites: images, commands, arguments and limits, whose amounts may be written again.
@@ -262,7 +262,7 @@ def _containers(pod: JsonMapping) -> list[Json]:
 
 
 def _written(amount: object) -> str:
-    """Return the amount as the API server writes it; text that is no amount stays as it is."""
+    """Return the amount as the API server writes it; text that is no amount is unchanged."""
     try:
         return canonical(str(amount))
     except InvalidRequest:

@@ -1,4 +1,4 @@
-"""Named questions, as the metrics service answers them (docs/sql.md, Named questions)."""
+"""Client for named questions, which the metrics service answers (docs/sql.md)."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from hamictl.target import Installation
 PATH = "/api/v1/questions"
 PAGE_ROWS = 1000
 MAX_ROWS = 100_000
-"""Pages are asked for until so many rows; who wants more narrows the question."""
+"""Maximum number of rows that are fetched, page by page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A whole answer."""
+    """Complete answer to a question."""
 
     question: str
     title: str
     as_of: str
     rows: Sequence[Row]
     unknown: frozenset[str]
-    """Columns in which a null means unknown; in others it means that there is none."""
+    """Columns in which null means unknown; in others it means none."""
     complete: bool
     columns: Sequence[str] = ()
-    """Names of all columns; a service of before this field names none."""
+    """Names of all columns; empty from older services."""
     record_began_at: str | None = None
-    """Begin of the record, in an answer without rows about an earlier time: that is unknown."""
+    """Beginning of the record, if the answer has no rows and is about an earlier time."""
 
 
 class QuestionClient:
-    """Asks one metrics service."""
+    """Client of one metrics service."""
 
     def __init__(self, target: Installation) -> None:
-        """Raises: InvalidRequest where no metrics service is known."""
+        """Connect to the target's metrics service. Raises: InvalidRequest if none is known."""
         self._client = target.metrics_client()
 
     async def questions(self) -> list[Row]:
-        """Each with its name, title, parameters and columns. Raises: Unavailable, Forbidden."""
+        """Return all questions with title, parameters and columns.
+
+        Raises: Unavailable, Forbidden.
+        """
         return await self._client.rows(PATH)
 
     async def cluster_name(self) -> str:
-        """Return the name of the cluster; empty: it has none. Raises: Unavailable, Forbidden."""
+        """Return the name of the cluster; empty if it has none. Raises: Unavailable, Forbidden."""
         return str((await self._client.get(PATH)).get("cluster") or "")
 
     async def ask(self, name: str, parameters: Mapping[str, object], *, most: int = 0) -> Answered:
-        """The answer, all pages of it, or the first `most` rows.
+        """Return all pages of the answer, or its first `most` rows.
 
         Raises: NotFound for an unknown name, InvalidRequest, Forbidden, Unavailable.
         """

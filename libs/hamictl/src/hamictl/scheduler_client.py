@@ -1,4 +1,4 @@
-"""The query APIs of scheduler and metrics service, as hamictl reads them.
+"""Client for the HTTP APIs of the scheduler and the metrics service.
 
 Where a service is and who we are to it is checked before anything is sent; a failure names the
 service and what to set. TLS shows little of a failure: a server that refuses what a client shows
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerAddress:
-    """Address of a service, as in the settings of the same names; empty and None: not given."""
+    """Address of a service, as in the settings of these names; empty and None: not given."""
 
     url: str
     ca_file: Path | None = None
@@ -37,9 +37,9 @@ class SchedulerAddress:
     """Prefix of the settings' names."""
     service: str = "hami-scheduler"
     log: str = ""
-    """The file with its log, where it is a service of the local system."""
+    """Log file of a service of the local system."""
     restarts: int = 0
-    """How often the local system's supervisor has started it again."""
+    """Number of times that the local system's supervisor restarted the service."""
 
     @property
     def host(self) -> str:
@@ -54,11 +54,11 @@ class SchedulerAddress:
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the URL is https."""
         return self.url.lower().startswith("https:")
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of every call. Raises: InvalidRequest when the token is not usable."""
+        """Return the headers of each request. Raises: InvalidRequest if the token is unusable."""
         source, token = f"{self.prefix}_TOKEN", self.token
         if self.token_file is not None:
             if token:
@@ -81,7 +81,7 @@ class SchedulerAddress:
         return {"Authorization": f"Bearer {token}"}
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """How the server is known; False for plain HTTP.
+        """Return how to verify the server; False for plain HTTP.
 
         Raises: InvalidRequest naming the setting and what is wrong with its file.
         """
@@ -131,17 +131,17 @@ _EXPIRED, _NOT_YET = 10, 9
 _OTHER_NAME, _OTHER_ADDRESS = 62, 64
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CONNECTION_LOST = "08"
-"""Class of SQLSTATE (PostgreSQL, "Error Codes")."""
+"""SQLSTATE class of lost connections (PostgreSQL, "Error Codes")."""
 
 
 def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
-    """Return what went wrong on the way to the scheduler."""
+    """Explain in one sentence why the scheduler can't be reached."""
     who = address.service.removeprefix("hami-")
     return f"{who} {address.url} is unavailable: {_why(exc, address)}{_proxy(address)}"
 
 
 def not_a_scheduler(answer: httpx.Response, address: SchedulerAddress) -> str:
-    """For an answer that hami-scheduler does not give."""
+    """Return the error for an answer that hami-scheduler does not give."""
     kind = answer.headers.get("content-type", "no content type").partition(";")[0]
     return (
         f"{address.url} answers {answer.status_code} with {kind}, unlike {address.service}: "
@@ -210,7 +210,7 @@ def _closed(address: SchedulerAddress) -> str:
 
 
 def _closed_at_once(address: SchedulerAddress) -> str:
-    """`kubectl port-forward` takes connections for a pod that is gone, and closes them."""
+    """Explain a connection that closed before TLS, as a port-forward to a deleted pod does."""
     if address.host in _LOOPBACK:
         return (
             "the connection was closed before TLS began: `kubectl port-forward` keeps its first "
@@ -222,7 +222,7 @@ def _closed_at_once(address: SchedulerAddress) -> str:
 
 
 def closed_forward(dsn: str, exc: BaseException | None) -> str:
-    """Return what to do about an unavailable Postgres whose port is forwarded.
+    """Return what to do about an unavailable Postgres behind a port-forward.
 
     Empty for any other one, and for one that answered with a refusal.
     """
@@ -238,7 +238,7 @@ def closed_forward(dsn: str, exc: BaseException | None) -> str:
 
 
 def _supervised(address: SchedulerAddress) -> str:
-    """Behind a sentence about a service of the local system: where its log is."""
+    """Return where the log of a local system's service is, as the end of a message."""
     if not address.log:
         return ""
     times = {0: "", 1: "; it was restarted once"}.get(
@@ -258,7 +258,7 @@ def _unreachable(address: SchedulerAddress) -> str:
 
 
 def _proxy(address: SchedulerAddress) -> str:
-    """The proxy of the environment, which is easily overlooked."""
+    """Return the environment's proxy, as the end of a message."""
     proxy = getproxies().get("https" if address.secure else "http")
     if not proxy or proxy_bypass(address.host):
         return ""
@@ -269,14 +269,14 @@ def _proxy(address: SchedulerAddress) -> str:
 Row = dict[str, Any]
 TIMEOUT_S = 10.0
 FIRST_WAIT_S = 1.5
-"""A service that has not answered by then is asked whether it answers anything at all."""
+"""Time without an answer after which the service is probed."""
 PROBE_TIMEOUT_S = 2.0
 PROBE_PATH = "/healthz"
-"""Any answer to it will do, a refusal too."""
+"""Path of the probe, to which any answer shows that the service lives."""
 
 
 class SchedulerClient:
-    """Answers of one scheduler replica; all of them read the same ledger."""
+    """Client of one scheduler replica; all replicas read the same ledger."""
 
     def __init__(self, address: SchedulerAddress) -> None:
         self._address = address
@@ -284,14 +284,14 @@ class SchedulerClient:
         self._is_metrics = address.service == "hami-metrics"
 
     async def get(self, path: str, **query: str) -> Any:
-        """The decoded answer.
+        """Return the decoded JSON of the answer.
 
         Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """
         return await self._ask("GET", path, params=query)
 
     async def text(self, path: str, **query: str) -> str:
-        """The answer as it is, for files.
+        """Return the answer's text unchanged, for files.
 
         Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """
@@ -301,7 +301,7 @@ class SchedulerClient:
         return answer.text
 
     async def post(self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-        """Ask for something to be done; the decoded answer.
+        """Send a command; return the decoded JSON of the answer.
 
         Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """
@@ -328,7 +328,7 @@ class SchedulerClient:
     async def _answer_while_alive(
         self, client: httpx.AsyncClient, request: Coroutine[Any, Any, httpx.Response]
     ) -> httpx.Response:
-        """The answer to the request, however long that takes a service that is alive.
+        """Return the answer, waiting as long as probes show that the service lives.
 
         One that hangs takes connections and answers nothing. Raises: httpx.HTTPError.
         """
@@ -370,11 +370,11 @@ class SchedulerClient:
         return cast(dict[str, Any], body)
 
     async def rows(self, path: str, **query: str) -> list[Row]:
-        """A list answer: `{"items": [...]}`."""
+        """Return the rows of a list answer `{"items": [...]}`."""
         return self._rows(path, await self.get(path, **query))
 
     async def rows_if_known(self, path: str, **query: str) -> list[Row] | None:
-        """Return the rows as `rows` does; None: the service is of a version before this path."""
+        """Return the rows like `rows`; None if the service is older than this path."""
         answer = await self._send("GET", path, params=query)
         # FastAPI's own answer, which no route of ours gives.
         if answer.status_code == 404 and answer.text == '{"detail":"Not Found"}':
@@ -391,5 +391,5 @@ class SchedulerClient:
 
 
 def _checked(answer: httpx.Response) -> bool:
-    """Whether FastAPI refused a parameter, before our own code was asked."""
+    """Return the answer, or raise the error for a parameter that FastAPI refused."""
     return answer.status_code == 422

@@ -1,4 +1,4 @@
-"""Settings of `hamictl` from its environment when it does not talk to a local system.
+"""Settings of `hamictl` from the environment and its file, for other than local systems.
 
 What the environment does not set is taken from `~/.config/hamictl.toml` (`hamictl.config_file`).
 """
@@ -18,11 +18,11 @@ from pydantic_settings import (
 from hamictl.config_file import FILE_NAME, ConfigFile, read_config
 
 FILES = frozenset({"folder", "kubeconfig", "migrations"})
-"""Fields that are paths, beside those that end with `_file`: `~` is the home in them."""
+"""Settings that are paths in which `~` is the home directory, besides those named `*_file`."""
 
 
 class Settings(BaseSettings):
-    """Places of the cluster, the scheduler and the ledger; a running local system needs none."""
+    """Addresses of cluster, services and ledger; not needed for a running local system."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_", populate_by_name=True)
 
@@ -98,14 +98,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment, then the file. Raises: InvalidRequest where the file is wrong."""
+        """Read the environment, then the file. Raises: InvalidRequest if the file is wrong."""
         found = config_file().addresses
         written = {name: _at_home(name, value) for name, value in found.items()}
         return init_settings, env_settings, InitSettingsSource(settings_cls, written)
 
 
 class _Location(BaseSettings):
-    """Place of the file: of the environment alone."""
+    """Setting of the file's path, from the environment only."""
 
     model_config = SettingsConfigDict(populate_by_name=True, extra="ignore")
 
@@ -117,7 +117,7 @@ NOT_IN_THE_FILE = frozenset({"config", "config_home", "cache_home"})
 
 
 def config_file() -> ConfigFile:
-    """The file of settings, empty where there is none. Raises: InvalidRequest."""
+    """Read the configuration file; empty if it does not exist. Raises: InvalidRequest."""
     where = _Location()
     known = [name for name in Settings.model_fields if name not in NOT_IN_THE_FILE]
     if where.config is not None and where.config != Path():
@@ -129,7 +129,7 @@ def config_file() -> ConfigFile:
 
 
 def _at_home(name: str, value: str) -> str:
-    """A path with `~` for the home; addresses and tokens as they are."""
+    """Expand `~` in paths; return other values unchanged."""
     if name in FILES or name.endswith("_file"):
         return str(Path(value).expanduser())
     return value

@@ -1,4 +1,4 @@
-"""Installation that a command talks to: the local system, otherwise the environment's.
+"""Find the installation that a command uses: the local system, or the settings' addresses.
 
 A local system counts only while its supervisor lives, so that a stale `.hami/` never answers for a
 real cluster.
@@ -22,7 +22,7 @@ from hamictl.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Addresses; an empty one is unknown."""
+    """Addresses of an installation; an empty one is unknown."""
 
     kubeconfig: Path | None
     scheduler: SchedulerAddress
@@ -34,10 +34,10 @@ class Installation:
     """Folder of the local system's spans."""
     pages_url: str = ""
     backends: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of Redis and NATS, and of a local system's Postgres, to see whether they answer."""
+    """Addresses of Redis, NATS and a local system's Postgres, for checking them."""
 
     def need_metrics(self) -> SchedulerAddress:
-        """Raises InvalidRequest when the metrics service's address is unknown."""
+        """Return the metrics service's address. Raises: InvalidRequest if unknown."""
         if not self.metrics.url:
             raise InvalidRequest(
                 "the address of hami-metrics is unknown: start a local system with `hamictl up`, "
@@ -46,7 +46,7 @@ class Installation:
         return self.metrics
 
     def need_scheduler(self) -> SchedulerAddress:
-        """Raises InvalidRequest when the scheduler's address is unknown."""
+        """Return the scheduler's address. Raises: InvalidRequest if unknown."""
         if not self.scheduler.url:
             raise InvalidRequest(
                 "the address of the scheduler is unknown: start a local system with `hamictl up`, "
@@ -55,15 +55,18 @@ class Installation:
         return self.scheduler
 
     def scheduler_client(self) -> SchedulerClient:
-        """Raises InvalidRequest when the scheduler's address is unknown."""
+        """Return a client of the scheduler. Raises: InvalidRequest if its address is unknown."""
         return SchedulerClient(self.need_scheduler())
 
     def metrics_client(self) -> SchedulerClient:
-        """Raises InvalidRequest when the metrics service's address is unknown."""
+        """Return a client of the metrics service.
+
+        Raises: InvalidRequest if its address is unknown.
+        """
         return SchedulerClient(self.need_metrics())
 
     def need_kubeconfig(self) -> Path:
-        """Raises InvalidRequest when no cluster is known."""
+        """Return the kubeconfig. Raises: InvalidRequest if no cluster is known."""
         if self.kubeconfig is None:
             raise InvalidRequest(
                 "no cluster is configured: start a local system with `hamictl up`, "
@@ -73,7 +76,7 @@ class Installation:
         return self.kubeconfig
 
     def need_postgres(self) -> str:
-        """Raises InvalidRequest when the ledger's address is unknown, or is none."""
+        """Return the ledger's address. Raises: InvalidRequest if unknown or invalid."""
         if not self.postgres_dsn:
             raise InvalidRequest(
                 "the address of the ledger is unknown: start a local system with `hamictl up`, "
@@ -136,6 +139,6 @@ def find_target(settings: Settings | None = None) -> Installation:
 
 
 def _supervised(state: Mapping[str, Any], service: str) -> dict[str, Any]:
-    """The local system's supervisor's record of one of its services."""
+    """Return what the local system's supervisor recorded about one of its services."""
     entry = (state.get("services") or {}).get(service) or {}
     return {"log": str(entry.get("log") or ""), "restarts": int(entry.get("restarts") or 0)}

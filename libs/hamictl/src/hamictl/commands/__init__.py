@@ -1,1 +1,1 @@
-"""Verbs that a person types after `hamictl`, one module per group of commands."""
+"""Commands of `hamictl`, one module per group."""

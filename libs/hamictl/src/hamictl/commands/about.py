@@ -1,4 +1,4 @@
-"""Verbs about hamictl itself: completion, help on topics, version."""
+"""Commands about hamictl itself: completion, help on topics, version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hamictl.output.terminal import console
 
 
 class Shell(StrEnum):
-    """Shells whose completion is known."""
+    """Shells for which completion exists."""
 
     BASH = "bash"
     ZSH = "zsh"

@@ -1,4 +1,4 @@
-"""`hamictl adopt`: the running pods of a HAMi 2.x into the ledger (docs/adoption.md)."""
+"""`hamictl adopt`: write the running pods of a HAMi 2.x into the ledger (docs/adoption.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {"slots": "slots", "memory_mib": "MiB", "core_percent": "% of cores"}
 
 
 def adoption(answer: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Pods, cards that hold too much, cards that hold more than the ledger has, and the sum."""
+    """Return tables of pods, of overcommitted cards, of differing cards, and the totals."""
     rows = answer["pods"]
     shown = [row for row in rows if row["outcome"] != "held"]
     if shown:

@@ -1,4 +1,4 @@
-"""`hamictl explain`: why a pod is where it is; which pod a name means, and a workload's pods."""
+"""`hamictl explain`: why a pod is on its node or waits, for a pod or a workload's pods."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ KINDS = {
     }.items()
     for name in names
 }
-"""Each name of a kind, as kubectl has them -> the kind, and where its objects are."""
+"""Names of kinds, as in kubectl -> the kind, and the path of its objects."""
 
 
 GROUP = "group/"
 
 
 def owner_of(given: str) -> tuple[str, str] | None:
-    """(kind as written, name) of `deploy/train`; None for what names a pod."""
+    """Return kind and name of `deploy/train`; None if the argument names a pod."""
     kind, slash, name = given.partition("/")
     return (kind, name) if slash and name and kind.lower() in KINDS else None
 
 
 async def pods_of_owner(target: Installation, kind: str, name: str, namespace: str) -> Records:
-    """List a workload's pods, each with its slices or why it waits.
+    """List a workload's pods, each with its slices or the reason of its waiting.
 
     Raises: NotFound where there is no such workload, or it has no pod; HamiError.
     """
@@ -77,7 +77,7 @@ async def pods_of_owner(target: Installation, kind: str, name: str, namespace: s
 
 
 async def _selectors(api: KubeApi, kind: str, name: str, namespace: str) -> list[str]:
-    """Return the workload's pods; a CronJob's are those of its Jobs."""
+    """Return the label selectors of the workload's pods; a CronJob's are those of its Jobs."""
     title, group, plural = KINDS[kind.lower()]
     folder = f"{group}/namespaces/{namespace}"
     try:
@@ -99,7 +99,7 @@ def _owner_uids(item: JsonMapping) -> Sequence[str]:
 
 
 def label_selector(owner: JsonMapping) -> str:
-    """The workload's `spec.selector` as a query has it.
+    """Return the workload's `spec.selector` as a query parameter.
 
     >>> label_selector({"spec": {"selector": {"matchLabels": {"app": "a"}, "matchExpressions": [
     ...     {"key": "tier", "operator": "NotIn", "values": ["x", "y"]},
@@ -126,7 +126,7 @@ def _expression(each: dict[str, Any]) -> str:
 
 
 async def _why_none(api: KubeApi, kind: str, name: str, namespace: str) -> str:
-    """The reason that its controller gave; a Deployment's pods are made by its ReplicaSet."""
+    """Return why the controller could not create pods (for a Deployment: its ReplicaSets)."""
     title = KINDS[kind.lower()][0]
     refusals = await _refusals(api, namespace, lambda maker: maker.startswith(name))
     why = f": its controller failed to create one: {refusals[-1]}" if refusals else ""
@@ -134,7 +134,7 @@ async def _why_none(api: KubeApi, kind: str, name: str, namespace: str) -> str:
 
 
 async def _refusals(api: KubeApi, namespace: str, made_by: Callable[[str], bool]) -> list[str]:
-    """Messages of controllers that failed to create a pod, by the name of the controller."""
+    """Return messages of controllers that failed to create a pod, by the controller's name."""
     events = (await api.get(f"/api/v1/namespaces/{namespace}/events")).get("items") or ()
     return [
         str(event.get("message", ""))
@@ -176,7 +176,7 @@ async def pod_in_cluster(target: Installation, namespace: str, name: str) -> Jso
 
 
 async def existing_uid(target: Installation, namespace: str, name: str) -> str | None:
-    """Return the uid of the pod in the cluster; None: there is none, or no answer about it."""
+    """Return the uid of the pod in the cluster; None: not there, or the cluster does not answer."""
     try:
         pod = await pod_in_cluster(target, namespace, name)
     except Unavailable:
@@ -185,7 +185,7 @@ async def existing_uid(target: Installation, namespace: str, name: str) -> str |
 
 
 async def why_unknown(target: Installation, namespace: str, name: str) -> str:
-    """A pod that admission refused is an event of the controller that tried to create it."""
+    """Explain why a pod is unknown: admission refused it, or the name is misspelt."""
     unknown = f"pod {namespace}/{name} not found in the cluster or the ledger"
     held = await target.scheduler_client().rows("/v1/allocations", namespace=namespace)
     known = [str(row["pod_name"]) for row in held]
@@ -206,7 +206,7 @@ async def why_unknown(target: Installation, namespace: str, name: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean train-1?`, with the closest names; empty where none is close."""
+    """Return `; did you mean train-1?` with the most similar names; empty if none is similar."""
     close = get_close_matches(name, dict.fromkeys(known), n=CLOSE_NAMED)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
@@ -312,7 +312,7 @@ def group_lines(answer: JsonMapping) -> Iterator[str]:
 
 
 async def _is_gone(target: Installation, namespace: str, name: str, uid: str) -> bool:
-    """Whether the cluster has it no more; False as well where it could not be asked."""
+    """Return whether the pod was deleted; False if the cluster could not be asked."""
     if target.kubeconfig is None:
         return False
     try:
@@ -323,7 +323,7 @@ async def _is_gone(target: Installation, namespace: str, name: str, uid: str) ->
 
 
 async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
-    """Pods of the ledger that have or had the name, latest first: placed ones and refused ones."""
+    """Return the ledger's pods of this name, placed or refused, the newest first."""
     rows = await scheduler.rows_if_known("/v1/pods", namespace=namespace, name=name)
     if rows is None:  # a scheduler of before this path
         return await allocations_named(scheduler, namespace, name)
@@ -331,6 +331,6 @@ async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> S
 
 
 async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
-    """Return allocations of pods with that name, newest first; otherwise of that uid."""
+    """Return allocations of pods with that name, the newest first; otherwise of that uid."""
     named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
     return named or await scheduler.rows("/v1/allocations", pod_uid=name)

@@ -1,4 +1,4 @@
-"""`hamictl capacity`: how many more pods of a size fit now, by the scheduler's own engine."""
+"""`hamictl capacity`: how many more pods of a given size fit, by the scheduler's engine."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ async def _ask(pod: Json, most: int) -> Any:
 
 
 def enveloped(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer with the keys that every list has: a row for each node."""
+    """Return the answer with the keys of every list, and a row per node."""
     rows = [{"node": node, "count": count} for node, count in sorted(answer["nodes"].items())]
     head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now_text(), "items": rows}
     return {**head, **answer}
 
 
 def sentence(answer: dict[str, Any], asks: str) -> str:
-    """`30 more pods of 1 x 8 GiB fit now (n2 12, n1 9, ...)`."""
+    """Return the result as text: `30 more pods of 1 x 8 GiB fit now (n2 12, n1 9, ...)`."""
     nodes = sorted(answer["nodes"].items(), key=lambda item: (-item[1], item[0]))
     if not nodes:
         return f"No more pod of {asks} fits now."

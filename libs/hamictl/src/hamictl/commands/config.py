@@ -1,4 +1,4 @@
-"""`hamictl config`: which settings are in force, and where each comes from."""
+"""`hamictl config`: the settings, and where each one comes from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 class _Variables(BaseSettings):
-    """Variables of options that every verb has."""
+    """Settings by which every command's options get their defaults."""
 
     model_config = SettingsConfigDict(env_prefix="HAMICTL_")
 
@@ -55,13 +55,13 @@ class _Variables(BaseSettings):
 
 
 class _EnvironmentAlone(Settings):
-    """The settings without the file, to know what the environment sets."""
+    """Settings from the environment only, without the file."""
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], *sources: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment's variables."""
+        """Return the environment as the only source."""
         return (named["env_settings"],)
 
 
@@ -150,7 +150,7 @@ def _addresses(file: ConfigFile, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _shown(value: object) -> str | None:
-    """A secret is not shown; what is not set is None."""
+    """Return the value without a secret's text; None if it is not set."""
     if isinstance(value, SecretStr):
         return "(set, not shown)" if value.get_secret_value() else None
     return None if value in (None, "") else str(value)
@@ -164,7 +164,7 @@ def _value(row: Row) -> str:
 
 
 def example_file() -> str:
-    """Every setting with its meaning, as a comment."""
+    """Return an example file: all settings as comments, with their meaning."""
     lines = [HEAD]
     for name in OPTIONS:
         usual = USUAL[name]

@@ -1,4 +1,4 @@
-"""`hamictl db`: bring the ledger's schema up to date, or check whether it is fit to serve.
+"""`hamictl db`: migrate the ledger's schema, or check it.
 
 Exit status of `check`: 0 all is well, 1 it could not be asked, otherwise by the gravest finding,
 see
@@ -32,7 +32,7 @@ STATUS = {
     SchemaFault.BROKEN: 6,
     SchemaFault.PARTITIONS: 7,
 }
-"""2 is a wrong option, as everywhere."""
+"""Exit statuses of `db check`; 2 always means a wrong option."""
 
 app = typer.Typer(
     help="Upgrade or check the ledger's schema.", no_args_is_help=True, add_completion=False
@@ -41,7 +41,7 @@ app = typer.Typer(
 
 @contextmanager
 def _open_target() -> Iterator[tuple[PostgresSettings, Path]]:
-    """Which database, and the folder of migrations. Raises: Unavailable with what to do."""
+    """Return the database and the folder of migrations. Raises: Unavailable with what to do."""
     settings = Settings()
     target = find_target(settings)
     dsn = target.need_postgres()

@@ -1,4 +1,4 @@
-"""`hamictl describe`: all that is known of one pod, node or card; `open` shows its page."""
+"""`hamictl describe`: all facts about one pod, node or card; `hamictl open`: its web page."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
 
 
 async def _troubled_cards(namespace: str, name: str) -> object:
-    """Cards of the pod that are not as granted, as explain has them; None: unknown."""
+    """Return the pod's cards whose condition changed, as explain reports them; None: unknown."""
     target = find_target()
     try:
         uid = await answers.pod_uid(target, namespace, name)
@@ -110,7 +110,7 @@ async def _troubled_cards(namespace: str, name: str) -> object:
 
 
 async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
-    """None: the cluster knows the pod, and the ledger does not yet."""
+    """Return the pod's steps; None if the ledger does not know a pod that the cluster has."""
     try:
         return await QuestionClient(find_target()).ask("pod-steps", asked)
     except NotFound:
@@ -124,7 +124,7 @@ def _write(
     columns: dict[str, tuple[str, ...]],
     more: Mapping[str, object] | None = None,
 ) -> None:
-    """`more`: of the document that programs read."""
+    """Print the parts; `more`: further fields for JSON and YAML."""
     if not output.for_people:
         found = {_key(title): base_units(list(answer.rows)) for title, answer in parts.items()}
         render.write_document({**found, **(more or {})}, output)
@@ -178,7 +178,7 @@ def open_page(
 
 
 async def _is_missing(address: str) -> bool:
-    """Whether the pages have none of this address; pages that can't be asked are no reason."""
+    """Return whether the web pages have no such address; False if they can't be asked."""
     try:
         async with httpx.AsyncClient(timeout=PAGE_TIMEOUT_S) as client:
             return (await client.get(address)).status_code == HTTPStatus.NOT_FOUND

@@ -1,4 +1,4 @@
-"""`hamictl doctor`: what is missing of an installation, in the order in which the parts need it.
+"""`hamictl doctor`: check the parts of an installation, in the order of their dependencies.
 
 Every part is asked itself where it can be, or looked for in the cluster. What can't be found out is
 unknown, and is neither well nor missing.
@@ -43,7 +43,7 @@ from hamictl.view.lists import vain_setting
 
 CONNECT_S = 3.0
 STALE = timedelta(minutes=2)
-"""An agent reports its cards at least so often."""
+"""Time after which an agent's last report is too old."""
 PAGE = "docs/hamictl-on-a-cluster.md"
 
 
@@ -52,7 +52,7 @@ _NEEDS = {
     "agents": ("Postgres", "NATS", "scheduler"),
     "metrics": ("Postgres", "NATS"),
 }
-"""Without which a part can't answer, though its pods are ready."""
+"""Parts on which a part depends, by its name."""
 _GLYPHS = {
     PartState.WELL: "●",
     PartState.MISSING: "✖",
@@ -61,7 +61,7 @@ _GLYPHS = {
 }
 SETTINGS_SHOWN = 3
 SET_TO_LOCK = "binding is set to lock"
-"""The reason that a node-agent gives for its setting."""
+"""Reason that a node-agent reports for its setting."""
 
 
 def doctor(output: Answered = TABLE) -> None:
@@ -94,7 +94,7 @@ def doctor(output: Answered = TABLE) -> None:
 
 
 async def examined(target: Installation) -> list[PartFinding]:
-    """All parts, in the order in which one needs the other."""
+    """Check all parts, in the order of their dependencies."""
     if target.kubeconfig is None or target.local:
         return await _local(target)
     try:
@@ -112,7 +112,7 @@ async def examined(target: Installation) -> list[PartFinding]:
 
 
 def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
-    """(as installed, as it answered): what only lacks an earlier part names that one alone.
+    """Return the answers of the parts; one that only lacks an earlier part names that as the cause.
 
     Agents, and what they report, are asked of the scheduler.
     """
@@ -144,7 +144,7 @@ async def _ask_part(target: Installation, found: PartFinding) -> PartFinding:
 
 
 async def _local(target: Installation) -> list[PartFinding]:
-    """Services on this machine, or in containers beside this one: all are asked at once."""
+    """Check services that run on this machine, or in its containers."""
     backends = {"postgres": target.postgres_dsn, **target.backends}
     step = "hamictl down, then hamictl up" if target.local else "see its log"
     asked = await asyncio.gather(
@@ -162,12 +162,12 @@ async def _local(target: Installation) -> list[PartFinding]:
 
 
 def _log(service: SchedulerAddress) -> str:
-    """Return where its log is; empty: its address is unknown, and the detail has what to set."""
+    """Return the file of the service's log; empty if its address is unknown."""
     return service.log or ("see its log" if service.url else "")
 
 
 async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[PartFinding]]:
-    """Lines on the API server, the webhook, and how nodes bind."""
+    """Check the API server, the webhook, and the nodes' way of binding."""
     found: list[PartFinding] = []
     binding: list[PartFinding] = []
     if target.kubeconfig is None:
@@ -195,7 +195,7 @@ async def _part(
 
 
 async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
-    """List the rules that the ledger breaks, and quotas and cordons without effect.
+    """Check rules of the ledger, and quotas and cordons without effect.
 
     Both are unknown where the scheduler can't be asked.
     """
@@ -224,20 +224,20 @@ def _unknown_settings(why: str, next_step: str = "") -> list[PartFinding]:
 
 
 def ledger_finding(broken: Sequence[str]) -> PartFinding:
-    """The line about the rules of the ledger, as `hamictl db check` checks them."""
+    """Return the finding about the ledger's rules, as `hamictl db check` checks them."""
     if not broken:
         return well("ledger", "its counters, grants and history agree with each other")
     return wrong("ledger", _first_of(broken), "hamictl db check")
 
 
 def _first_of(texts: Sequence[str]) -> str:
-    """The first of the texts, and how many more there are."""
+    """Return the first of the texts, and the number of the others."""
     more = len(texts) - SETTINGS_SHOWN
     return "; ".join(texts[:SETTINGS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
-    """The line about settings of people that have no effect."""
+    """Return the finding about users' settings without effect."""
     if not rows:
         return well("settings", "every quota and every cordon of a card has an effect")
     pages = {"ResourceQuota": "docs/tasks.md (Quotas)", "Node": "docs/operations.md (One card)"}
@@ -259,7 +259,7 @@ async def _binding(api: KubeApi) -> PartFinding:
 
 
 def binding_finding(nodes: Sequence[Json]) -> PartFinding:
-    """The line about nodes that take one pod at a time, because late binding is not proven there.
+    """Return the finding about nodes that start one pod at a time for want of late binding.
 
     A node that an operator has set so is as it should be.
     """
@@ -353,7 +353,7 @@ async def _agents(target: Installation) -> PartFinding:
 
 
 def _silent(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, str | None]]:
-    """Nodes of our agents that have not reported for long; HAMi's plugin reports otherwise."""
+    """Return nodes whose agents have not reported for long; HAMi's plugin reports differently."""
     return [
         (str(row["name"]), row["inventory_at"])
         for row in rows

@@ -1,4 +1,4 @@
-"""`hamictl get`: lists of nodes, cards, pods, allocations, decisions and quotas, now or then."""
+"""`hamictl get`: list nodes, cards, pods, allocations, decisions or quotas, now or earlier."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ KINDS = {
     }.items()
     for name in names
 }
-"""Each name that is understood -> what is listed."""
+"""Accepted names -> the kind that is listed."""
 THEN = {"nodes": "nodes", "devices": "cards", "allocations": "what-runs-where"}
-"""Lists that the ledger has of any moment -> the question."""
+"""Kinds that can be listed for an earlier time -> the question that answers it."""
 DECISIONS = (
     *("decided_at", "last_at", "namespace", "pod_name", "outcome", "node", "attempt_count"),
     *("decision_s", "summary", "trace_id"),
@@ -100,7 +100,7 @@ def get(
 
 
 def of_names(found: Records, kind: str, names: Sequence[str]) -> Records:
-    """The rows with these names. Raises: NotFound for one that has none."""
+    """Return the rows with these names. Raises: NotFound for a name without a row."""
     chosen: list[Row] = []
     for name in names:
         rows = [row for row in found.rows if name in _names(found.name(row))]
@@ -111,13 +111,13 @@ def of_names(found: Records, kind: str, names: Sequence[str]) -> Records:
 
 
 def _names(full: str) -> tuple[str, ...]:
-    """`pod/default/train`, `default/train` and `train`."""
+    """Return the names of a row: `pod/default/train`, `default/train` and `train`."""
     parts = full.split("/")
     return tuple("/".join(parts[at:]) for at in range(len(parts)))
 
 
 def _check(kind: str, *, selector: str, at: str, since: str, until: str, watch: bool) -> None:
-    """Raises: typer.BadParameter for what a list does not have."""
+    """Check the options. Raises: typer.BadParameter for one that the list does not support."""
     if selector and kind not in ("pods", "nodes"):
         raise typer.BadParameter(f"{kind} have no labels", param_hint="--selector")
     if at and kind not in THEN:
@@ -149,7 +149,7 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
 
 
 async def listed(kind: str, *, namespace: str, selector: str) -> Records:
-    """The rows of a kind, as they are now. Raises: HamiError."""
+    """Return the present rows of a kind. Raises: HamiError."""
     target = find_target()
     now = now_text()
     if kind == "devices":
@@ -172,7 +172,7 @@ async def listed(kind: str, *, namespace: str, selector: str) -> Records:
 
 
 async def _need_namespace(api: KubeApi, namespace: str) -> None:
-    """Raises NotFound; a user who may not read namespaces is shown the empty list."""
+    """Raise NotFound for an unknown namespace; users without the right to read namespaces pass."""
     try:
         await api.get(f"/api/v1/namespaces/{namespace}")
     except NotFound:
@@ -182,7 +182,7 @@ async def _need_namespace(api: KubeApi, namespace: str) -> None:
 
 
 async def _note_vain_quotas(namespace: str) -> None:
-    """Name, on standard error, the ResourceQuotas that limit nothing."""
+    """Print ResourceQuotas that limit nothing on standard error."""
     scheduler = find_target().scheduler
     if not scheduler.url:
         return

@@ -1,4 +1,4 @@
-"""`hamictl history`: what happened when, to the slices of a pod, a node or a card."""
+"""`hamictl history`: changes of the slices of a pod, a node or a card."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hamictl.target import Installation, find_target
 from hamictl.view.history import changes, earlier_line, place_changes, uids_newest_first, with_cards
 
 PODS_SHOWN = 20
-"""Pods of one name; a controller that makes the same pod over and over has many."""
+"""Maximum number of pods of one name: a controller may recreate a pod many times."""
 NODES_ASKED = 20
 PLACES = {name: kind for name, kind in KINDS.items() if kind != "pod"}
 SPAN = timedelta(days=1)
-"""Span of a node's or a card's history without --since."""
+"""Default period for a node or a card."""
 _ONE_EARLIER = "1 earlier pod had this name:"
 
 
@@ -64,7 +64,7 @@ def history(
 
 
 def _thing(thing: str, name: str) -> str:
-    """`node node-1` is `node/node-1`. Raises: typer.BadParameter."""
+    """Return `node/node-1` for `node node-1`. Raises: typer.BadParameter."""
     if not name:
         return thing
     if thing not in KINDS:
@@ -78,7 +78,7 @@ async def _pod_or_place(
     span: tuple[datetime | None, datetime | None],
     output: OutputFormat,
 ) -> dict[str, object] | None:
-    """Write the history of a pod; for another thing what to ask about it.
+    """Print the history of a pod; if there is none, try a node or a card of this name.
 
     Raises: NotFound where it is neither a pod nor a node nor a card.
     """
@@ -103,7 +103,7 @@ async def _pod_or_place(
 
 
 async def _place(thing: str) -> dict[str, object] | None:
-    """Return the node or card as parameters; None: it is neither, or no service can be asked."""
+    """Return the node or card as parameters; None: it is neither, or no service answers."""
     try:
         return await card_or_node(thing)
     except (InvalidRequest, NotFound):
@@ -150,7 +150,7 @@ def _within(rows: Sequence[Row], begin: datetime | None, end: datetime | None) -
 
 
 async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) -> dict[str, int]:
-    """Card uuid -> index, of the cards that their nodes still have."""
+    """Return the index by uuid of cards that their nodes still have."""
     nodes = dict.fromkeys(str(row["node"]) for row in allocations if row["node"])
     return {
         str(card["uuid"]): card["index"]
@@ -162,7 +162,7 @@ async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) 
 def _of_place(
     place: dict[str, object], begin: datetime | None, end: datetime | None, output: OutputFormat
 ) -> None:
-    """The steps of all grants of a node or a card, and when its cards were unhealthy."""
+    """Return the steps of all grants on a node or card, and times when its cards were unhealthy."""
     until = end or datetime.now(UTC)
     since = begin or until - SPAN
     span = {"since": since, "until": until}

@@ -1,4 +1,4 @@
-"""Parts of the manifests (`k8s/`, the chart) in a cluster, in the order of their needs.
+"""Find the installation's parts (`k8s/`, the chart) in a cluster, in the order of dependencies.
 
 The workloads' status and the reasons of their pods are read; nothing is asked of the parts
 themselves. Where the user may not look, a part is unknown.
@@ -27,7 +27,7 @@ class PartState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFinding:
-    """One line of the answer."""
+    """State of one part, as a line of the answer."""
 
     part: str
     state: PartState
@@ -36,57 +36,60 @@ class PartFinding:
 
 
 def missing(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """Return the finding that the part is absent, or does not work."""
+    """Return a finding: the part is absent or does not work."""
     return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
 
 
 def well(part: str, detail: str) -> PartFinding:
-    """Return the finding that the part is there and works."""
+    """Return a finding: the part exists and works."""
     return PartFinding(part=part, state=PartState.WELL, detail=detail)
 
 
 def unknown(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """Return the finding that the part's state is unknown: this user may not look."""
+    """Return a finding: the state is unknown, because this user may not read it."""
     return PartFinding(part=part, state=PartState.UNKNOWN, detail=detail, next_step=next_step)
 
 
 def wrong(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """The part is there, and something was set in it that has no effect."""
+    """Return a finding: the part works, but a setting in it has no effect."""
     return PartFinding(part=part, state=PartState.WRONG, detail=detail, next_step=next_step)
 
 
 NAMESPACE = "hami-system"
-"""Namespace of the installation if no webhook registration names another one."""
+"""Namespace of the installation, unless a webhook registration names another."""
 APPLY = "kubectl apply --kustomize k8s/base, or helm upgrade"
 _KINDS = ("deployments", "statefulsets", "daemonsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """Objects of an installation as they were read; None of a list: this user may not read it."""
+    """Objects of an installation; a list is None if this user may not read it."""
 
     namespace: str
     present: bool
     registration: Json | None
-    """{}: it may not be read."""
+    """Webhook registration; empty if this user may not read it."""
     workloads: Mapping[str, Json] | None
     pods: Sequence[Json] | None
     jobs: Sequence[Json] | None
     refusals: Mapping[str, str]
-    """Why the API server refused pods, by the object that makes them."""
+    """Reason why the API server refused pods, by name of the object that creates them."""
     services: frozenset[str] | None
     trusted: bool | None
-    """Whether the authority's certificate is there; None: it may not be read."""
+    """Whether the CA certificate exists; None if this user may not read it."""
 
     @property
     def elsewhere(self) -> bool:
-        """Our services run outside the cluster: the API server asks the webhook by an address."""
+        """Whether our services run outside the cluster: the webhook is registered by an address."""
         hooks = (self.registration or {}).get("webhooks") or ()
         return not self.present and any("url" in hook["clientConfig"] for hook in hooks)
 
 
 async def read(api: KubeApi) -> Installed:
-    """Raises: Unavailable, Unauthorized (the API server does not know the user)."""
+    """Read the objects.
+
+    Raises: Unavailable, Unauthorized (the API server does not know the user).
+    """
     hidden: Json = {}
     registration = await _object(api, CONFIGURATION_PATH, hidden)
     namespace = _namespace_of(registration)
@@ -114,7 +117,7 @@ async def read(api: KubeApi) -> Installed:
 
 
 def findings(seen: Installed) -> list[PartFinding]:
-    """A line for each part, in the order in which one needs the other."""
+    """Return a finding for each part, in the order of dependencies."""
     if not seen.present:
         return [missing("installation", f"namespace {seen.namespace} does not exist", APPLY)]
     return [
@@ -155,7 +158,7 @@ def _store(seen: Installed, part: str, name: str) -> PartFinding:
 
 
 def _migrations(seen: Installed) -> list[PartFinding]:
-    """Nothing where they are done: their Jobs may be deleted at any time."""
+    """Return findings about unfinished migrations; none if done, as their Jobs may be deleted."""
     return [
         missing(
             "migrations",
@@ -168,7 +171,7 @@ def _migrations(seen: Installed) -> list[PartFinding]:
 
 
 def workload(seen: Installed, part: str, name: str) -> PartFinding:
-    """Whether all its pods are ready, and if not, why."""
+    """Return whether all pods of a workload are ready, and if not, why."""
     if seen.workloads is None:
         return unknown(part, f"no permission to read the workloads of {seen.namespace}")
     found = seen.workloads.get(name)
@@ -181,7 +184,7 @@ def workload(seen: Installed, part: str, name: str) -> PartFinding:
 
 
 def not_ready(found: Json) -> str:
-    """Return what a workload lacks; empty: nothing."""
+    """Return what a workload lacks; empty if nothing."""
     status, spec = found.get("status") or {}, found.get("spec") or {}
     wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
     ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
@@ -217,7 +220,7 @@ def _agents(seen: Installed) -> PartFinding:
 
 
 def _unfinished(seen: Installed, prefix: str) -> list[str]:
-    """Names of its Jobs that have not succeeded, the newest first."""
+    """Return names of Jobs with this prefix that have not succeeded, the newest first."""
     jobs = sorted(
         (job for job in seen.jobs or () if job["metadata"]["name"].startswith(prefix)),
         key=lambda job: str(job["metadata"].get("creationTimestamp")),
@@ -238,7 +241,7 @@ def _pods(seen: Installed, name: str) -> list[Json]:
 
 
 def _waiting(pod: Json) -> Json:
-    """Why its first container that waits does; {}: none shows it."""
+    """Return why the first waiting container waits; empty if none does."""
     status = pod.get("status") or {}
     for each in (
         *(status.get("initContainerStatuses") or ()),
@@ -251,7 +254,7 @@ def _waiting(pod: Json) -> Json:
 
 
 def _step(seen: Installed, name: str) -> str:
-    """The command that helps or shows more: of a container that ended, its last lines."""
+    """Return the command that helps or shows more, such as the log of a container that ended."""
     spec = ((seen.workloads or {}).get(name) or {}).get("spec") or {}
     if spec.get("replicas") == 0:
         kind = "statefulset" if "serviceName" in spec else "deployment"
@@ -266,7 +269,7 @@ def _step(seen: Installed, name: str) -> str:
 
 
 def _way_out(seen: Installed, name: str) -> str:
-    """Return what lets refused pods be created; empty: none was refused, or it is unknown."""
+    """Return what would let refused pods be created; empty if none was refused, or unknown."""
     refusal = _refusal(seen, name)
     if "PriorityClass" in refusal:
         return (
@@ -280,7 +283,7 @@ def _way_out(seen: Installed, name: str) -> str:
 
 
 def _reason(seen: Installed, name: str) -> str:
-    """Why a pod of that name waits, in parentheses; empty: no pod shows it."""
+    """Return in parentheses why a pod of that name waits; empty if no pod shows it."""
     for pod in _pods(seen, name):
         waiting = _waiting(pod)
         if waiting:
@@ -294,7 +297,7 @@ def _reason(seen: Installed, name: str) -> str:
 
 
 def _refusal(seen: Installed, name: str) -> str:
-    """Return why a workload without pods has none; empty: unknown."""
+    """Return why a workload has no pods; empty if unknown."""
     if _pods(seen, name):
         return ""
     # A Deployment's pods are made by its ReplicaSet, whose name begins with the Deployment's.
@@ -312,7 +315,7 @@ def _namespace_of(registration: Json | None) -> str:
 
 
 async def _object(api: KubeApi, path: str, hidden: Json) -> Json | None:
-    """None: there is none; `hidden`: this user may not read it."""
+    """Read an object; None if it does not exist, `hidden` if this user may not read it."""
     try:
         return await api.get(path)
     except NotFound:
@@ -322,7 +325,7 @@ async def _object(api: KubeApi, path: str, hidden: Json) -> Json | None:
 
 
 async def _items(api: KubeApi, path: str) -> list[Json] | None:
-    """None: this user may not read them."""
+    """Read a list; None if this user may not read it."""
     try:
         return list((await api.get(path)).get("items") or ())
     except Forbidden:

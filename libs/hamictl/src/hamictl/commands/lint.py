@@ -1,4 +1,4 @@
-"""`hamictl lint`: what admission would answer to pods and quotas, before anybody creates them.
+"""`hamictl lint`: check pods and quotas against admission before they are created.
 
 By default the webhook's own code answers, here; with `--cluster DUMP` it also knows the cards of a
 cluster. With `--live` the running system is asked by a dry run, so that its quotas, its cards and
@@ -150,7 +150,7 @@ def lint(
 
 
 def _judged_of(source: str, namespace: str) -> list[Json]:
-    """Pods, ResourceQuotas and Jobs of queues in a file; other objects are named."""
+    """Return pods, ResourceQuotas and queued Jobs of a file; print other objects' names."""
     manifest = simulate.manifest_of(source, namespace)
     others = [item for item in manifest.others if is_quota(item) or is_queued(item)]
     for item, name in zip(manifest.others, manifest.left_out, strict=True):
@@ -161,7 +161,7 @@ def _judged_of(source: str, namespace: str) -> list[Json]:
 
 
 def _chooses_cards(item: Json) -> bool:
-    """Whether an annotation asks for cards by type or uuid."""
+    """Return whether an annotation chooses cards by type or uuid."""
     written = (item.get("metadata") or {}).get("annotations") or {}
     return any(key.partition("/")[2].startswith(("use-", "nouse-", "no-use-")) for key in written)
 
@@ -171,7 +171,7 @@ def _namespaces(listed: str) -> frozenset[str]:
 
 
 def _knowledge(source: str, vendors: Vendors) -> Knowledge:
-    """The cards of a dump, as if nothing were granted on them."""
+    """Return the cards of a dump, as idle ones."""
     nodes = [
         item for item in simulate.items_of(read_text(source), source) if item.get("kind") == "Node"
     ]
@@ -201,7 +201,7 @@ def _batch(linter: Linter, live: bool) -> None:
 
 
 async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
-    """The running system's answers; the patch is what this command would make of the pod."""
+    """Return the running system's answers; the patch is computed here."""
     async with open_kube_api(find_target().need_kubeconfig()) as api:
         with suppress(NotFound, Forbidden):
             if problem := ca_bundle_problem(await api.get(CONFIGURATION_PATH)):
@@ -279,6 +279,6 @@ def _as_text(name: str, verdict: AdmissionResult) -> list[str]:
 
 
 def _step(step: Json) -> str:
-    """One step of the patch: `add /spec/schedulerName "hami-scheduler"`."""
+    """Format one operation of a patch: `add /spec/schedulerName "hami-scheduler"`."""
     value = f" {orjson.dumps(step['value']).decode()}" if "value" in step else ""
     return f"{step['op']} {step['path']}{value}"

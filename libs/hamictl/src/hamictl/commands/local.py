@@ -1,4 +1,4 @@
-"""`hamictl up` and `hamictl down`: the whole system on this machine, with a demo.
+"""`hamictl up` and `hamictl down`: run the whole system on this machine, with demo pods.
 
 The demo is the pods of `examples/`, applied in order, until each runs or shows why it waits.
 """
@@ -38,7 +38,7 @@ _DEMO_POLL_S = 0.2
 
 
 def demo_pods(examples: Path) -> list[Json]:
-    """The pods of the folder's manifests, in the order of their file names."""
+    """Return the pods of the folder's manifests, in the order of file names."""
     return [
         pod
         for path in sorted(examples.glob("*.yaml"))
@@ -47,7 +47,7 @@ def demo_pods(examples: Path) -> list[Json]:
 
 
 async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
-    """Create those that do not exist yet."""
+    """Create the pods that do not exist."""
     for pod in pods:
         try:
             await api.get(_path(pod))
@@ -56,7 +56,10 @@ async def apply_demo(api: KubeApi, pods: Sequence[Json]) -> None:
 
 
 async def wait_for_pods(api: KubeApi, pods: Sequence[Json]) -> bool:
-    """Wait until every pod runs, has ended, or waits with a reason; False when time is over."""
+    """Wait until each pod runs, has ended, or waits for a known reason.
+
+    Return False on time-out.
+    """
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
@@ -222,7 +225,7 @@ def up(
 
 
 def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, Any]:
-    """Start the supervisor (or find it running) and wait until every process serves."""
+    """Start the supervisor, or find it running, and wait until all processes are ready."""
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
         _echo(quiet, _pages(state))
@@ -267,7 +270,7 @@ async def _until_useful(
     *,
     quiet: bool,
 ) -> None:
-    """Wait for the nodes' cards, then runs the demo until every pod runs or show why not."""
+    """Wait for the nodes' cards, then start the demo and wait for its pods; print failures."""
     scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:
         deadline_s = time.monotonic() + _NODES_TIMEOUT_S
@@ -295,7 +298,7 @@ async def _until_useful(
 
 
 async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
-    """Local nodes whose cards the scheduler does not know yet: their pods would be refused."""
+    """Return local nodes whose cards the scheduler does not know, so that pods would be refused."""
     nodes = [node.name for node in options.local_nodes() if node.gpus]
     if not nodes:
         return []
@@ -304,7 +307,7 @@ async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[
 
 
 async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
-    """Show the board, live on a terminal, once elsewhere, until the system ends or Ctrl-C.
+    """Show the state until the system or the user ends it; once if output is no terminal.
 
     Raises: SupervisorError when it ended unasked.
     """

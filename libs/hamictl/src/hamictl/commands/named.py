@@ -1,4 +1,4 @@
-"""Verbs that are named questions: who and pending; `hamictl sql NAME` asks any.
+"""Commands that run named questions: who, pending, and `hamictl sql NAME` for any other.
 
 Cards are named as people write them: a uuid, the beginning of one, or NODE/INDEX. Pods that wait
 and never came to /filter are from the scheduler: the ledger has no decision about them.
@@ -35,13 +35,13 @@ from hamictl.target import find_target
 from hamictl.view.named import records_of
 
 SHORTEST = 4
-"""Characters of a uuid's beginning."""
+"""Minimum characters by which a uuid may be abbreviated."""
 NAMED = 3
-"""Number of cards that the sentence names, of several that begin alike."""
+"""Maximum number of cards that the error for an ambiguous abbreviation names."""
 
 
 async def uuid_of(name: str) -> str:
-    """The uuid of the card that is there and has this name.
+    """Return the uuid of the present card with this name.
 
     Raises: NotFound, WrongUsage where several begin so, Forbidden, Unavailable.
     """
@@ -52,7 +52,7 @@ async def uuid_of(name: str) -> str:
 
 
 async def uuid_or_name(name: str) -> str:
-    """The same; a card that is gone is known by its whole uuid only, which this then is.
+    """Return the uuid of a present card, otherwise the name: the uuid of a former card.
 
     Raises: InvalidRequest, Forbidden, Unavailable.
     """
@@ -63,7 +63,7 @@ async def uuid_or_name(name: str) -> str:
 
 
 def chosen(cards: Sequence[Row], name: str, index: str) -> str:
-    """Return the one of these cards with the index, of that uuid, or whose uuid begins so.
+    """Return the one card with this index or uuid, or whose uuid begins so.
 
     Raises: as `uuid_of`.
     """
@@ -89,7 +89,7 @@ def chosen(cards: Sequence[Row], name: str, index: str) -> str:
 
 
 def _indices(cards: Sequence[Row]) -> str:
-    """`cards 0 to 3`, or each index where one is missing between them."""
+    """Return `cards 0 to 3`, or all indices if some are missing."""
     known = sorted(int(row["card_index"]) for row in cards)
     if len(known) == 1:
         return f"card {known[0]} only"
@@ -103,13 +103,13 @@ def _begins(row: Row, name: str) -> bool:
 
 
 UNKNOWN = ("last_at", "attempt_count", "ahead_count", "trace_id")
-"""Columns that only a decision of ours has."""
+"""Columns that are unknown for pods without a decision of our scheduler."""
 
 
 async def undecided_pods(
     namespace: str, reason: str, known: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Rows like those of the question `waiting-pods`, without the pods of `known` uids.
+    """Return rows like those of the question `waiting-pods`, for pods that it lacks.
 
     Where the scheduler can't be asked, a note has the reason.
     """
@@ -130,7 +130,7 @@ async def undecided_pods(
 
 
 ASKED_WITHIN = timedelta(minutes=10)
-"""kube-scheduler tries every pod again after five minutes."""
+"""Time within which kube-scheduler tries a waiting pod again, with a margin."""
 HELD = (
     *("reserved_at", "ended_at", "namespace", "pod_name", "container", "node", "card_index"),
     *("memory_bytes", "core_ratio", "state", "reason", "pod_uid"),
@@ -142,7 +142,7 @@ WAITING = (
 
 
 def ask(name: str, parameters: Mapping[str, object]) -> Answered:
-    """The whole answer. Ends the verb with a sentence where it can't be had."""
+    """Return the whole answer to a question, or exit with a message."""
     answer = run(_ask(name, parameters))
     if not answer.complete:
         note(f"only the first {len(answer.rows)} rows are shown: narrow the question")
@@ -162,7 +162,7 @@ def show(
     columns: Sequence[str] = (),
     plural: str = "rows",
 ) -> None:
-    """Write it; for people these columns."""
+    """Print the answer; tables have these columns."""
     render.write(replace(records_of(answer, columns=columns), plural=plural), output)
 
 
@@ -198,7 +198,7 @@ def who(
 
 
 async def card_or_node(thing: str) -> dict[str, object]:
-    """Cards of every vendor are known by `get devices`; a node is what is no card's uuid.
+    """Return the argument as a card, if `get devices` has it, otherwise as a node.
 
     Raises: NotFound where it is neither.
     """
@@ -254,7 +254,7 @@ def pending(
 
 
 def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) -> str:
-    """A sentence about pods that kube-scheduler should have tried again by then; empty: none."""
+    """Return a sentence about pods that kube-scheduler should have tried again; empty if none."""
     now = moment or datetime.now(UTC)
     late = [
         last_at
@@ -271,7 +271,7 @@ def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) ->
 
 
 def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
-    """`hamictl sql NAME key=value ...`. Raises: typer.BadParameter."""
+    """Run `hamictl sql NAME key=value ...`. Raises: typer.BadParameter."""
     parameters: dict[str, object] = {}
     for each in given:
         key, equals, value = each.partition("=")
@@ -306,5 +306,5 @@ async def _questions() -> list[dict[str, object]]:
 
 
 def time_of(since: str, until: str) -> dict[str, datetime | None]:
-    """Parameters of a question about a time."""
+    """Return the parameters of a question about a period."""
     return {"since": since_of(since), "until": moment_of(until, "--until")}

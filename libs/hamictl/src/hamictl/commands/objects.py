@@ -1,4 +1,4 @@
-"""`hamictl apply` and `delete`: pods of people, and what they need beside them."""
+"""`hamictl apply` and `delete`: create and delete pods and the objects that they need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Namespace = Annotated[
 
 
 class Output(StrEnum):
-    """Forms of a verb with two of them."""
+    """Output formats of commands that have two of them."""
 
     TABLE = "table"
     JSON = "json"
@@ -67,7 +67,7 @@ async def _apply(files: list[str], namespace: str) -> None:
 
 
 async def _applied(item: Json, applying: Awaitable[str]) -> bool:
-    """Report what was done; False when it was refused: the others continue, as in kubectl.
+    """Print what was done with the object; return False if it was refused, and continue.
 
     Raises: Unavailable, if the API server can't be asked about the others either.
     """

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and moments as people write them.
+"""Options that several commands share, and the parsing of times.
 
 A moment is RFC 3339, `14:05`, `yesterday 14:05`, `2026-11-20 14:05` or `-15m`. Without a zone it is
 in the reader's own zone, with `--utc` in UTC. A time of day that is still to come is that of today
@@ -27,7 +27,7 @@ WANTED = "use 2h (two hours ago), 14:05, `yesterday 14:05`, 2026-11-20T14:05Z or
 
 
 def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
-    """The moment that `text` means, in UTC; `now` has a zone.
+    """Parse a time, and return it in UTC; `now` must have a zone.
 
     Raises: InvalidRequest, with the forms that are understood.
     """
@@ -47,7 +47,7 @@ def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
 
 
 def span(text: str, shown: str | None = None) -> timedelta:
-    """A length of time such as `15m`, `2h30m` or `7d`.
+    """Parse a duration such as `15m`, `2h30m` or `7d`.
 
     Raises: InvalidRequest when it is none.
     """
@@ -65,7 +65,7 @@ def span(text: str, shown: str | None = None) -> timedelta:
 
 
 def since(text: str, *, now: datetime, utc: bool = False) -> datetime:
-    """Read a moment as `moment` does; a plain length of time (`2h`) counts back from now."""
+    """Parse a time like `moment`; a duration (`2h`) counts back from now."""
     if _SPAN.fullmatch(text.strip()):
         return _moved_back(now, span(text.strip())).astimezone(UTC)
     return moment(text, now=now, utc=utc)
@@ -91,7 +91,7 @@ def _of_day(now: datetime, match: re.Match[str], text: str) -> datetime:
 
 
 def _in_utc(found: datetime, zone: tzinfo | None, text: str) -> datetime:
-    """A naive moment is of `zone`, or where that is None of this machine's."""
+    """Convert a time without zone, from `zone`, or from this machine's zone if that is None."""
     try:
         if found.tzinfo is None and zone is not None:
             found = found.replace(tzinfo=zone)
@@ -105,11 +105,11 @@ KINDS = {
     **dict.fromkeys(("node", "nodes", "no"), "node"),
     **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
 }
-"""Names of what a verb may be about -> its kind."""
+"""Accepted names of kinds -> the kind."""
 
 
 def kind_of(given: str, kinds: Mapping[str, str]) -> str:
-    """The kind with this name. Raises: BadParameter."""
+    """Return the kind with this name. Raises: BadParameter."""
     if given not in kinds:
         known = ", ".join(dict.fromkeys(kinds.values()))
         raise typer.BadParameter(f"{given!r}: use one of {known}", param_hint="KIND")
@@ -117,7 +117,7 @@ def kind_of(given: str, kinds: Mapping[str, str]) -> str:
 
 
 def kind_and_name(kind: str, name: str, hint: str = "") -> tuple[str, str]:
-    """Kind and name of `pod NAME` or `pod/NAME`. Raises: BadParameter."""
+    """Return kind and name of `pod NAME` or `pod/NAME`. Raises: BadParameter."""
     if not name:
         kind, _, name = kind.partition("/")
     if kind not in KINDS or not name:
@@ -173,11 +173,11 @@ Selector = Annotated[
 
 
 _AHEAD = timedelta(minutes=1)
-"""Difference that is allowed between this machine's clock and the clock the moment is from."""
+"""Allowed difference between this machine's clock and other clocks."""
 
 
 def moment_of(text: str, option: str) -> datetime | None:
-    """The value of `--at` or `--until`; None where it was not given. `2m` is two minutes ago.
+    """Parse the value of `--at` or `--until`; None if not given. `2m` is two minutes ago.
 
     Raises: BadParameter.
     """
@@ -191,7 +191,7 @@ def moment_of(text: str, option: str) -> datetime | None:
 
 
 def since_of(text: str, option: str = "--since") -> datetime | None:
-    """The value of `--since`; None if it was not given. Raises: BadParameter."""
+    """Parse the value of `--since`; None if not given. Raises: BadParameter."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Names of pods for a shell's completion, from the cluster or the ledger's live grants.
+"""Complete names of pods in a shell, from the cluster or from live grants in the ledger.
 
 Kept for 5 s in a file of the user's own, because a shell asks with every key. Whatever goes wrong
 completes nothing: a shell shows no errors.
@@ -29,7 +29,7 @@ MAX_PODS = 5000
 
 
 def pod_names(incomplete: str) -> list[str]:
-    """Pods whose name begins with the text.
+    """Return the pods whose name begins with the text.
 
     Pods of the namespace default have their name only, others NAMESPACE/NAME, after `pod/` if that
     was typed.
@@ -71,7 +71,7 @@ async def _list_pods(target: Installation) -> list[str]:
 
 
 def _kept_at(settings: Settings, target: Installation) -> Path:
-    """One file for each installation."""
+    """Return the file that caches names for this installation."""
     given = settings.cache_home
     # Relative ones don't count, an empty one is none (XDG Base Directory Specification).
     home = given if given and given.is_absolute() else Path.home() / ".cache"
@@ -80,7 +80,7 @@ def _kept_at(settings: Settings, target: Installation) -> Path:
 
 
 def _keep(path: Path, names: list[str]) -> None:
-    """Write the file atomically, readable by its user only; an unwritable home keeps none."""
+    """Write the cache file atomically, readable by its user only; ignore an unwritable home."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, made = tempfile.mkstemp(dir=path.parent)
@@ -92,7 +92,7 @@ def _keep(path: Path, names: list[str]) -> None:
 
 
 def names_after_kind(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return completions of NAME in `KIND NAME`: pods where the kind is one."""
+    """Return completions of NAME in `KIND NAME`, if the kind is a pod."""
     return pod_names(incomplete) if str(ctx.params.get("kind")) in PODS else []
 
 
@@ -104,6 +104,6 @@ def kinds_and_pods(incomplete: str) -> list[str]:
 
 
 def pod_name(given: str, namespace: str) -> tuple[str, str]:
-    """(namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
+    """Return (namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
     own, _, name = given.removeprefix("pod/").removeprefix("pods/").rpartition("/")
     return own or namespace, name

@@ -1,4 +1,4 @@
-"""`hamictl sql`: a named question, or the ledger itself in SQL, which only reads."""
+"""`hamictl sql`: run a named question, or a read-only SQL query on the ledger."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hamictl.view.lists import table
 
 SQL_TIMEOUT_S = 60.0
 NAMED = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-"""A question's name: one lower-case term, which no query of SQL is."""
+"""Pattern of a question's name: one lower-case term, which is no valid SQL query."""
 READER = "hami_reader"
-"""The role that reads all and writes nothing (docs/sql.md)."""
+"""Postgres role that may read everything and write nothing (docs/sql.md)."""
 _NO_ROLE, _NO_MEMBER = "22023", "42501"
 _ASKS_ONLY = ("explain", "show")
-"""Statements that are no query, and that can't do anything else either."""
+"""First terms of statements that are no query but only read."""
 _QUERIES = ("select", "with", "values", "table")
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*", re.DOTALL)
 _TERM = re.compile(r"\w+")
@@ -100,14 +100,14 @@ async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def first_term(query: str) -> str:
-    """In lower case, after comments and brackets; empty where there is none."""
+    """Return the first term in lower case, after comments and brackets; empty if there is none."""
     begins = _COMMENTS.match(query)
     found = _TERM.match(query, 0 if begins is None else begins.end())
     return "" if found is None else found[0].lower()
 
 
 def refusal(query: str, begins: str) -> str:
-    """Return the refusal of a statement that is no query, with what is right in its place."""
+    """Return the message for a statement that is no query, with the right command."""
     known = ", ".join(term.upper() for term in (*_QUERIES, *_ASKS_ONLY))
     what = f"{begins.upper()[:40]} is refused" if begins else "this is not a query"
     return (
@@ -118,7 +118,7 @@ def refusal(query: str, begins: str) -> str:
 
 @asynccontextmanager
 async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
-    """One read-only transaction as `hami_reader`, which sees one moment of the ledger.
+    """Open a read-only transaction as `hami_reader`, which sees one moment of the ledger.
 
     Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
     """
@@ -146,7 +146,7 @@ async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
 
 
 async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
-    """The query has the rights of `hami_reader`, with any login.
+    """Give the query the rights of `hami_reader`, whatever the login.
 
     Raises: InvalidRequest with what an administrator does about it.
     """
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 
 def _ranges(value: Any) -> Any:
-    """A range as Postgres writes it, its bounds in ISO 8601; otherwise the value itself."""
+    """Convert a range to text with bounds in ISO 8601; return other values unchanged."""
     if isinstance(value, asyncpg.Range):
         return range_text(value)
     if isinstance(value, list) and value and all(isinstance(one, asyncpg.Range) for one in value):
@@ -182,7 +182,7 @@ def _ranges(value: Any) -> Any:
 
 
 def range_text(held: asyncpg.Range) -> str:
-    """`[2026-11-26T13:27:09Z,2026-11-26T13:29:42Z)`; a bound that is open has no text."""
+    """Return `[2026-11-26T13:27:09Z,2026-11-26T13:29:42Z)`; an open bound is empty."""
     if held.isempty:
         return "empty"
     begins = "[" if held.lower_inc else "("

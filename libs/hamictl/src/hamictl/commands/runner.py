@@ -1,4 +1,4 @@
-"""Runs a verb's coroutine and turns our errors into one line and an exit status."""
+"""Run a command's coroutine; errors become one line and an exit status."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> typer.Exit:
-    """Print the sentence on standard error; raise what it returns."""
+    """Print the message on standard error; return the exception to raise."""
     complain(f"hamictl: {message}")
     return typer.Exit(code)
 
 
 @contextmanager
 def spoken_errors() -> Iterator[None]:
-    """Our own errors become one line and their exit status (`exit_codes.py`).
+    """Turn our own errors into one line and their exit status (`exit_codes.py`).
 
     Anything else is a bug and shows itself.
     """
@@ -38,7 +38,7 @@ def spoken_errors() -> Iterator[None]:
 
 
 def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, on an event loop of its own.
+    """Run `work` to its end on a new event loop.
 
     Raises: KeyboardInterrupt at Ctrl-C, also at one before the first step of `work`.
     """

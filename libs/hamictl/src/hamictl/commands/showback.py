@@ -1,4 +1,4 @@
-"""`hamictl showback`: whose the cards' time was, what became of the rest, and what it cost.
+"""`hamictl showback`: card time per namespace, time that nobody held, and its cost.
 
 Card time is in whole seconds and money in exact texts, so that rows add up to the sum. Prices may
 be brought along: one for all types, or a price list's file.
@@ -41,13 +41,13 @@ from hamictl.output.terminal import note
 from hamictl.target import find_target
 
 KINDS = ("held", "idle", "stranded", "cordoned", "unhealthy", "unknown")
-"""In the order in which they are shown."""
+"""States of card time, in the order shown."""
 HOUR_S = 3600
 _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 
 def month_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
-    """The month's beginning, and its end or now; None for what is no month, or has not begun."""
+    """Return start and end of a month (now, if it lasts); None if invalid or in the future."""
     found = _MONTH.fullmatch(text or f"{now.astimezone(UTC):%Y-%m}")
     if found is None:
         return None
@@ -58,7 +58,7 @@ def month_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 def bill_rows(lines: Sequence[Mapping[str, Any]], *, by_type: bool) -> list[dict[str, Any]]:
-    """Namespaces by what they held, the largest first, then what became of the other time."""
+    """Return rows for namespaces, the largest first, then for time that nobody held."""
     whole = sum(int(line["card_s"]) for line in lines)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for line in lines:
@@ -83,7 +83,7 @@ def bill_rows(lines: Sequence[Mapping[str, Any]], *, by_type: bool) -> list[dict
 
 
 def _sum(one: str | None, other: str | None) -> str | None:
-    """Unknown where a part of it is."""
+    """Return the sum; None if a part is unknown."""
     return None if one is None or other is None else str(Decimal(one) + Decimal(other))
 
 
@@ -100,7 +100,7 @@ def bill_records(
     as_of: str,
     use: Mapping[str, NamespaceUse] | None = None,
 ) -> Records:
-    """The lines of the service's bill, summed up over types unless `by_type`.
+    """Return the lines of the bill, summed up over types unless `by_type`.
 
     `use`: what was used of the held time, by namespace, for two more columns; None: not asked.
     """
@@ -147,7 +147,7 @@ def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
 
 
 def _unknown(row: Row) -> str:
-    """Return the sign for an unknown use; time that was not held has no use."""
+    """Return the sign for unknown use; time that nobody held has no use."""
     return "?" if row["kind"] == "held" else "-"
 
 
@@ -156,18 +156,18 @@ def _share(row: Row) -> str:
 
 
 def hours(card_s: float) -> str:
-    """Card-hours to a hundredth, with a space between thousands."""
+    """Format card-hours to a hundredth, with a space between thousands."""
     return f"{card_s / HOUR_S:,.2f}".replace(",", " ")
 
 
 def _without(bill: Mapping[str, Any]) -> str:
-    """Return what is missing, with the setting's name."""
+    """Return which price is missing, with the setting's name."""
     setting = "HAMI_METRICS_PRICE_LIST of hami-metrics"
     return f"no price ({setting})" if bill.get("prices") else f"no price list ({setting})"
 
 
 def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
-    """Whether the lines are the cards' own time, to the second; `whole`: of `showback-sum`."""
+    """Return the total as a sentence, compared with the time of the cards themselves."""
     text = f"sum {hours(bill['card_s'])} card-hours by {bill['basis']}"
     if unpriced := ", ".join(sorted({str(x["type"]) for x in bill["lines"] if x["cost"] is None})):
         text = f"{_without(bill)} for {unpriced}: or take --price or --price-list; {text}"
@@ -180,12 +180,12 @@ def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
 
 DEFAULT_CURRENCY = "EUR"
 FORM = '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'
-"""Form of a price list."""
+"""Example of a price list."""
 _MAX_PRICE = Decimal(10**9)
 
 
 def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
-    """From the options; None: neither was given. Raises: typer.BadParameter."""
+    """Return prices from the options; None if neither is given. Raises: typer.BadParameter."""
     if price and price_list:
         raise typer.BadParameter("one of --price and --price-list", param_hint="--price")
     if price_list:
@@ -209,7 +209,7 @@ def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
 
 
 def bill_by(bill: Mapping[str, Any], prices: PriceList | Decimal) -> Bill:
-    """The service's bill with costs by these prices.
+    """Return the service's bill with costs by these prices.
 
     One price is in the currency of the service's own price list, without one in EUR.
     """
@@ -233,7 +233,7 @@ PATH = "/api/v1/showback"
 
 
 class Basis(StrEnum):
-    """By what a share of a card is counted."""
+    """Basis by which part of a card is counted."""
 
     MEMORY = "memory"
     CORES = "cores"
@@ -301,7 +301,7 @@ def _use(asked: Mapping[str, object], basis: Basis) -> dict[str, NamespaceUse]:
 
 
 def _span(month: str, at: str, since: str, until: str) -> tuple[datetime, datetime]:
-    """From when to when. Raises: typer.BadParameter."""
+    """Return start and end of the period. Raises: typer.BadParameter."""
     if sum(map(bool, (month, at, since or until))) > 1:
         raise typer.BadParameter(
             "use one of --month, --at (the month up to then), and --since with --until",

@@ -1,4 +1,4 @@
-"""`hamictl simulate`: what the scheduler would answer, without a scheduler.
+"""`hamictl simulate`: decide about pods like the scheduler, from a dump of a cluster.
 
 For people: a dump of a cluster and manifests. For programs: `--jsonl`, one case per line on
 standard input, one answer per line on standard output.
@@ -45,7 +45,7 @@ from hamictl.view.lists import cores, table
 
 
 def verdict_table(answer: Planned, cluster: Cluster) -> Table:
-    """One row per node: fits with which cards, or refused with HAMi's reason."""
+    """Return a table with a row per node: the cards of one that fits, or HAMi's reason."""
     verdict = answer.verdict
     rows = []
     for name in cluster.nodes:
@@ -66,7 +66,7 @@ def _cards(containers: Sequence[ContainerGrant]) -> str:
 
 
 def as_text(answer: Planned) -> Iterator[str]:
-    """Yield the table's meaning in sentences, for people who have never seen one."""
+    """Yield the result in sentences."""
     verdict, name = answer.verdict, f"{answer.namespace}/{answer.name}"
     yield from (f"warning: {warning}" for warning in answer.warnings)
     if verdict.error:
@@ -144,7 +144,7 @@ def _batch(simulator: Simulator) -> None:
 
 
 def policy_of(node: str, gpu: str) -> Policy:
-    """The policies of the command line.
+    """Return the policies of the options.
 
     Raises: WrongUsage when a policy is unknown: on a command line it is mistyped.
     """
@@ -188,7 +188,7 @@ def _cordoned(node: Json) -> bool:
 
 
 def items_of(text: str, source: str) -> list[Json]:
-    """The objects of a List, or of a plain JSON list.
+    """Return the objects of a List, or of a plain JSON list.
 
     Raises: InvalidRequest when the text is neither.
     """
@@ -209,7 +209,7 @@ def items_of(text: str, source: str) -> list[Json]:
 
 
 def pods_of(source: str, namespace: str) -> list[Json]:
-    """The pods that a manifest means; what means none is named.
+    """Return the pods of a manifest, printing the names of other objects.
 
     Raises: InvalidRequest when the file is no manifest.
     """
@@ -220,7 +220,7 @@ def pods_of(source: str, namespace: str) -> list[Json]:
 
 
 def manifest_of(source: str, namespace: str) -> Manifest:
-    """The objects of a file. Raises: InvalidRequest when it is no manifest, or holds none."""
+    """Return the objects of a file. Raises: InvalidRequest if it is no manifest, or empty."""
     manifest = read_manifest(read_text(source), source=source, namespace=namespace)
     if not manifest.pods and not manifest.left_out:
         raise InvalidRequest(f"{source} has no Kubernetes object")

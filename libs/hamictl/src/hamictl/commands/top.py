@@ -1,4 +1,4 @@
-"""`hamictl top`: cards as they are used now, live on a terminal, rows in a pipe; nodes and pods.
+"""`hamictl top`: current use of cards, live on a terminal; and tables of nodes and pods.
 
 What is used of a node is known where each of its cards is measured, of a pod where each of its
 slices is; the mean of cores is over all cards of the node.
@@ -37,11 +37,11 @@ TABLE_SORTS: Mapping[str, tuple[str, ...]] = {
     "used": ("used_memory_bytes",),
     "cores": ("held_core_ratio", "core_ratio"),
 }
-"""Order -> the field of a node or pod that it is by, the largest first; none: by name."""
+"""Sort orders -> the field of a node or pod, the largest first; without one: by name."""
 
 
 def node_rows(cards: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return one row a node, from the answer to `cards`."""
+    """Return a row per node from the answer to `cards`."""
     by_node: dict[str, list[Row]] = {}
     for card in cards:
         by_node.setdefault(str(card["node"]), []).append(card)
@@ -68,7 +68,7 @@ def _node(name: str, cards: Sequence[Row]) -> dict[str, Any]:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """A part that is unknown makes the sum unknown."""
+    """Return the sum; None if a part is unknown."""
     total: float = 0
     for value in values:
         if value is None:
@@ -80,7 +80,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 def rows_shown(
     rows: Iterable[Row], *, filter_text: str = "", problems: bool = False, sort: str = "node"
 ) -> list[Row]:
-    """Return the rows with the text (`!text`: without it) in their order; unknown is last.
+    """Return the rows with the text (`!text`: without it), sorted; unknown is last.
 
     `problems`: only nodes with an unhealthy or cordoned card.
     """
@@ -106,7 +106,7 @@ def _rank(row: Row, fields: Sequence[str]) -> tuple[bool, float, str, str, str]:
 
 
 def node_records(rows: Sequence[Row], as_of: str) -> Records:
-    """Nodes, one line each."""
+    """Return the table of nodes."""
     return Records(
         kind="TopNode",
         plural="nodes with cards",
@@ -129,7 +129,7 @@ def node_records(rows: Sequence[Row], as_of: str) -> Records:
 
 
 def pod_records(rows: Sequence[Row], as_of: str) -> Records:
-    """Pods that hold cards, one line each; names that may not be read are `other`."""
+    """Return the table of pods with cards; names that the user may not read are `other`."""
     return Records(
         kind="TopPod",
         plural="pods that hold cards",
@@ -152,7 +152,7 @@ def pod_records(rows: Sequence[Row], as_of: str) -> Records:
 
 
 def _granted_cores(row: Row) -> str:
-    """The share of the node's cores, or `any` where only slices without a share are held."""
+    """Return the granted share of the node's cores, or `any` if slices have no share."""
     if not row["held_core_ratio"] and row["held_card_count"]:
         return ANY
     return cell("held_core_ratio", row["held_core_ratio"], UNKNOWN)
@@ -176,7 +176,7 @@ KINDS = {
     **dict.fromkeys(("nodes", "node", "no"), "nodes"),
     **dict.fromkeys(("pods", "pod", "po"), "pods"),
 }
-"""Each name that is understood -> what is shown."""
+"""Accepted names -> the kind that is shown."""
 
 
 def top(
@@ -237,7 +237,7 @@ def top(
 def _table(
     kind: str, namespace: str, *, text: str, problems: bool, sort: str, output: OutputFormat
 ) -> None:
-    """Nodes or pods, as `kubectl top` has them: once, in a table."""
+    """Print nodes or pods once in a table, like `kubectl top`."""
     found = ask("cards", {}) if kind == "nodes" else ask("pod-use", {"namespace": namespace})
     rows = node_rows(found.rows) if kind == "nodes" else found.rows
     shown = rows_shown(rows, filter_text=text, problems=problems, sort=sort)
@@ -246,7 +246,7 @@ def _table(
 
 
 async def look_at(client: QuestionClient) -> TopLook:
-    """The cluster as it is now. Raises: HamiError."""
+    """Read the present state of the cluster. Raises: HamiError."""
     cards, slices, reasons = await asyncio.gather(
         client.ask("cards", {}),
         client.ask("what-runs-where", {}),

@@ -1,4 +1,4 @@
-"""Rows of `hamictl top`: what is granted and used of each card, and who holds it. Pure."""
+"""Rows of `hamictl top`: granted and used amounts of each card, and its pods. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hamictl.view.named import GIB, amount
 BAR = 14
 HOLDERS_NAMED = 3
 NARROW = 100
-"""Fewer columns than this leave the bars out."""
+"""Width in columns below which bars are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopCard:
-    """One card; None is unknown."""
+    """State of one card; None is unknown."""
 
     node: str
     index: int
@@ -29,14 +29,14 @@ class TopCard:
     held_core_ratio: float
     used_core_ratio: float | None
     trouble: str
-    """Empty: it is healthy, and not cordoned."""
+    """Problem of the card; empty if it is healthy and not cordoned."""
     holders: tuple[tuple[str, int], ...]
-    """(namespace/pod, bytes), largest first."""
+    """Pods as (namespace/pod, bytes), the largest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopLook:
-    """One look at the cluster."""
+    """State of the cluster at one moment."""
 
     cards: Sequence[TopCard]
     waiting: int
@@ -46,7 +46,7 @@ class TopLook:
 def top_look(
     cards: Iterable[Row], slices: Iterable[Row], reasons: Iterable[Row], *, as_of: str
 ) -> TopLook:
-    """From the answers to `cards`, `what-runs-where` and `pending-reasons`."""
+    """Combine the answers to `cards`, `what-runs-where` and `pending-reasons`."""
     held: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in slices:
         pod = f"{row['namespace'] or '?'}/{row['pod_name'] or 'other'}"
@@ -81,14 +81,14 @@ def _trouble(row: Row) -> str:
 
 
 def heading(look: TopLook) -> str:
-    """`hami · 3 nodes · 12 cards · 9 held · 1 waiting`."""
+    """Return the summary line `hami · 3 nodes · 12 cards · 9 held · 1 waiting`."""
     nodes = len({card.node for card in look.cards})
     held = sum(bool(card.holders) for card in look.cards)
     return f"hami · {nodes} nodes · {len(look.cards)} cards · {held} held · {look.waiting} waiting"
 
 
 def bar(card: TopCard, width: int = BAR) -> str:
-    """`▓` is used, `░` granted and not used, `·` free; unknown use counts as granted."""
+    """Draw a bar: `▓` used, `░` granted but unused, `·` free; unknown use counts as granted."""
     if card.memory_bytes <= 0:
         return "[" + "?" * width + "]"
     held = min(width, round(card.held_memory_bytes * width / card.memory_bytes))
@@ -97,13 +97,13 @@ def bar(card: TopCard, width: int = BAR) -> str:
 
 
 def memory(card: TopCard) -> str:
-    """`52|31/80 GiB`: granted, used, of the card."""
+    """Format memory as `52|31/80 GiB`: granted, used, total."""
     used = "?" if card.used_memory_bytes is None else f"{card.used_memory_bytes / GIB:.3g}"
     return f"{card.held_memory_bytes / GIB:.3g}|{used}/{amount(card.memory_bytes)}"
 
 
 def cores(card: TopCard) -> str:
-    """`60|48 %`: granted, used."""
+    """Format cores as `60|48 %`: granted, used."""
     used = "?" if card.used_core_ratio is None else f"{card.used_core_ratio * 100:.0f}"
     if not card.held_core_ratio and card.holders:
         return f"any|{used} %"
@@ -119,13 +119,13 @@ def holders(card: TopCard, most: int = HOLDERS_NAMED) -> str:
 
 
 SORTS: Mapping[str, str] = {"n": "node", "m": "memory", "u": "used", "c": "cores", "h": "holders"}
-"""Letter after `o` -> what rows are ordered by."""
+"""Letters after the key `o` -> the order of rows."""
 
 
 def chosen(
     look: TopLook, *, filter_text: str = "", problems: bool = False, sort: str = "node"
 ) -> list[TopCard]:
-    """The cards that are shown, in their order; `!text` leaves out what has the text."""
+    """Return the cards to show, sorted; `!text` excludes cards with the text."""
     found = [
         card
         for card in look.cards
@@ -135,7 +135,7 @@ def chosen(
 
 
 def passes(filter_text: str, text: str) -> bool:
-    """Whether a row with this lower-case text is shown; `!text` leaves out rows with the text."""
+    """Return whether a row with this lower-case text is shown; `!text` excludes it."""
     wanted = filter_text.lower().removeprefix("!")
     return not wanted or (wanted in text) is not filter_text.startswith("!")
 
@@ -146,7 +146,7 @@ def _text(card: TopCard) -> str:
 
 
 def _rank(card: TopCard, sort: str) -> tuple[float, str, int]:
-    """Largest first, but for nodes; unknown is last."""
+    """Return the sort key: the largest first, except for nodes; unknown is last."""
     first = {
         "memory": -card.held_memory_bytes,
         "used": 1.0 if card.used_memory_bytes is None else -card.used_memory_bytes,
@@ -157,7 +157,7 @@ def _rank(card: TopCard, sort: str) -> tuple[float, str, int]:
 
 
 def top_records(look: TopLook, cards: Sequence[TopCard]) -> Records:
-    """The same as rows, for pipes and programs."""
+    """Return the same rows for pipes and programs."""
     by_uuid = {card.uuid: card for card in cards}
 
     def of_card(row: Row) -> TopCard:

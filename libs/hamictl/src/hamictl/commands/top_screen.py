@@ -1,4 +1,4 @@
-"""The live screen of `hamictl top`: it asks again every two seconds, and only reads."""
+"""Live screen of `hamictl top`, refreshed every two seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HELP = (
 
 
 class TopScreen(App[None]):
-    """The application."""
+    """Textual application of the screen."""
 
     CSS = "#filter { display: none; } #filter.shown { display: block; } #help { display: none; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +71,7 @@ class TopScreen(App[None]):
         self._trouble = ""
 
     def compose(self) -> ComposeResult:
-        """The line above, the cards, and what is asked for at times."""
+        """Lay out the summary line, the cards, and the line for input."""
         yield Static(id="heading")
         yield Static(HELP, id="help")
         yield Input(placeholder="filter", id="filter")
@@ -79,7 +79,7 @@ class TopScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show what is known, and look again from now on."""
+        """Show what is known, and start to refresh."""
         self._draw()
         self.query_one("#cards").focus()
         self.set_interval(REFRESH_S, self._look_again)
@@ -122,7 +122,7 @@ class TopScreen(App[None]):
             table.move_cursor(row=min(at, table.row_count - 1))
 
     def on_resize(self) -> None:
-        """Bars need room."""
+        """Adapt the bars to the new width."""
         if self.is_running:
             self._draw()
 
@@ -131,7 +131,7 @@ class TopScreen(App[None]):
         return cards[at] if 0 <= at < len(cards) else None
 
     def on_key(self, event: object) -> None:
-        """The letter after `o`."""
+        """Take the letter after `o` as the order."""
         key = getattr(event, "key", "")
         if self._ordering and key in SORTS:
             self._sort, self._ordering = SORTS[key], False
@@ -139,7 +139,7 @@ class TopScreen(App[None]):
             self._draw()
 
     def action_order(self) -> None:
-        """Wait for the letter."""
+        """Ask for the letter of an order."""
         self._ordering = True
         self._draw()
 
@@ -149,31 +149,31 @@ class TopScreen(App[None]):
         self._draw()
 
     def action_wide(self) -> None:
-        """All holders and the card's uuid, or as before."""
+        """Show all pods of cards and their uuids, or the short form."""
         self._wide = not self._wide
         self._draw()
 
     def action_mark(self) -> None:
-        """Mark the card of the cursor, or take the mark away."""
+        """Mark or unmark the card under the cursor."""
         card = self._selected()
         if card is not None:
             self._marked ^= {card.uuid}
             self._draw()
 
     def action_filter(self) -> None:
-        """Ask for the text."""
+        """Ask for a filter text."""
         shown = self.query_one("#filter", Input)
         shown.add_class("shown")
         shown.value = self._filter_text
         shown.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go by the text."""
+        """Apply the filter text."""
         self._filter_text = event.value.strip()
         self.action_to_cards()
 
     def action_to_cards(self) -> None:
-        """Away with the help, the question for a text, and the order."""
+        """Close help, input and order, and return to the cards."""
         self._ordering = False
         self.query_one("#filter", Input).remove_class("shown")
         self.query_one("#help").styles.display = "none"
@@ -190,7 +190,7 @@ class TopScreen(App[None]):
         shown.styles.display = "none" if shown.styles.display == "block" else "block"
 
     async def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
-        """Enter: all that is known of the card."""
+        """Describe the card under the cursor."""
         card = self._selected()
         if card is not None:
             from hamictl.commands.describe import describe
@@ -198,7 +198,7 @@ class TopScreen(App[None]):
             await self._run_verb(lambda: describe("card", card.uuid))
 
     async def action_json(self) -> None:
-        """The same for programs."""
+        """Print the card under the cursor as JSON."""
         card = self._selected()
         if card is not None:
             from hamictl.commands.describe import describe
@@ -206,19 +206,19 @@ class TopScreen(App[None]):
             await self._run_verb(lambda: describe("card", card.uuid, output=JSON))
 
     async def action_explain(self) -> None:
-        """Why the card's largest holder is there."""
+        """Explain the card's largest pod."""
         from hamictl.commands.answers import explain
 
         await self._of_holder(explain)
 
     async def action_trace(self) -> None:
-        """The steps of the card's largest holder."""
+        """Trace the card's largest pod."""
         from hamictl.commands.trace import trace
 
         await self._of_holder(trace)
 
     async def action_pending(self) -> None:
-        """The pods that wait."""
+        """List the waiting pods."""
         from hamictl.commands.named import pending
 
         await self._run_verb(pending)
@@ -232,7 +232,7 @@ class TopScreen(App[None]):
         await self._run_verb(lambda: verb(pod))
 
     async def _run_verb(self, verb: Callable[[], None]) -> None:
-        """Run another verb on the plain terminal, until Enter.
+        """Run another command on the plain terminal, until Enter is pressed.
 
         In a thread: verbs have event loops of their own.
         """

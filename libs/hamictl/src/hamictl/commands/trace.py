@@ -1,4 +1,4 @@
-"""`hamictl trace`: the way of a pod from admission to its first kernel, step by step.
+"""`hamictl trace`: the steps of a pod from admission to its first kernel.
 
 Spans come from the local system's files or from files that are given; on a cluster they are at the
 collector, and the ledger's own steps of the pod are drawn in their place.
@@ -35,7 +35,7 @@ from hamictl.target import Installation, find_target
 from hamictl.view.waterfall import closing, heading, length, waterfall_table
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Maximum bytes read of one file: the end of a longer one, which is the newest."""
+"""Maximum bytes read of one file, from its end."""
 
 
 def trace(
@@ -67,7 +67,7 @@ def trace(
 
 
 def _spans(pod: str, files: list[Path] | None) -> tuple[list[TraceSpan], list[TraceSpan]]:
-    """(the pod's, all). Raises: InvalidRequest, where a file that was named can't be read."""
+    """Return the pod's spans, and all spans. Raises: InvalidRequest for an unreadable file."""
     target = find_target()
     folders = files or ([] if target.traces is None else [target.traces])
     every = read_spans(line for path in folders for line in _lines(path))
@@ -88,7 +88,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 async def _steps(namespace: str, name: str) -> list[TraceSpan]:
-    """The pod's states in the ledger, each from when it was entered to the next."""
+    """Return the pod's states in the ledger, each with its start and end."""
     target = find_target()
     uid = await pod_uid(target, namespace, name)
     rows = await target.scheduler_client().rows(f"/v1/pods/{uid}/history")

@@ -1,4 +1,4 @@
-"""`hamictl drift` and `dead-letters`: what was found different, and what could not be handled."""
+"""`hamictl drift` and `dead-letters`: differences that were found, messages that failed."""
 
 from __future__ import annotations
 

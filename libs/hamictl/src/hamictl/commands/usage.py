@@ -1,4 +1,4 @@
-"""`hamictl usage`: what was used of what was granted, of namespaces, a pod, a node or a card."""
+"""`hamictl usage`: used against granted amounts of namespaces, a pod, a node or a card."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPANS = {
     "idle": timedelta(days=1),
     "overasked": timedelta(days=7),
 }
-"""Spans without --since, by what is asked about."""
+"""Default periods by kind."""
 COLUMNS = {
     "namespace": (
         *("namespace", "slice_s", "memory_bytes", "used_memory_bytes", "core_ratio"),
@@ -112,7 +112,7 @@ def usage(
 
 
 def _subject_of(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
-    """Return the subject that is asked about, and its name. Raises: typer.BadParameter."""
+    """Return kind and name that the usage is about. Raises: typer.BadParameter."""
     if idle and overasked:
         raise typer.BadParameter("use --idle or --overasked, not both", param_hint="--idle")
     if not kind:
@@ -124,7 +124,7 @@ def _subject_of(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[s
 
 
 def _span(wanted: str, at: str, since: str, until: str) -> dict[str, datetime | None]:
-    """From when to when; with --at the usual span up to then. Raises: typer.BadParameter."""
+    """Return start and end; --at ends the default period. Raises: typer.BadParameter."""
     if at and (since or until):
         raise typer.BadParameter("use --at, or --since and --until, not both", param_hint="--at")
     end = moment_of(at, "--at") if at else moment_of(until, "--until")
@@ -135,7 +135,7 @@ def _span(wanted: str, at: str, since: str, until: str) -> dict[str, datetime | 
 
 
 def _node_of(card: str, at: datetime | None) -> str:
-    """Return the node that the card was on then. Ends the verb if the card is unknown."""
+    """Return the node that had the card at that time; exit if the card is unknown."""
     rows = ask("cards", {"card": card, "at": at}).rows
     if not rows:
         with spoken_errors():

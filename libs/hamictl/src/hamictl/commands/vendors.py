@@ -1,4 +1,4 @@
-"""`hamictl vendors`: which resources pods may ask for, under a device configuration.
+"""`hamictl vendors`: resources that pods may request under a device configuration.
 
 Also prints what the cluster must know of them, for manifests whose configuration is not the
 default: the extender's `managedResources` and the webhook's match condition.
@@ -29,7 +29,7 @@ from hamictl.view.lists import table
 
 
 class OutputForm(StrEnum):
-    """Form in which to print."""
+    """Output formats."""
 
     TABLE = "table"
     KUBE_SCHEDULER = "kube-scheduler"

@@ -1,4 +1,4 @@
-"""`hamictl explain workload/NAME`: the quota of a Workload of Kueue, and what our check answers."""
+"""`hamictl explain workload/NAME`: quota of a Kueue Workload, and the answer of our check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = ("wl", "workload", "workloads")
 
 
 def workload_name(given: str) -> str:
-    """Return the name in `workload/NAME`; empty for what names something else."""
+    """Return the name in `workload/NAME`; empty for other arguments."""
     kind, _, name = given.partition("/")
     return name if kind.lower() in _KINDS else ""
 
@@ -26,7 +26,7 @@ def workload_name(given: str) -> str:
 async def explain_workload(
     target: Installation, name: str, namespace: str, output: OutputFormat
 ) -> bool:
-    """Show what the Workload waits for; True if it waits.
+    """Explain why the Workload waits; return whether it waits.
 
     `name`: its own, or that of the Job it was made for. Raises: NotFound, HamiError.
     """
@@ -55,12 +55,12 @@ async def explain_workload(
 
 
 def owners_of(workload: Json) -> list[str]:
-    """Return the names of the objects that it was made for."""
+    """Return the names of the objects for which it was made."""
     return [str(each["name"]) for each in workload["metadata"].get("ownerReferences") or ()]
 
 
 def answer_of(workload: Json, ours: list[str]) -> Json:
-    """Return what a program reads; `ours`: names of our checks."""
+    """Return the answer for programs; `ours`: names of our checks."""
     status = workload.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     quota = conditions.get("QuotaReserved") or {}
@@ -91,7 +91,7 @@ def answer_of(workload: Json, ours: list[str]) -> Json:
 
 
 def sentences(answer: Json) -> Iterator[str]:
-    """Yield the same for people."""
+    """Yield the answer as sentences."""
     made_for = f" (of {', '.join(answer['made_for'])})" if answer["made_for"] else ""
     head = f"{answer['workload']}{made_for}"
     if answer["finished"]:

@@ -1,1 +1,1 @@
-"""How answers leave: rows as table, JSON, YAML, CSV, names or JSONPath, on standard output."""
+"""Write answers to standard output as table, JSON, YAML, CSV, names or JSONPath."""

@@ -1,4 +1,4 @@
-r"""kubectl's JSONPath templates: `{.items[*].node}`, `{range .items[*]}{.uuid}{"\n"}{end}`. Pure.
+r"""Render kubectl's JSONPath templates such as `{.items[*].node}`. Pure.
 
 Understood: fields, `['field']`, `[3]`, `[-1]`, `[*]`, `..` is not; text in quotes, `range` and
 `end`. A field that an object has not is left out, as in kubectl.
@@ -18,7 +18,7 @@ _STEP = re.compile(r"\.([\w-]+)|\[(-?\d+)\]|\[(\*)\]|\['([^']*)'\]|\[\"([^\"]*)\
 
 
 def render(template: str, value: object) -> str:
-    """The template's text for `value`, which is made of JSON's types.
+    """Return the template's text for `value`, which consists of JSON's types.
 
     Raises: InvalidRequest when the template is none.
     """
@@ -26,7 +26,7 @@ def render(template: str, value: object) -> str:
 
 
 def _pieces(template: str) -> list[tuple[bool, str]]:
-    """(in braces, text) of each part."""
+    """Yield each part of the template as (is in braces, text)."""
     pieces, at = [], 0
     while at < len(template):
         match = _PIECE.match(template, at)

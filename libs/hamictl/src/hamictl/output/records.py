@@ -1,4 +1,4 @@
-"""Rows that a verb answers with, and the forms of `-o`. Pure.
+"""Rows that a command prints, and the formats of `-o`. Pure.
 
 Base units go out: what a service names `..._mib` leaves as bytes, `..._percent` as a ratio of 0 to
 1, `..._ms` as seconds. What is unknown is null.
@@ -19,7 +19,7 @@ JSONPATH = "jsonpath="
 
 
 class Form(StrEnum):
-    """How rows are written."""
+    """Output format of rows."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -32,14 +32,14 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """A form; `template` for JSONPath."""
+    """Output format, with `template` for JSONPath."""
 
     form: Form
     template: str = ""
 
     @property
     def for_people(self) -> bool:
-        """Whether a person reads it, not a program."""
+        """Whether the format is a table for people."""
         return self.form in (Form.TABLE, Form.WIDE)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ WANTED = "use table, wide, json, yaml, csv, name or jsonpath=TEMPLATE"
 
 
 def output_format(given: object) -> OutputFormat:
-    """Return the format of `-o TEXT`; Typer hands defaults in, too. Raises: typer.BadParameter."""
+    """Parse `-o TEXT`; Typer passes defaults, too. Raises: typer.BadParameter."""
     text = str(given)
     if text.startswith(JSONPATH):
         return OutputFormat(Form.JSONPATH, text.removeprefix(JSONPATH))
@@ -72,56 +72,56 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column for people."""
+    """Column of a table for people."""
 
     header: str
     show: Callable[[Row], str]
     key: str = ""
-    """Key of the row to sort by; empty: the text that is shown."""
+    """Key of the row to sort by; empty: the displayed text."""
     wide: bool = False
-    """Only with `-o wide`, or where `--columns` names it."""
+    """Whether the column is shown only with `-o wide`, or if `--columns` names it."""
 
 
 UNKNOWN = "?"
 
 
 def text_of(value: object) -> str:
-    """The value as text; an unknown one is `?`, never 0."""
+    """Return the value as text; unknown is `?`, never 0."""
     return UNKNOWN if value is None else str(value)
 
 
 def plain_column(
     header: str, key: str, *, wide: bool = False, absent: str = UNKNOWN
 ) -> TableColumn:
-    """A column that shows a field as it is, and `absent` for null."""
+    """Return a column that shows a field unchanged, and `absent` for null."""
     return TableColumn(
         header, lambda row: absent if row.get(key) is None else str(row[key]), key, wide
     )
 
 
 def time_column(header: str, key: str) -> TableColumn:
-    """A column of a moment."""
+    """Return a column that shows a time."""
     return TableColumn(header, lambda row: shown_time(row[key]), key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records to write."""
+    """Rows to print, with columns and names."""
 
     kind: str
-    """Singular, such as `Device`."""
+    """Singular of the kind, such as `Device`."""
     plural: str
-    """Plural, as in `No devices found`."""
+    """Plural of the kind, as in `No devices found`."""
     columns: Sequence[TableColumn]
     rows: Sequence[Row]
     name: Callable[[Row], str]
-    """`pod/NAMESPACE/NAME`, for `-o name`."""
+    """Function that returns `pod/NAMESPACE/NAME`, for `-o name`."""
     as_of: str | None = None
-    """RFC 3339, the moment that the rows are true of; None: unknown."""
+    """Time to which the rows belong (RFC 3339); None: unknown."""
     began_at: str | None = None
-    """RFC 3339, where there are no rows because the record began later."""
+    """Beginning of the record (RFC 3339), if there are no rows because it began later."""
     fields: Sequence[str] = ()
-    """Keys of a row, for CSV without rows; empty: those of the columns."""
+    """Keys of a row, for CSV without rows; empty: the columns' keys."""
 
 
 _BASE_UNITS: Mapping[str, tuple[str, float, int]] = {
@@ -129,11 +129,11 @@ _BASE_UNITS: Mapping[str, tuple[str, float, int]] = {
     "_percent": ("_ratio", 0.01, 6),
     "_ms": ("_seconds", 0.001, 9),
 }
-"""Suffix of a key -> its suffix in base units, the factor, and the digits kept (0: all)."""
+"""Suffix of a key -> suffix in base units, factor, and number of digits kept (0: all)."""
 
 
 def document(records: Records) -> dict[str, Any]:
-    """The JSON document of these rows (schema: docs/hamictl.md, JSON)."""
+    """Return the rows as a JSON document (schema: docs/hamictl.md, JSON)."""
     return {
         "apiVersion": API_VERSION,
         "kind": f"{records.kind}List",
@@ -143,7 +143,7 @@ def document(records: Records) -> dict[str, Any]:
 
 
 def base_units(value: Any) -> Any:
-    """The same with base units, in depth."""
+    """Convert the value to base units, recursively."""
     if isinstance(value, Mapping):
         return dict(_field(str(key), held) for key, held in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Writes records: data on standard output, messages on standard error."""
+"""Print records: data on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _RENAMED = {
     "NODE": "NAME",
     "WHAT": "DETAIL",
 }
-"""Old header of a column -> its header, for lists that do not have the old one."""
+"""Former header of a column -> its present header."""
 
 
 def write(records: Records, output: OutputFormat) -> None:
-    """Write all of it in the form that was asked for."""
+    """Print the records in the requested format."""
     chosen = presentation()
     records = _sorted(records, chosen.sort_by)
     if not output.for_people:
@@ -74,7 +74,7 @@ def _nothing(records: Records) -> str:
 
 
 def write_document(value: Any, output: OutputFormat) -> None:
-    """One object that is no list, as it is, as JSON, YAML or JSONPath.
+    """Print one object as JSON, YAML or JSONPath.
 
     Raises: typer.BadParameter where `-o` wants rows.
     """
@@ -82,7 +82,7 @@ def write_document(value: Any, output: OutputFormat) -> None:
 
 
 def for_programs(records: Records, output: OutputFormat, chosen: Presentation) -> str:
-    """The text of every form but the tables'."""
+    """Return the text of a format for programs."""
     if output.form is Form.NAME:
         return "".join(f"{printable(records.name(row))}\n" for row in records.rows)
     if output.form is Form.CSV:
@@ -106,7 +106,7 @@ def _as_text(value: Any, output: OutputFormat) -> str:
 
 
 def escaped_json(value: Any) -> str:
-    """Indented; what a terminal would obey is escaped, which reads back as the same."""
+    """Return indented JSON; control characters are escaped."""
     text = orjson.dumps(
         value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str
     ).decode()
@@ -118,7 +118,7 @@ def escaped_json(value: Any) -> str:
 
 
 def grid(columns: Sequence[TableColumn], rows: Sequence[Row], chosen: Presentation) -> Table:
-    """A table as kubectl's: no lines, headers in capitals; the sorted column in reverse video."""
+    """Return a table without lines, like kubectl's; the sorted column is in reverse video."""
     made = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=chosen.headers, expand=False
     )
@@ -158,7 +158,7 @@ def _named(records: Records, name: str, option: str) -> TableColumn:
 
 
 def _column_named(records: Records, name: str) -> TableColumn | None:
-    """The column with this header or key, otherwise the one that had this header before."""
+    """Return the column with this header or key, or with this former header."""
     new_name = _RENAMED.get(name.upper(), "")
     for tried in (name, new_name):
         for column in records.columns:
@@ -175,7 +175,7 @@ def _is(column: TableColumn, name: str) -> bool:
 
 
 def _csv(records: Records, chosen: Presentation) -> str:
-    """The rows' own fields, all of them; `--columns` picks by field, or by header."""
+    """Return all fields of the rows as CSV; `--columns` selects by field or header."""
     rows = [base_units(row) for row in records.rows]
     keys = records.fields or [column.key or column.header.lower() for column in records.columns]
     fields = list(

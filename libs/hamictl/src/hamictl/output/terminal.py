@@ -1,4 +1,4 @@
-"""The two streams of the terminal, and how a person wants answers to look.
+"""Standard output and standard error, and the user's choices for them.
 
 Data goes to standard output, messages to standard error. `lazy.py` adds the options to each verb
 and calls `present` before the verb runs. Colours only on a terminal and without NO_COLOR, unless
@@ -19,7 +19,7 @@ from rich.measure import Measurement
 
 
 class Colour(StrEnum):
-    """When to colour."""
+    """Choice of when to use colours."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -28,17 +28,17 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presentation:
-    """The options of the same names."""
+    """Choices of the options with the same names."""
 
     headers: bool = True
     columns: tuple[str, ...] = ()
-    """Names of columns, in the order in which they are wanted; empty: all."""
+    """Names of columns in the requested order; empty: all."""
     sort_by: str = ""
     colour: Colour = Colour.AUTO
     ascii_only: bool = False
     utc: bool = False
     quiet: bool = False
-    """No messages on standard error but errors."""
+    """Whether only errors are printed on standard error."""
 
 
 _DEFAULT = Presentation()
@@ -46,12 +46,12 @@ _CURRENT: ContextVar[Presentation] = ContextVar("hamictl_presentation", default=
 
 
 def present(chosen: Presentation) -> None:
-    """Set the choice for the rest of this process."""
+    """Set the choices for the rest of this process."""
     _CURRENT.set(chosen)
 
 
 def presentation() -> Presentation:
-    """The choice."""
+    """Return the present choices."""
     return _CURRENT.get()
 
 
@@ -63,12 +63,12 @@ GLYPHS = "".join(map(chr, _GLYPHS))
 
 
 def in_ascii(text: str) -> str:
-    """The text for a terminal that knows ASCII alone: glyphs by their likes, the rest escaped."""
+    """Return the text for an ASCII terminal: similar characters for glyphs, escapes for others."""
     return text.translate(_GLYPHS).encode("ascii", "backslashreplace").decode()
 
 
 def age(value: object) -> str:
-    """Time since an RFC 3339 moment in kubectl's form, `45s` or `5h`; `?` if it is unknown."""
+    """Return the time since an RFC 3339 time in kubectl's form, `45s` or `5h`; `?` if unknown."""
     if value is None:
         return "?"
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(str(value))).total_seconds())
@@ -79,7 +79,7 @@ def age(value: object) -> str:
 
 
 def shown_time(value: object, *, seconds: bool = True) -> str:
-    """An RFC 3339 text as a table shows it, in the reader's zone or UTC; `?` where unknown."""
+    """Format an RFC 3339 time for tables, in the user's zone or UTC; `?` if unknown."""
     if value is None:
         return "?"
     try:
@@ -93,7 +93,7 @@ def shown_time(value: object, *, seconds: bool = True) -> str:
 
 
 def printable(text: str, *, keep: str = "\n") -> str:
-    r"""The text with what a terminal would obey written out, such as `\x1b`; not what is kept."""
+    r"""Return the text with control characters escaped (`\\x1b`), except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -108,26 +108,26 @@ WIDEST = 100_000
 
 
 class TerminalConsole(Console):
-    """Standard output, set up again when the options of a verb are known."""
+    """Console for standard output, reconfigured when a command's options are known."""
 
     def __init__(self) -> None:
         super().__init__(**_options(Colour.AUTO))
 
     def set_up(self) -> None:
-        """Go by `presentation()` from now on."""
+        """Apply the choices of `presentation()`."""
         Console.__init__(self, **_options(presentation().colour))
 
     def on_broken_pipe(self) -> None:
-        """Rich ends with status 1; `__main__` has ours."""
+        """End with our status for a closed pipe, not Rich's status 1."""
         raise BrokenPipeError
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print as Rich does; texts come from the cluster, and nothing in them is obeyed."""
+        """Print like Rich, with control characters in texts of the cluster escaped."""
         objects = tuple(plain(each) if isinstance(each, str) else each for each in objects)
         super().print(*objects, **how)
 
     def print_whole(self, table: RenderableType) -> None:
-        """A table; folded to fit a terminal, never in a pipe: there a row is a line."""
+        """Print a table, folded to the terminal's width; in a pipe each row is one line."""
         if self.is_terminal:
             self.print(table)
             return
@@ -152,7 +152,7 @@ def _options(colour: Colour) -> dict[str, Any]:
 
 
 def knows_glyphs() -> bool:
-    """Whether standard output has a code for each glyph; Latin-1 and ASCII have not."""
+    """Return whether standard output can encode each glyph; Latin-1 and ASCII can't."""
     try:
         GLYPHS.encode(sys.stdout.encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
@@ -161,36 +161,36 @@ def knows_glyphs() -> bool:
 
 
 console = TerminalConsole()
-"""Standard output."""
+"""Console for standard output."""
 
 
 def note(text: str) -> None:
-    """A line for the person, on standard error; nothing with `-q`."""
+    """Print a message on standard error, unless `-q` is given."""
     if not presentation().quiet:
         complain(text)
 
 
 def note_renamed(old: str, new: str) -> None:
-    """Name what replaces an old name of a verb, option or column."""
+    """Print which new name replaces the old one of a command, option or column."""
     complain(f"hamictl: {old} is now {new}; the old name will stop working in 0.4.0")
 
 
 def now_text() -> str:
-    """Now, in RFC 3339."""
+    """Return the present time in RFC 3339."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def complain(text: str) -> None:
-    """A line on standard error."""
+    """Print an error on standard error."""
     print(plain(text), file=sys.stderr)  # noqa: T201 (this is the user's terminal)
 
 
 def emit(text: str) -> None:
-    """Data on standard output: to a program as it is, to a terminal without what it would obey."""
+    """Print data on standard output; for a terminal control characters are escaped."""
     sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
 
 
 def plain(text: str, chosen: Presentation | None = None) -> str:
-    """The text without control characters, and in ASCII if the terminal needs that."""
+    """Return the text without control characters, and in ASCII if the terminal needs that."""
     shown = printable(text)
     return in_ascii(shown) if (chosen or presentation()).ascii_only else shown

@@ -1,1 +1,1 @@
-"""The list of verbs as a command line: imported when called, with the options of all of them."""
+"""Build the command line: commands are imported when called, with options common to all."""

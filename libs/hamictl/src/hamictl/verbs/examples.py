@@ -1,4 +1,4 @@
-"""Three examples of each verb: its help begins with them."""
+"""Examples of each command, with which its help begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of verbs whose modules are imported when they are called, with the options of all verbs.
+"""Typer group whose commands are imported when called, and get options common to all.
 
 The list of verbs knows each one's module and summary, so `hamictl --help` imports none of them and
 a verb only its own. The summaries are the first lines of the functions' docstrings; a test compares
@@ -37,21 +37,21 @@ PARAMETERS = {
     "utc": ("utc",),
     "namespace": ("namespace",),
 }
-"""Keys of the file -> the parameters of verbs that take them."""
+"""Keys of the configuration file -> the parameters of commands that they set."""
 OF_ONE_NAMESPACE = frozenset(
     {"apply", "capacity", "delete", "describe", "explain", "history", "lint", "open", "preempt"}
     | {"simulate", "trace"}
 )
-"""Verbs for which a pod without a namespace is of `default`; elsewhere no -n means all."""
+"""Commands that without -n use the namespace `default`, not all namespaces."""
 OWN_OUTPUT = frozenset({"adopt", "lint", "replay", "simulate", "vendors"})
-"""Verbs whose -o has values of its own."""
+"""Commands whose -o has values of its own."""
 
 OPTION_OF_ALL = "help"
-"""Asked for as an option of hamictl itself, too, which no verb's values are for."""
+"""Option that is also one of hamictl itself, so that no command's values apply to it."""
 
 
 def configured() -> ConfigFile:
-    """The file. Raises: InvalidRequest."""
+    """Read the configuration file. Raises: InvalidRequest."""
     # Here: the list of verbs is written without settings.
     from hamictl.settings import config_file
 
@@ -59,10 +59,10 @@ def configured() -> ConfigFile:
 
 
 class VerbDefaults(UserDict[str, Any]):
-    """Verb -> parameter -> value. A file that is wrong has none: the verb reports it."""
+    """Command -> parameter -> default value; empty if the file is wrong, which commands report."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The values for one verb."""
+        """Return the default values of one command."""
         if key == OPTION_OF_ALL:
             return default
         try:
@@ -79,16 +79,16 @@ class VerbDefaults(UserDict[str, Any]):
 
 
 MAX_CHARACTERS = 500
-"""Maximum length of the sentence: a value that was typed is repeated in it."""
+"""Maximum characters of an error message, as it repeats what was typed."""
 _OF_THE_LIBRARY = "Value error, "
-"""Before what is wrong with a choice."""
+"""Prefix of Click's text about a wrong choice, which is cut off."""
 _TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _NO_VALUE = re.compile(r"Option '.*' requires an argument\.?")
 _ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
 
 
 def sentence(error: Any) -> str:
-    """Return what is wrong with which option, and whose help has the right values.
+    """Explain which option is wrong, and which help shows the right values.
 
     `error` is an exception of the command-line library, as it was raised while a verb was parsed
     or by the verb itself.
@@ -116,14 +116,14 @@ def _text(error: Any) -> str:
 
 
 def _help(error: Any) -> str:
-    """The option's own help, which has the form of its value."""
+    """Return the option's help, which describes its values."""
     params = error.ctx.command.params if error.ctx else ()
     found = next((each for each in params if error.option_name in each.opts), None)
     return f": {found.help}" if found is not None and found.help else ""
 
 
 def _close(error: Any) -> str:
-    """The verb's options whose names are close to the one that was typed."""
+    """Return the command's options with names similar to the typed one."""
     context = error.ctx
     known: list[str] = list(error.possibilities or ())
     if not known and context is not None:
@@ -133,7 +133,7 @@ def _close(error: Any) -> str:
 
 
 def _where(error: Any) -> str:
-    """`--at`, `--output` or `KIND`: the option by its long name."""
+    """Return the name of the wrong parameter: `--at`, `--output` or `KIND`."""
     hint, param = getattr(error, "param_hint", None), getattr(error, "param", None)
     if hint is None and param is not None:
         hint = param.get_error_hint()
@@ -148,9 +148,9 @@ def _where(error: Any) -> str:
 
 PANEL = "Every verb"
 HELP_SHOWN = "NoArgsIsHelpError"
-"""Typer goes by this name, too: the class is none of its interface."""
+"""Name of Click's exception that only shows help; its class is not public in Typer."""
 _EXTRA_PACKAGES = {"hamireplay": "replay"}
-"""Packages of our own that a verb may need, and the extras that bring them."""
+"""Our packages that commands may need -> the extras that install them."""
 
 
 def _option(kind: type, name: str, help_text: str, *more: str, **how: Any) -> Any:
@@ -183,25 +183,25 @@ _EXTRA: dict[str, tuple[Any, Any]] = {
     "utc": (_option(bool, "--utc", "times in UTC, not in your zone", envvar="HAMICTL_UTC"), False),
     "quiet": (_option(bool, "--quiet", "print the answer only, no messages", "-q"), False),
 }
-"""Name -> (annotation, default) of the options that every verb has."""
+"""Options of all commands: name -> (annotation, default)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """A verb before it is imported."""
+    """Description of a command that is not imported yet."""
 
     target: str
-    """`module:name` of a function, or of a `typer.Typer`."""
+    """Function, or `typer.Typer`, as `module:name`."""
     summary: str
     group: str | None = None
-    """Heading in the list of verbs."""
+    """Heading under which the help lists the command."""
 
 
 class VerbCommand(TyperCommand):
-    """A verb whose help begins with examples."""
+    """Command whose help begins with examples."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as Typer does; every error knows its verb."""
+        """Parse as Typer does, and add the command to errors."""
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as exc:
@@ -209,18 +209,18 @@ class VerbCommand(TyperCommand):
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The examples, then what Typer knows of the options."""
+        """Write the examples, then Typer's help of the options."""
         if shown := EXAMPLES.get(str(self.name)):
             sys.stdout.write("\n" + "".join(f"  $ {line}\n" for line in shown))
         super().format_help(ctx, formatter)
 
 
 class LazyGroup(TyperGroup):
-    """The group of `commands`, by name, in the order of the help page."""
+    """Group of lazily imported commands, in the order of the help page."""
 
     commands_by_name: dict[str, LazyCommand]
     renamed: dict[str, str]
-    """Old name -> new name; both set by the subclass that `lazy_app` makes."""
+    """Old name -> new name; set by the subclass that `lazy_app` creates."""
     _listing = False
 
     def main(
@@ -232,7 +232,7 @@ class LazyGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run as Typer does; what was typed wrong is one sentence, not a box of several lines."""
+        """Run as Typer does, but print usage errors as one sentence."""
         args = list(sys.argv[1:] if args is None else args)
         if args == ["--version"]:
             args = ["version"]
@@ -250,11 +250,11 @@ class LazyGroup(TyperGroup):
         raise SystemExit(status or 0)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in their order."""
+        """Return all names in order."""
         return list(self.commands_by_name)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The verb, imported; while help is written a stand-in with its summary."""
+        """Return the imported command; while help is written, a placeholder with its summary."""
         found = self.commands_by_name.get(cmd_name)
         if found is None:
             return None
@@ -263,7 +263,7 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, found)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve the verb as Typer does; the error for an unknown verb names the nearest ones."""
+        """Find the command as Typer does; the error for an unknown one names similar ones."""
         if len(args) == 2 and args[0] == OPTION_OF_ALL and args[1] in self.commands_by_name:
             args = [args[1], "--help"]
         verb = args[0] if args else ""
@@ -282,12 +282,12 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The help page, without an import."""
+        """Write the help page without importing commands."""
         with self._stand_ins():
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Verbs that begin so, without an import."""
+        """Return commands that begin so, without importing them."""
         with self._stand_ins():
             return super().shell_complete(ctx, incomplete)
 
@@ -301,7 +301,7 @@ class LazyGroup(TyperGroup):
 
 
 def _check_configuration() -> None:
-    """End the verb with a sentence where `~/.config/hamictl.toml` is wrong."""
+    """Exit with a message if `~/.config/hamictl.toml` is wrong."""
     try:
         configured()
     except InvalidRequest as exc:
@@ -317,7 +317,7 @@ def _complain(error: typer.TyperException) -> None:
 
 
 def load(name: str, command: LazyCommand) -> Any:
-    """Import a verb and make it callable.
+    """Import a command and make it callable.
 
     Raises: typer.TyperException when the extra that has the verb is not installed.
     """
@@ -342,7 +342,7 @@ def load(name: str, command: LazyCommand) -> Any:
 
 
 def presented(verb: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that all verbs share to a verb, and apply them when it is called."""
+    """Add the options of all commands to a command, and apply them when it is called."""
     signature = inspect.signature(verb)
     hints = get_type_hints(verb, include_extras=True)
     own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
@@ -390,7 +390,7 @@ def lazy_app(
     renamed: dict[str, str],
     epilog: str | None = None,
 ) -> typer.Typer:
-    """An application of these verbs; `epilog` ends its help."""
+    """Return the application of these commands; `epilog` ends its help."""
     group = type("Commands", (LazyGroup,), {"commands_by_name": commands, "renamed": renamed})
     app = typer.Typer(
         cls=group,

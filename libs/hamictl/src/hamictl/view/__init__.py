@@ -1,1 +1,1 @@
-"""How answers look in a terminal."""
+"""Format answers for a terminal."""

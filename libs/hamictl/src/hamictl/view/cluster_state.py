@@ -1,4 +1,4 @@
-"""One look at a cluster: nodes, cards, slices and pods, as rows and as the board of `hamictl up`.
+"""Read the state of a cluster, and show it as rows and as the overview of `hamictl up`.
 
 Pure but for `look`.
 """
@@ -25,12 +25,12 @@ MOUNTS_ANNOTATION = "hamictl.io/mounts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSummary:
-    """State of the cluster as it was seen; `missing` names what could not be read."""
+    """State of a cluster; `missing` names what could not be read."""
 
     pods: Sequence[JsonMapping] = ()
     nodes: Sequence[JsonMapping] = ()
     devices: Sequence[JsonMapping] | None = ()
-    """None: the scheduler did not answer, so what cards there are is unknown."""
+    """Cards; None if the scheduler did not answer."""
     allocations: Sequence[JsonMapping] = ()
     missing: Sequence[str] = field(default_factory=tuple)
 
@@ -38,7 +38,7 @@ class ClusterSummary:
 async def look(
     api: KubeApi, scheduler: SchedulerClient, *, namespace: str = "", selector: str = ""
 ) -> ClusterSummary:
-    """Ask the API server and the scheduler; what does not answer is named, not guessed.
+    """Read the state from the API server and the scheduler; failures are named in `missing`.
 
     Pods of `namespace`, where it is not empty; pods and nodes with labels that `selector` takes.
     """
@@ -70,7 +70,7 @@ async def look(
 
 
 def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
-    """Rows of nodes: those of one rack or zone together, those of none last."""
+    """Return rows of nodes, sorted by rack or zone; nodes without one are last."""
     by_node = cards_by_node(state)
     rows: list[dict[str, Any]] = [
         {
@@ -89,14 +89,14 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
 
 
 def binding_row(node: JsonMapping) -> dict[str, str | None]:
-    """How the node's containers get their slices (`late` or `lock`), and why, by its agent."""
+    """Return the agent's way of binding slices (`late` or `lock`) on a node, and the reason."""
     written = str((node["metadata"].get("annotations") or {}).get(BINDING) or "")
     way, _, reason = written.partition(": ")
     return {"binding": way or None, "binding_reason": reason or None}
 
 
 def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
-    """Node -> the cards that are there; None: the scheduler did not answer."""
+    """Return the cards by node; None if the scheduler did not answer."""
     if state.devices is None:
         return None
     found: dict[str, list[JsonMapping]] = {}
@@ -107,7 +107,7 @@ def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
 
 
 def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, Any]:
-    """Return the figures of the node's cards, and what of them is granted; None is unknown."""
+    """Return counts and granted amounts of the node's cards; None is unknown."""
     names = (
         *("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib"),
         "node_group",
@@ -127,7 +127,7 @@ def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, Any]:
 
 
 def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
-    """Rows for `lists.pods`, in the order of creation."""
+    """Return rows for `lists.pods`, in the order of creation."""
     held = {row["pod_uid"]: row for row in state.allocations}
     cards = {row["uuid"]: row["index"] for row in state.devices or ()}
     ordered = sorted(
@@ -150,7 +150,7 @@ def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
 
 
 def phase(pod: JsonMapping) -> str:
-    """The phase as kubectl shows it: deletion and waiting containers first."""
+    """Return the phase as kubectl shows it: deletion and waiting containers take precedence."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
     status = pod.get("status") or {}
@@ -162,7 +162,7 @@ def phase(pod: JsonMapping) -> str:
 
 
 def why_waiting(pod: JsonMapping) -> str:
-    """The message of the PodScheduled condition, or the status' own reason."""
+    """Return the message of the PodScheduled condition, or of the pod's status."""
     status = pod.get("status") or {}
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -190,7 +190,7 @@ def _ready(node: JsonMapping) -> str | None:
 
 
 def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
-    """One screen."""
+    """Return the overview of nodes, cards and pods."""
     parts: list[Any] = [
         records_table("Nodes", nodes(node_rows(state), None)),
         records_table("Cards", devices(state.devices or (), None)),
@@ -202,7 +202,7 @@ def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
 
 
 def look_next(described: Mapping[str, Any]) -> str:
-    """Return the commands to type next."""
+    """Return the commands that show more."""
     return "\n".join(
         (
             f"pages   {described['pages_url']}   (on this machine only)",

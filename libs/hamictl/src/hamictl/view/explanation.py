@@ -1,4 +1,4 @@
-"""The scheduler's explain answer on one screen: a sentence, the nodes, what would help. Pure.
+"""Format the scheduler's explanation: a sentence, the nodes, and what would help. Pure.
 
 The answer's fields are those of `hamicommon.explain.answer.Explanation` (docs/explain.md).
 """
@@ -20,12 +20,12 @@ _NODES_NAMED = 10
 _CHANGES_NAMED = 8
 _EARLIER_NAMED = 3
 _FRAGMENTATION = "fragmentation"
-"""The node policy whose scores are milli of a card; a question does not import the engine."""
+"""Node policy whose scores are milli of a card; named here to avoid importing the engine."""
 _LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 
 
 def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
-    """Paragraphs and tables for a terminal, in the order in which a newcomer asks."""
+    """Return paragraphs and tables of the explanation."""
     yield _head(answer, name)
     yield from (f"\n▲ {text}" for text in card_troubles(answer))
     held = [row for row in answer["attempts"] if row["state"] in _LIVE]
@@ -50,14 +50,14 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
 
 
 def card_troubles(answer: JsonMapping) -> list[str]:
-    """Return the troubles of the pod's cards and what to do, each sentence once."""
+    """Return problems of the pod's cards and advice, each sentence once."""
     # A scheduler of before this field has none.
     cards = answer.get("cards") or ()
     return list(dict.fromkeys(f"{card['sentence']}. {card['advice']}." for card in cards))
 
 
 def _head(answer: JsonMapping, name: str) -> str:
-    """The first sentence; a pod whose wait is over does not read as if it waited."""
+    """Return the first sentence, which also shows that a wait is over."""
     # A scheduler of before these fields has none.
     end, at = answer.get("wait_end"), _time(answer.get("wait_ended_at"))
     if not end:
@@ -80,7 +80,7 @@ _HEADS = {
 
 
 def score_text(policy: str, score: float | None) -> str:
-    """Return the meaning of a score under its policy; `policy` begins with the nodes'."""
+    """Explain a score under its policy; `policy` begins with the node policy."""
     if score is None:
         return ""
     if _FRAGMENTATION not in policy.partition(",")[0]:
@@ -89,7 +89,7 @@ def score_text(policy: str, score: float | None) -> str:
 
 
 def parts_text(parts: JsonMapping | None) -> str:
-    """Return the cost that is not stranded on the node's own cards, but kept for later pods."""
+    """Explain the part of the cost that is kept for later pods."""
     if parts is None:
         return ""
     kept = (
@@ -175,26 +175,26 @@ def _time(text: Any) -> str:
 
 
 NEAREST_SHOWN = 10
-"""Cards that are shown; `explain -o json` has all that were stored."""
+"""Maximum number of cards shown; `explain -o json` has all that were stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMiss:
-    """One card that was refused."""
+    """A card that was refused."""
 
     node: str
     card: str
     uuid: str
     short: str
-    """How much it lacks; empty where an amount is not what it lacks."""
+    """Missing amount; empty if the reason is not an amount."""
     share: float
-    """Lacking part of what was asked, as a ratio; 1 where an amount is not what it lacks."""
+    """Missing part of the requested amount, 0..1; 1 if the reason is not an amount."""
     why: str
     reason: str
 
 
 def near_misses(answer: Mapping[str, Any]) -> Sequence[NearMiss]:
-    """Refused cards of an explanation, what lacks the least first."""
+    """Return the refused cards of an explanation, those that lack the least first."""
     found = [
         _near_miss(str(node["node"]), card)
         for node in answer.get("nodes") or ()
@@ -220,7 +220,7 @@ def _near_miss(node: str, card: Mapping[str, Any]) -> NearMiss:
 
 
 def near_misses_table(found: Sequence[NearMiss]) -> Table:
-    """The nearest of them."""
+    """Return a table of the refused cards that lack the least."""
     return table(
         f"Nearest cards, of {len(found)} refused",
         ("NODE", "CARD", "SHORT BY", "WHY", "HAMI'S REASON", "UUID"),

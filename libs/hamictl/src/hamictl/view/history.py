@@ -1,4 +1,4 @@
-"""Changes that `hamictl history` shows: of each pod of a name with its cards, of a node or a card.
+"""Format changes for `hamictl history`: of the pods of a name, of a node or of a card.
 
 Pure. Of a node or a card they are the steps of its grants, and its health.
 """
@@ -27,13 +27,13 @@ SHORT_UUID = 12
 
 
 def uids_newest_first(allocations: Sequence[Row], existing: str | None) -> list[str]:
-    """The pods of these allocations (newest first), the one that exists in the cluster before."""
+    """Return the pods of these allocations (newest first), beginning with the existing one."""
     seen = [str(row["pod_uid"]) for row in allocations]
     return list(dict.fromkeys([existing, *seen] if existing else seen))
 
 
 def cards_of(allocation: Row, index_of: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The cards of an allocation; the index is None where the card is no longer known."""
+    """Return the cards of an allocation; the index is None if the card is no longer known."""
     uuids = dict.fromkeys(str(each["device_uuid"]) for each in allocation["devices"])
     return [
         {"node": allocation["node"], "index": index_of.get(uuid), "uuid": uuid} for uuid in uuids
@@ -43,7 +43,7 @@ def cards_of(allocation: Row, index_of: Mapping[str, int]) -> list[dict[str, Any
 def with_cards(
     changes: Sequence[Row], allocations: Sequence[Row], index_of: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Each change with the pod's uid and the cards of its allocation."""
+    """Add the pod's uid and the allocation's cards to each change."""
     by_id = {str(row["id"]): row for row in allocations}
     found = []
     for change in changes:
@@ -56,7 +56,7 @@ def with_cards(
 
 
 def earlier_line(uid: str, allocations: Sequence[Row]) -> str:
-    """One line of a pod that had the name before: its uid, from when to when, and where."""
+    """Summarize an earlier pod of the name: its uid, its times and its node."""
     own = [row for row in allocations if row["pod_uid"] == uid]
     begin = min(str(row["reserved_at"]) for row in own)
     ends = [row["ended_at"] for row in own]
@@ -66,7 +66,7 @@ def earlier_line(uid: str, allocations: Sequence[Row]) -> str:
 
 
 def gone_sentence(allocations: Sequence[Row]) -> str:
-    """That a pod is no longer in the cluster, and since when as far as the ledger knows."""
+    """Return that a pod is no longer in the cluster, and the time if the ledger has it."""
     ended = [row for row in allocations if row["ended_at"] is not None]
     if not ended or len(ended) < len(allocations):
         return "It is gone: the cluster has no pod of this name and uid."
@@ -76,7 +76,7 @@ def gone_sentence(allocations: Sequence[Row]) -> str:
 
 
 def changes(rows: Sequence[Row], name: str) -> Records:
-    """The changes as records; `name` is NAMESPACE/NAME."""
+    """Return the changes as records; `name` is NAMESPACE/NAME."""
     columns = (
         time_column("WHEN", "at"),
         plain_column("STATUS", "state"),
@@ -101,7 +101,7 @@ def changes(rows: Sequence[Row], name: str) -> Records:
 
 
 def _cards(row: Row) -> str:
-    """Return the cards as `who` takes them, one a line; a dash is an index no longer known."""
+    """Return the cards one per line, as `who` takes them; a dash is an unknown index."""
     return "\n".join(
         f"{card['node']}/{'-' if card['index'] is None else card['index']} "
         f"{card['uuid'][:SHORT_UUID]}"
@@ -114,7 +114,7 @@ def _uuids(row: Row) -> str:
 
 
 def _score(row: Row) -> str:
-    """Return the score of a chosen node; a grant that was adopted or restored has no policy."""
+    """Return the score of a chosen node; adopted and restored grants have no policy."""
     policy = (row.get("policy") or {}).get("node")
     chosen = row["previous_state"] is None and policy
     return score_text(str(policy), row["score"]) if chosen else ""
@@ -127,7 +127,7 @@ def place_changes(
     since: datetime,
     until: datetime,
 ) -> Records:
-    """The steps of those grants whose `slices` are on it, and what its cards' health did, by time.
+    """Return changes of grants with `slices` there, and of its cards' health, by time.
 
     `steps`, `slices` and `incidents` are the answers to `changes`, `who-held-card` and
     `card-incidents`. An incident that began before `since` is shown by its end only.
@@ -172,7 +172,7 @@ def _step(row: Row, cards: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _of_incident(row: Row) -> list[dict[str, Any]]:
-    """The changes to unhealthy and back to healthy."""
+    """Yield the changes to unhealthy and back."""
     states = ("healthy", "unhealthy", "healthy")
     found = []
     for number, (at, reason) in enumerate(

@@ -1,4 +1,4 @@
-"""Lists and tables of nodes, cards, pods, allocations and quotas. Pure: rows in, text out."""
+"""Tables of nodes, cards, pods, allocations and quotas from rows. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE_PERCENT = 100
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table that also reads well when it is not on a terminal.
+    """Return a plain table, which also reads well in a pipe.
 
     Cells come from the cluster, where anybody may have written: nothing in them is markup, and no
     control character reaches the terminal.
@@ -33,26 +33,26 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def records_table(title: str, records: Records) -> Table:
-    """The columns of a list that are not only for `-o wide`, as a plain table."""
+    """Return a plain table of the columns that are not only for `-o wide`."""
     columns = [column for column in records.columns if not column.wide]
     rows = ([column.show(row) for column in columns] for row in records.rows)
     return table(title, [column.header for column in columns], rows)
 
 
 def age_column(key: str) -> TableColumn:
-    """The column AGE, since a moment."""
+    """Return the column AGE, counted from a time."""
     return TableColumn("AGE", lambda row: age(row.get(key)), key)
 
 
 def memory(mib: int | None) -> str:
-    """MiB in the unit that people use."""
+    """Format MiB in a suitable unit."""
     if mib is None:
         return UNKNOWN
     return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
 def model(row: Row) -> str:
-    """The product, with its vendor where the name does not contain it."""
+    """Return the product's name, with its vendor if the name lacks it."""
     kind, vendor = text_of(row["type"]), text_of(row.get("vendor") or "")
     if vendor == "NVIDIA":
         return kind.removeprefix("NVIDIA ")
@@ -60,12 +60,12 @@ def model(row: Row) -> str:
 
 
 def amount(used: str, capacity: str) -> str:
-    """How much of it is granted; a dash where the vendor's cards are not counted so."""
+    """Format granted and total amount; a dash if the vendor does not count this amount."""
     return "-" if capacity == memory(0) else f"{used} of {capacity}"
 
 
 def _card_memory(row: Row) -> str:
-    """Granted memory, and rooms beside it: those are held until others have ended."""
+    """Format granted memory, with amounts that are kept for waiting pods beside it."""
     # A scheduler of before rooms has none.
     room_mib = row.get("room_memory_mib") or 0
     held = amount(memory(row["used_memory_mib"] - room_mib), memory(row["memory_mib"]))
@@ -73,11 +73,11 @@ def _card_memory(row: Row) -> str:
 
 
 CORE_UNITS = {"AMD": "CUs", "AWSNeuron": "NeuronCores", "Mthreads": "16ths"}
-"""Amounts of vendors that count cores, not percent; an Ascend chip that registers AI cores too."""
+"""Units of cores for vendors that don't count percent."""
 
 
 def card_cores(row: Row) -> str:
-    """Granted cores in the unit that the vendor counts in."""
+    """Format granted cores in the vendor's unit."""
     used, capacity = row["used_core_percent"], row["core_percent"]
     vendor = text_of(row.get("vendor") or "")
     if vendor == "AWSNeuron":
@@ -93,7 +93,7 @@ def card_cores(row: Row) -> str:
 
 
 def health(row: Row) -> str:
-    """One state, or the reason."""
+    """Return the card's state, or the reason of a bad one."""
     if not row.get("present", True):
         return "gone"
     if row.get("cordoned"):
@@ -102,7 +102,7 @@ def health(row: Row) -> str:
 
 
 def slice_lines(row: Row) -> list[str]:
-    """Each slice of an allocation.
+    """Return a line for each slice of an allocation.
 
     Those by ResourceClaims with claim, request and who else holds them, also where they are counted
     for another pod.
@@ -127,7 +127,7 @@ def _claimed(share: Row) -> str:
 
 
 def claims_of(change: Row) -> str:
-    """Return the claims that a grant came by, from the history's first entry, one a line.
+    """Return the claims of a grant, one per line, from the first entry of its history.
 
     Claim, request and share. Empty: by limits, or the entry is of a later change.
     """
@@ -140,16 +140,16 @@ def claims_of(change: Row) -> str:
 
 
 def cores(percent: int) -> str:
-    """A guaranteed share, or the absence of one."""
+    """Format a share of cores, or its absence."""
     return f"{percent} % cores" if percent else "any cores"
 
 
 QUOTA_AMOUNTS = {"limit_amount": "LIMIT", "used_amount": "USED", "left_amount": "LEFT"}
-"""Columns whose unit is the resource's own -> their headers."""
+"""Columns in the resource's own unit -> their headers."""
 
 
 def devices(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Cards, with what is granted of each."""
+    """Return records of cards with their granted amounts."""
     return Records(
         kind="Device",
         plural="cards",
@@ -171,7 +171,7 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
 
 
 def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Return the records of who holds what."""
+    """Return records of allocations."""
     return Records(
         kind="Allocation",
         plural="allocations",
@@ -195,7 +195,7 @@ def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
 def nodes(
     rows: Sequence[Row], as_of: str | None, cards: Mapping[str, Sequence[Row]] | None = None
 ) -> Records:
-    """Kubernetes nodes with their GPU counts; `cards`: those of each, for the wide form."""
+    """Return records of nodes with counts of cards; `cards`: those of each, for `-o wide`."""
 
     def each_card(row: Row) -> str:
         if cards is None:
@@ -231,7 +231,7 @@ def nodes(
 
 
 def pods(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Pods, with the reason beside each one that waits."""
+    """Return records of pods, with the reason of each that waits."""
     return Records(
         kind="Pod",
         plural="pods",
@@ -260,7 +260,7 @@ def _ready(row: Row) -> str:
 
 
 def _card(card: Row) -> str:
-    """`0 31/80`; an unhealthy card is `1 ✖ 0/80`."""
+    """Format a card as `0 31/80`, or `1 ✖ 0/80` if unhealthy."""
     sick = "" if card["healthy"] else "✖ "
     granted, size = (f"{card[key] / 1024:.3g}" for key in ("used_memory_mib", "memory_mib"))
     return f"{card['index']} {sick}{granted}/{size}"
@@ -282,7 +282,7 @@ def _state(row: Row) -> str:
 
 
 def quota_records(answer: Answered) -> Records:
-    """The answer to the question `quota`."""
+    """Return records of the answer to the question `quota`."""
     found = records_of(answer)
     columns = [
         TableColumn(QUOTA_AMOUNTS[column.key], partial(quota_amount, column.key), column.key)
@@ -294,7 +294,7 @@ def quota_records(answer: Answered) -> Records:
 
 
 def quota_amount(key: str, row: Row) -> str:
-    """An amount with the unit that follows from the name of the resource.
+    """Format an amount with the unit that the resource's name implies.
 
     >>> quota_amount("used_amount", {"resource": "nvidia.com/gpumem", "used_amount": 20480})
     '20 GiB'
@@ -311,7 +311,7 @@ def quota_amount(key: str, row: Row) -> str:
 
 
 def vain_setting(row: Row) -> str:
-    """`ResourceQuota team-a/q: nvidia.com/gpumem: 4000 limits nothing: ...`."""
+    """Format `ResourceQuota team-a/q: nvidia.com/gpumem: 4000 limits nothing: ...`."""
     if row["kind"] == "ResourceQuota":
         return f"ResourceQuota {row['namespace']}/{row['name']}: {row['problem']}"
     return f"Node {row['name']}, annotation {row['setting']}: {row['problem']}"

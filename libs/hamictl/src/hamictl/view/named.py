@@ -1,4 +1,4 @@
-"""Rows of named questions for people: the name of a column has its unit. Pure."""
+"""Format rows of named questions; a column's name implies its unit. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WIDE = frozenset(
         "node_group",
     }
 )
-"""Columns that a person rarely asks for."""
+"""Columns that are shown only with `-o wide`."""
 _THINGS = {"nodes": ("node", "node"), "cards": ("device", "device_uuid")}
-"""Questions whose rows are things with a name of their own -> its kind, and the column."""
+"""Questions whose rows are objects with names -> the kind and the column of the name."""
 ANY = "any"
 _SHARES = ("core_ratio", "asked_core_ratio")
-"""Shares of cores of slices; 0 is no share of its own, which may use all that is idle."""
+"""Columns with shares of cores; 0 means no share, so that all idle cores may be used."""
 _HEADERS = {
     "sick_s": "UNHEALTHY-FOR",
     "sick_card_count": "UNHEALTHY-CARDS",
@@ -39,12 +39,12 @@ _HEADERS = {
     "sick_at": "UNHEALTHY",
     "well_at": "HEALTHY",
 }
-"""Headers of columns whose usual one is another column's too, or different in other lists."""
+"""Headers of columns that differ from the usual form."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 
 
 def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
-    """All columns of the answer, or these in this order; units by suffix."""
+    """Return records of all columns of the answer, or of these in this order."""
     names = list(columns) or (list(answer.rows[0]) if answer.rows else [])
     return Records(
         kind="".join(part.capitalize() for part in answer.question.split("-")),
@@ -74,7 +74,7 @@ def _column(name: str, unknown: frozenset[str]) -> TableColumn:
 
 
 def header_of(name: str) -> str:
-    """`memory_bytes` is MEMORY, `card_count` is CARDS: the cell has its unit."""
+    """Return the header of a column: `memory_bytes` is MEMORY, `card_count` is CARDS."""
     if name in _HEADERS:
         return _HEADERS[name]
     if name.endswith("_count"):
@@ -96,7 +96,7 @@ def _cell(name: str, absent: str, row: Row) -> str:
 
 
 def cell(name: str, value: object, absent: str = _NONE) -> str:
-    """A value with its unit, by the column's suffix."""
+    """Format a value with the unit that the column's suffix implies."""
     if value is None:
         return absent
     if name in _SHARES and value == 0:
@@ -114,7 +114,7 @@ def cell(name: str, value: object, absent: str = _NONE) -> str:
 
 
 def amount(value: object) -> str:
-    """Bytes in GiB, small ones in MiB."""
+    """Format bytes in GiB, or small amounts in MiB."""
     if not isinstance(value, int | float):
         return str(value)
     return f"{value / GIB:.4g} GiB" if value >= GIB or value == 0 else f"{value / MIB:.4g} MiB"

@@ -1,4 +1,4 @@
-"""The waterfall of a pod's spans in a terminal. Pure."""
+"""Draw the waterfall of a pod's spans in a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hamictl.output.terminal import plain
 MIN_BAR, MAX_BAR = 12, 80
 _GAP = 2
 PLACED = frozenset({"bind", "allocate", "prepare", "first-kernel"})
-"""Steps after which the node's kubelet has its turn."""
+"""Steps after which the node's kubelet continues."""
 RANK = "RANK p83: 83 % of such steps took no longer in the hour before"
 
 
 def heading(drawn: Waterfall, pod: str) -> str:
-    """One line above the waterfall."""
+    """Return the line above the waterfall."""
     earlier = f", decision {drawn.earlier_decisions + 1} (the latest)" * bool(
         drawn.earlier_decisions
     )
@@ -29,7 +29,7 @@ def heading(drawn: Waterfall, pod: str) -> str:
 
 
 def closing(drawn: Waterfall) -> list[str]:
-    """Lines below the waterfall: what took long, what continued, what came later, what RANK is."""
+    """Return the lines below the waterfall, which summarize it and explain RANK."""
     lines = [*_longest(drawn), *_behind(drawn), *_later(drawn)]
     if any(isinstance(row, WaterfallSpan) and row.percentile is not None for row in drawn.rows):
         lines.append(RANK)
@@ -69,7 +69,7 @@ def _later(drawn: Waterfall) -> Iterator[str]:
 
 
 def waterfall_table(drawn: Waterfall, width: int) -> Table:
-    """One line a span: its name, where it lies, how long it took, and how usual that is."""
+    """Return a table with a line per span: name, bar, duration, and rank among others."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for header in ("SPAN", "", "DURATION", "RANK", "SERVICE"):
         made.add_column(
@@ -85,7 +85,7 @@ def waterfall_table(drawn: Waterfall, width: int) -> Table:
 
 
 def _fixed_columns(drawn: Waterfall) -> int:
-    """Columns of the terminal that all but the bars take."""
+    """Return the width of all columns except the bars."""
     cells = [tuple(_cells(row, drawn, MIN_BAR)) for row in drawn.rows]
     widest = (max((len(each[at]) for each in cells), default=0) for at in (0, 2, 3, 4))
     headers = (len("SPAN"), len("DURATION"), len("RANK"), len("SERVICE"))
@@ -116,7 +116,7 @@ def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
 
 
 def length(microseconds: int) -> str:
-    """A length of time as people write it: 310 µs, 4.2 ms, 1.9 s, 41 min 3 s, 2 h 5 min."""
+    """Format a duration: 310 µs, 4.2 ms, 1.9 s, 41 min 3 s, 2 h 5 min."""
     if 0 < microseconds < 1000:
         return f"{microseconds} µs"
     if not microseconds:

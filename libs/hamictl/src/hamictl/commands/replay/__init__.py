@@ -1,1 +1,1 @@
-"""`hamictl replay`: the command, and how its options are read."""
+"""`hamictl replay`: the command and the parsing of its options."""

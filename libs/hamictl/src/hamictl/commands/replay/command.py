@@ -1,4 +1,4 @@
-"""`hamictl replay`: how much of a cluster's cards a policy would have in use.
+"""`hamictl replay`: compare policies on a trace by how much of the cards would be in use.
 
 Nothing is changed anywhere. The pods arrive by `hamireplay`; here options and files are read, and
 the answer is written as a table, JSON or a picture.
@@ -33,7 +33,7 @@ _MAX_SEEDS = 1000
 
 
 def seeds_of(text: str) -> list[int]:
-    """`42-51`, `7`, or a comma list of such.
+    """Parse seeds: `42-51`, `7`, or a comma list of these.
 
     Raises: WrongUsage with the text and what would be right.
     """
@@ -62,7 +62,7 @@ def percent_of(text: str, option: str, *, least: int, most: int) -> float:
 
 
 def percents_of(text: str, option: str, *, least: int, most: int) -> list[float]:
-    """A comma list of percentages, each once, as parts of 1.
+    """Parse a comma list of percentages, each once, as fractions.
 
     Raises: WrongUsage with the option, the text and what would be right.
     """
@@ -193,7 +193,7 @@ def replay(
 
 
 class _Answer(NamedTuple):
-    """Findings in every form."""
+    """Results in every output format."""
 
     tables: Iterable[results.ResultTable]
     sentences: Iterable[str]

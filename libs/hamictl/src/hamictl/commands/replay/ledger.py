@@ -1,4 +1,4 @@
-"""`hamictl dump`: the ledger's history of pods and cards, for a replay, as JSON lines.
+"""`hamictl dump`: write the ledger's history of pods and cards as JSON lines for a replay.
 
 Read-only, as `hami_reader`, at one moment; hosts' CPU comes from the cluster. A pod's arrival is
 its first decision or grant, its end the end of its last grant. What it asked for is in its
@@ -55,7 +55,7 @@ MAX_PODS = 1_000_000
 _DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _GONE_AFTER = timedelta(minutes=10)
-"""A pod that has not been asked for so long does not wait any more."""
+"""Time without a scheduling attempt after which a pod no longer counts as waiting."""
 _MIB = 2**20
 
 _PODS = """
@@ -97,7 +97,7 @@ SELECT d.node, d.uuid, d.index, d.vendor, d.type, d.slots, d.memory_mib, d.core_
 
 
 async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
-    """Read the last `since_s` seconds, and the cards that are there now.
+    """Return the last `since_s` seconds of history, and the present cards.
 
     Raises: Unavailable when the ledger does not answer; InvalidRequest when it has no such pod.
     """
@@ -117,7 +117,7 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
 
 
 async def _cluster_name() -> str:
-    """Ask the metrics service for the name; empty where it is not known or does not answer."""
+    """Return the cluster's name from the metrics service; empty if unknown."""
     target = find_target()
     if not target.metrics.url:
         return ""
@@ -128,7 +128,7 @@ async def _cluster_name() -> str:
 
 
 async def _hosts() -> Mapping[str, tuple[int | None, int | None]]:
-    """Allocatable CPU (milli) and memory (MiB) by node; empty where no cluster is known."""
+    """Return allocatable CPU (milli) and memory (MiB) by node; empty if no cluster is known."""
     kubeconfig = find_target().kubeconfig
     if kubeconfig is None:
         return {}
@@ -181,7 +181,7 @@ def _card(row: asyncpg.Record) -> GpuDevice:
 
 
 def _pod(row: asyncpg.Record, since: datetime, until: datetime) -> PodLine | None:
-    """None: it asked for no card, as far as is known."""
+    """Return the pod's line; None if it asked for no card, as far as known."""
     request = _request(row)
     if request is None or not request.wants_devices:
         return None
@@ -237,7 +237,7 @@ def _seconds(at: datetime, since: datetime) -> float:
 
 
 LEDGER, LIVE = "ledger", "live"
-"""In place of a file: the ledger itself, and the cards that it has now."""
+"""Values of --from and --nodes that stand for the ledger, and for its present cards."""
 
 Since = Annotated[
     str, typer.Option("--since", help="start of the history, such as 30d (30 days ago)")
@@ -253,7 +253,7 @@ def dump(since: Since = "30d") -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """`90s`, `30m`, `6h` or `30d`.
+    """Parse `90s`, `30m`, `6h` or `30d`.
 
     Raises: WrongUsage with the option, the text and what would be right.
     """
