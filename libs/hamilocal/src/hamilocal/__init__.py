@@ -1,1 +1,1 @@
-"""The local system: servers, services and simulated nodes under one supervisor."""
+"""Local system: servers, services and simulated nodes, run by one supervisor."""

@@ -1,4 +1,4 @@
-"""Traces of pods replayed under a policy: how much of the cards ends up in use, and who waits.
+"""Replay traces of pods under a policy, to see how much of the cards is used and who waits.
 
 `trace` is what is replayed, read by `openb` (files) or `history` (a dump of a ledger). `schedule`
 makes the order and the times of arrival, `arriving` and `churn` run them. A policy is the product's

@@ -1,4 +1,4 @@
-"""Pods arrive one after the other and stay: how much of the cards ends up in use.
+"""Replay pods that arrive one after the other and never end: how much of the cards gets used.
 
 The protocol of the published runs: nothing waits, nothing is retried, nothing ends; a refused pod
 counts as arrived. A point of the curve at k % is the mean over the arrivals after which the demand
@@ -17,19 +17,19 @@ from hamireplay.trace import KINDS, ReplayCluster, TracePod, demand_milli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Outcome of one order of arrivals."""
+    """Result of one order of arrivals."""
 
     curve: Mapping[int, float]
-    """Percent of the cards in use, by percent of the cards that was asked for."""
+    """Percent of the cards in use, by percent of the cards that was requested."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Refused pods, by kind (`trace.KINDS`)."""
+    """Number of refused pods by kind (`trace.KINDS`)."""
     arrived: int = 0
     placed: int = 0
     stranded: float | None = None
-    """Percent of the cards that are idle and of no use at the end; None: not known."""
+    """Percent of the cards that are idle but useless at the end; None: unknown."""
 
     def at(self, percent: int) -> float:
-        """Percent in use when so much had arrived; of the nearest load that the run came to."""
+        """Return the percent in use when this much was requested, or at the nearest known load."""
         nearest = min(self.curve, key=lambda load: (abs(load - percent), load))
         return self.curve[nearest]
 
@@ -42,7 +42,7 @@ def run(
     card_memory_mib: int = 0,
     on_pod: Callable[[], object] = lambda: None,
 ) -> Course:
-    """Let the pods arrive; `on_pod` is called after each (a progress bar)."""
+    """Let the pods arrive in order; `on_pod` is called after each (a progress bar)."""
     arrived = used = placed = 0
     sums: dict[int, list[float]] = {}
     refused = dict.fromkeys(KINDS, 0)
@@ -68,15 +68,15 @@ def run(
 
 
 class HasCurve(Protocol):
-    """Outcome of one run."""
+    """Result of a run that has a curve over time or load."""
 
     @property
     def curve(self) -> Mapping[int, float]:
-        """Percent of the cards in use, along the way."""
+        """Percent of the cards in use during the run."""
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Pods that never got a place, by kind."""
+        """Number of pods by kind that never got a place."""
 
 
 C = TypeVar("C", bound=HasCurve)
@@ -84,23 +84,23 @@ C = TypeVar("C", bound=HasCurve)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Generic[C]):
-    """Outcomes of one policy over several seeds."""
+    """Results of one policy over several seeds."""
 
     courses: Sequence[C]
 
     def mean(self, of: Callable[[C], float]) -> float:
-        """Mean of one number."""
+        """Return the mean of one number over the seeds."""
         return fmean(of(course) for course in self.courses)
 
     def deviation(self, of: Callable[[C], float]) -> float:
-        """Standard deviation of one number over the seeds (of the population, as published)."""
+        """Return the standard deviation of one number over the seeds (population, as published)."""
         return pstdev(of(course) for course in self.courses)
 
     def refused(self, kind: str) -> float:
-        """Mean number of pods of the kind that never got a place."""
+        """Return the mean number of pods of the kind that never got a place."""
         return self.mean(lambda course: course.refused.get(kind, 0))
 
     def curve(self) -> Mapping[int, float]:
-        """Mean curve, at the steps that every seed came to."""
+        """Return the mean curve, at the steps that all seeds reached."""
         steps = set.intersection(*(set(course.curve) for course in self.courses))
         return {at: fmean(course.curve[at] for course in self.courses) for at in sorted(steps)}

@@ -1,4 +1,4 @@
-"""Pods arrive, wait where nothing is free, run and end: who waits how long under a policy.
+"""Replay pods that arrive, wait, run and end: how long they wait under a policy.
 
 A pod that finds no room waits. When a pod ends, those that wait are asked in the order in which
 they came, whether its node takes them: no other has more room than before, so this finds all that
@@ -19,50 +19,50 @@ import numpy as np
 from hamireplay.trace import KINDS, Held, ReplayCluster, TracePod, demand_milli
 
 CURVE_STEPS = 100
-"""Parts of the window for which the cards in use are kept."""
+"""Number of steps of the window for which use is recorded."""
 
 
 class Stay(NamedTuple):
-    """One pod's arrival."""
+    """Arrival of one pod, with its running time."""
 
     pod: TracePod
     arrives_s: float
     runs_s: float
-    """Infinite: it does not end."""
+    """Running time; infinite: it does not end."""
     patience_s: float = float("inf")
 
 
 class Window(NamedTuple):
-    """Time that is counted, in seconds."""
+    """Period of the run that is measured, in seconds."""
 
     begins_s: float
     ends_s: float
 
     @property
     def length_s(self) -> float:
-        """Seconds of the window."""
+        """Return the length of the period in seconds."""
         return self.ends_s - self.begins_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnCourse:
-    """Outcome of one order of arrivals; pods are those that arrived in the window."""
+    """Result of one order of arrivals, for pods that arrived in the window."""
 
     in_use: float
-    """Percent of the cards, mean over the time."""
+    """Percent of the cards in use, mean over time."""
     waiting: float
-    """Demand of waiting pods: percent of the cards, mean over the time."""
+    """Requests of waiting pods in percent of the cards, mean over time."""
     waiting_pods: float
-    """Number of waiting pods, mean over the time."""
+    """Number of waiting pods, mean over time."""
     card_hours: float
     """Card-hours that pods held in the window."""
     arrived: int
     waited: Mapping[str, int] = field(default_factory=dict)
-    """Pods that found no room when they came, by kind (`trace.KINDS`)."""
+    """Number of pods by kind that could not start immediately."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Pods that never got a place: they gave up, or wait at the end."""
+    """Number of pods by kind that never got a place: they gave up, or wait at the end."""
     mean_wait_s: float = 0.0
-    """Over all pods, 0 for those placed immediately; one that still waits has waited to the end."""
+    """Mean wait of all pods, 0 for immediate starts; pods that still wait count until the end."""
     longest_wait_s: float = 0.0
     curve: Mapping[int, float] = field(default_factory=dict)
     """Percent of the cards in use, by percent of the window."""
@@ -77,7 +77,7 @@ def run_churn(
     card_memory_mib: int = 0,
     on_pod: Callable[[], object] = lambda: None,
 ) -> ChurnCourse:
-    """Let the pods come and go; `stays` are in the order of arrival."""
+    """Run the pods' arrivals and ends; `stays` are in the order of arrival."""
     run = _Run(cluster, window, card_memory_mib)
     for number, stay in enumerate(stays):
         run.until(stay.arrives_s)
@@ -88,7 +88,7 @@ def run_churn(
 
 
 class _Clock:
-    """Amounts of which the mean over the window is wanted, and over each of its steps."""
+    """Integrals over time, from which means over the window and its steps are computed."""
 
     def __init__(self, window: Window) -> None:
         self._bounds = np.linspace(window.begins_s, window.ends_s, CURVE_STEPS + 1)
@@ -99,7 +99,7 @@ class _Clock:
         """These three, times the seconds that they lasted, by step."""
 
     def advance(self, at: float) -> None:
-        """Add the amounts up to this time: nothing has changed until then."""
+        """Add the amounts up to this time, during which nothing changed."""
         if at <= self._now:
             return
         durations_s = np.minimum(self._bounds[1:], at) - np.maximum(self._bounds[:-1], self._now)
@@ -109,14 +109,14 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A pod that waits."""
+    """Pod that waits."""
 
     number: int
     stay: Stay
     counted: bool
-    """True: the pod came in the window."""
+    """Whether the pod arrived in the window."""
     left: bool = False
-    """True: the pod was placed, or gave up."""
+    """Whether the pod was placed, or gave up."""
 
 
 def _asks(pod: TracePod) -> Hashable:
@@ -124,7 +124,7 @@ def _asks(pod: TracePod) -> Hashable:
 
 
 class _Run:
-    """The state of one run; time is that of the last event."""
+    """State of one run, at the time of the last event."""
 
     def __init__(self, cluster: ReplayCluster, window: Window, card_memory_mib: int) -> None:
         self._cluster, self._window, self._card_memory = cluster, window, card_memory_mib
@@ -139,7 +139,7 @@ class _Run:
         self._refused = dict.fromkeys(KINDS, 0)
 
     def until(self, at: float) -> None:
-        """Run everything that happens before this time, and at it."""
+        """Process all events up to and including this time."""
         while self._events and self._events[0][0] <= at:
             when, _, what = heapq.heappop(self._events)
             self._clock.advance(when)
@@ -150,7 +150,7 @@ class _Run:
         self._clock.advance(at)
 
     def arrive(self, number: int, stay: Stay) -> None:
-        """Place a pod that comes, or let it wait."""
+        """Place an arriving pod, or let it wait."""
         counted = self._window.begins_s <= stay.arrives_s
         self._arrived += counted
         one = _Waiting(number, stay, counted)
@@ -218,7 +218,10 @@ class _Run:
         return demand_milli(pod, self._card_memory)
 
     def course(self, capacity_milli: int) -> ChurnCourse:
-        """Sum the run up; pods that wait now have waited until the window's end."""
+        """Return the results of the run.
+
+        Pods that still wait have waited until the window's end.
+        """
         for line in self._line.values():
             for one in line:
                 if not one.left:

@@ -1,4 +1,4 @@
-"""The product's engine as a replay's cluster: a view of the trace's cards, one pod at a time.
+"""Run a trace's pods through the product's engine, on a view of the trace's cards.
 
 Host CPU and memory are kube-scheduler's filter, and so they are here; cards are the engine's own.
 Where a trace has no card memory, cards have more than anybody asks for and every slice
@@ -33,13 +33,13 @@ from hamireplay.trace import Held, Trace, TraceNode, TracePod
 
 _VENDOR = "NVIDIA"
 _NO_MEMORY_MIB = 1_000_000
-"""Memory of a card whose memory is not in the trace: each slice takes 1 MiB."""
+"""Memory of cards whose memory the trace lacks, so that it never runs out."""
 _SLOTS = 1000
-"""Slots of every card; a card of 100 percent has at most 100 slices with cores."""
+"""Slots of every card, so that they never run out."""
 
 
 class EngineCluster:
-    """The trace's cluster under a policy of the engine."""
+    """Cluster of a trace under a policy of the engine."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class EngineCluster:
         mix: Mix | None = None,
         host_in_score: bool = True,
     ) -> None:
-        """Fill a view with the nodes; `mix`: given, in place of the one learned from arrivals."""
+        """Fill a view with the nodes; `mix` replaces the one learned from arrivals."""
         self._policy = policy
         self._host_in_score = host_in_score
         self.view = ClusterView(trace.rules)
@@ -76,7 +76,7 @@ class EngineCluster:
             self.view.usual.give(mix)
 
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Put the pod where the engine would; see `ReplayCluster`."""
+        """Place the pod as the engine does; see `ReplayCluster`."""
         request = self._request(pod)
         if row is None:
             shape = shape_of(request)
@@ -106,21 +106,21 @@ class EngineCluster:
         return held
 
     def give_back(self, pod: TracePod, held: Held) -> None:
-        """Free the slices and the host of a pod that has ended."""
+        """Free the cards and the host CPU of a pod that has ended."""
         self._count(pod, held, -1)
 
     def stranded_milli(self) -> float | None:
-        """Idle cards that no usual pod could use, by the measure of the policy `fragmentation`."""
+        """Return idle cards that no usual pod could use, as measured by `fragmentation`."""
         if self._policy.node != FRAGMENTATION:
             return None
         return fragmentation(self.view).stranded_milli(self.view)
 
     def host_levels(self, cpu_milli: int, rows: Int) -> Int:
-        """Score hosts from 0 to 10, as kube-scheduler is answered for a pod without cards."""
+        """Score hosts 0 to 10, as kube-scheduler gets it for a pod without cards."""
         return host_levels(host_costs(cpu_milli, self.view, rows))
 
     def _might_hold(self, pod: TracePod, row: int) -> bool:
-        """Whether the host has room, and enough cards have the cores: else the engine need not."""
+        """Return whether the host has CPU, and cards with enough free cores, for the pod."""
         if self._free_cpu[row] < pod.cpu_milli or self._free_memory[row] < pod.memory_mib:
             return False
         if pod.request is not None:
@@ -129,7 +129,7 @@ class EngineCluster:
         return sum(left >= cores for left in self._free_core[row]) >= pod.cards
 
     def _best_host(self, pod: TracePod, rows: Int) -> int:
-        """Place a pod without cards: by what its CPU means for the cards, or by usage."""
+        """Return the best host for a pod without cards: by cards that its CPU strands, or usage."""
         if self._policy.node == FRAGMENTATION:
             scores = host_costs(pod.cpu_milli, self.view, rows)
         else:
@@ -139,7 +139,7 @@ class EngineCluster:
         return int(rows[scores.argmax()])
 
     def _count(self, pod: TracePod, held: Held, sign: int) -> None:
-        """Add what the pod takes of its host and cards, or take it back."""
+        """Add what the pod takes of host and cards, or subtract it."""
         row = held.row
         self._free_cpu[row] -= sign * pod.cpu_milli
         self._free_memory[row] -= sign * pod.memory_mib
@@ -189,7 +189,7 @@ def _cards_of(node: TraceNode, memory_mib: int) -> list[GpuDevice]:
 
 
 def request_of(pod: TracePod, policy: Policy) -> PodRequest:
-    """Make the engine's request of a pod of a trace."""
+    """Convert a trace's pod to a request of the engine."""
     if pod.request is not None:
         return replace(pod.request, policy=policy)
     wanted = DeviceRequest(
@@ -211,6 +211,6 @@ def request_of(pod: TracePod, policy: Policy) -> PodRequest:
 
 
 def oracle(trace: Trace) -> Mix:
-    """Return the mix of the whole trace, known before the first pod arrives."""
+    """Return the mix of the whole trace, as if known before the first pod arrives."""
     shapes = (shape_of(request_of(pod, Policy())) for pod in trace.pods)
     return Mix.of(shape for shape in shapes if shape is not None)

@@ -1,4 +1,4 @@
-"""A cluster's own history as JSON lines: its cards, and the pods that came, with their times.
+"""Read and write a cluster's history as JSON lines: its cards, and its pods with their times.
 
 The first line is the period, then one line for each node and each pod, in any order. Times are
 seconds since the period began; a pod that was there already arrived at 0. `hamictl dump` writes it.
@@ -31,7 +31,7 @@ from hamireplay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod, usual
 
 _MAX = 2**40
 _MAX_CARDS = 1024
-"""Cards of one pod, or of one node."""
+"""Maximum number of cards of a pod, or of a node."""
 
 Seconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
 Amount = Annotated[int, Field(ge=0, le=_MAX)]
@@ -42,14 +42,14 @@ class _Line(BaseModel):
 
 
 class Period(_Line):
-    """First line of a dump."""
+    """First line of a history."""
 
     kind: Literal["history"] = "history"
     version: Literal[1] = 1
     since: AwareDatetime
     until: AwareDatetime
     cluster: str = ""
-    """Name of the cluster; empty: it has none, or the metrics service did not answer."""
+    """Name of the cluster; empty: none, or the metrics service did not answer."""
 
 
 class NodeLine(_Line):
@@ -58,7 +58,7 @@ class NodeLine(_Line):
     kind: Literal["node"] = "node"
     name: Annotated[str, Field(min_length=1, max_length=253)]
     cpu_milli: Amount | None = None
-    """CPU that pods may ask of the host; None: not known, and then it never runs out."""
+    """CPU that pods may request of the host; None: unknown, and then unlimited."""
     memory_mib: Amount | None = None
     cards: Annotated[tuple[GpuDevice, ...], Field(max_length=_MAX_CARDS)]
     pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = Field(default_factory=dict)
@@ -73,16 +73,16 @@ class PodLine(_Line):
     name: str
     arrived_s: Seconds
     started_s: Seconds | None = None
-    """Time at which it got its cards; None: it never did."""
+    """Time at which it got its cards; None: never."""
     ended_s: Seconds | None = None
-    """None: it still ran."""
+    """Time at which it ended; None: it was still running."""
     gone_s: Seconds | None = None
-    """Time at which a pod without cards was asked for last; None: it still waits."""
+    """Time of the last attempt to place a pod that got no cards; None: it still waits."""
     containers: Annotated[tuple[ContainerRequest, ...], Field(min_length=1, max_length=1000)]
     selections: dict[str, Selection] = Field(default_factory=dict)
     host: HostRequest = HostRequest()
     granted_only: bool = False
-    """True: the request is no longer known, only what was granted."""
+    """Whether only the granted amounts are known, not the request."""
 
 
 _LINE: TypeAdapter[Period | NodeLine | PodLine] = TypeAdapter(
@@ -92,24 +92,24 @@ _LINE: TypeAdapter[Period | NodeLine | PodLine] = TypeAdapter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHistory:
-    """A dump as `read_history` found it."""
+    """Result of `read_history`."""
 
     trace: Trace
     since: datetime
     until: datetime
     granted_only: int
-    """Number of pods whose request is not known, only what was granted."""
+    """Number of pods of which only the granted amounts are known."""
     without_host: int
-    """Number of nodes whose CPU is not known."""
+    """Number of nodes whose CPU is unknown."""
 
     @property
     def length_s(self) -> float:
-        """Seconds of the period."""
+        """Return the length of the period in seconds."""
         return (self.until - self.since).total_seconds()
 
 
 def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
-    """Write one line of JSON each, without its end."""
+    """Return each line as JSON, without a line break."""
     for line in lines:
         unnamed = isinstance(line, Period) and not line.cluster
         yield _LINE.dump_json(line, exclude={"cluster"} if unnamed else None).decode()
@@ -118,7 +118,7 @@ def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
 def read_history(
     text: str, source: str, rules: Mapping[str, VendorRules] | None = None
 ) -> PodHistory:
-    """Read the trace of a dump; `rules` has how each vendor's cards are judged.
+    """Read a history as a trace; `rules` are those of the vendors.
 
     Raises: InvalidRequest naming the file, the line, the field and what would be right.
     """
@@ -168,7 +168,7 @@ def read_history(
 
 
 def nodes_with_cards(lines: Iterable[Period | NodeLine | PodLine], source: str) -> list[TraceNode]:
-    """Nodes with cards among lines not written yet. Raises: InvalidRequest when there is none."""
+    """Yield nodes with cards before they are written. Raises: InvalidRequest if there are none."""
     uuids: set[GpuUuid] = set()
     found = [_node(line, source, uuids) for line in lines if isinstance(line, NodeLine)]
     with_cards = [node for node in found if node.cards]
@@ -239,7 +239,7 @@ def _checked(line: PodLine, where: str) -> PodLine:
 
 
 def _pod(line: PodLine, card_memory_mib: int) -> TracePod:
-    """Sum the pod up: its cards, and what it takes of each on average."""
+    """Convert a pod, with its number of cards and the mean amounts per card."""
     sidecars: list[DeviceRequest] = []
     together: list[DeviceRequest] = []
     initial: list[list[DeviceRequest]] = []
@@ -280,7 +280,7 @@ def _card_count(wanted: Iterable[DeviceRequest]) -> int:
 
 
 def _milli(wanted: DeviceRequest, card_memory_mib: int) -> int:
-    """Part of a card of the usual size: the greater share of cores and memory."""
+    """Return the larger share of cores and memory, in thousandths of a usual card."""
     memory = wanted.memory_mib_on(card_memory_mib) / card_memory_mib if card_memory_mib else 0.0
     share = max(wanted.core_percent / 100, memory)
     return min(max(round(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI)

@@ -1,4 +1,4 @@
-"""Alibaba's openb form (`cluster-trace-gpu-v2023`): a CSV of nodes and one of pods.
+"""Read traces in the format of Alibaba's openb (`cluster-trace-gpu-v2023`): two CSV files.
 
 Nodes: `sn,cpu_milli,memory_mib,gpu,model`. Pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and
 where the file has them `gpu_spec` (models, with `|` between), `creation_time` and `deletion_time`.
@@ -21,20 +21,20 @@ _NODE = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _NODE_MORE = ("gpu_memory_mib",)
 _POD_MORE = ("gpu_memory_mib", "gpu_spec", "creation_time", "deletion_time")
-"""Columns that are read besides, where a file has them."""
+"""Columns of pods that are read if a file has them."""
 _OPENB_MORE = frozenset({"qos", "pod_phase", "scheduled_time"})
-"""Columns of openb's own that are of no use here, and not worth a remark."""
+"""Columns of openb that are not used, and not warned of."""
 _MAX_CARDS = 1024
-"""Cards of one node; the largest servers have some dozens."""
+"""Maximum number of cards of one node."""
 _MAX_CARDS_IN_ALL = 1_000_000
 _MAX_PODS = 1_000_000
-"""Pods that fit into memory and a working day."""
+"""Maximum number of pods of a file."""
 _MAX_DIGITS = 20
-"""Digits of a number: more than any limit has, and far from what Python takes long to read."""
+"""Maximum number of digits of a number; Python reads very long ones slowly."""
 
 
 def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Trace:
-    """Read both texts; nodes without a card are left out, as the published runs do.
+    """Read both texts; nodes without a card are left out, as in the published runs.
 
     Raises: InvalidRequest naming the file, the line, the column and what would be right.
     """
@@ -153,7 +153,7 @@ def _rows(
 
 
 def _unread(text: str, source: str, columns: tuple[str, ...]) -> Iterator[str]:
-    """Name the columns that are not read, as `source: column`."""
+    """Return the columns that are not read, as `source: column`."""
     for name in csv.DictReader(io.StringIO(text)).fieldnames or ():
         if name not in columns and name not in _OPENB_MORE:
             yield f"{source}: {clip(name)}"

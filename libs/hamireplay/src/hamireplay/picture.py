@@ -1,4 +1,4 @@
-"""A replay as an SVG, a line per policy: cards in use over what has arrived, or over time. Pure."""
+"""Draw a replay as SVG, a line per policy: cards in use by load or time. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DASHES = ("", "6 4", "2 3")
 
 
 class Axes(NamedTuple):
-    """Meaning of the two axes."""
+    """Meaning of both axes."""
 
     across: str
     up: str
     from_parting: bool = True
-    """True: it begins shortly before the policies part."""
+    """Whether the drawing begins shortly before the policies differ."""
 
 
 ARRIVED = Axes("asked for, percent of the cards", "in use, percent of the cards")
@@ -26,7 +26,7 @@ OVER_TIME = Axes("percent of the time", "in use, percent of the cards", from_par
 
 
 def picture(curves: Mapping[str, Mapping[int, float]], axes: Axes = ARRIVED) -> str:
-    """Draw percent by percent; the names at the right have the last value of each line."""
+    """Draw the curves in percent; the list at the right has the last value of each."""
     loads = sorted({at for curve in curves.values() for at in curve})
     parting = _parting(curves, loads) if axes.from_parting else 0
     loads = [at for at in loads if at >= parting] or [0]
@@ -47,7 +47,7 @@ def picture(curves: Mapping[str, Mapping[int, float]], axes: Axes = ARRIVED) -> 
 
 
 def _parting(curves: Mapping[str, Mapping[int, float]], loads: list[int]) -> int:
-    """Find the last multiple of 5 before two policies differ by half a percent."""
+    """Return the last multiple of 5 before two policies differ by half a percent."""
     for at in loads:
         values = [curve[at] for curve in curves.values() if at in curve]
         if values and (max(values) - min(values) > 0.5 or max(values) < at - 0.5):
@@ -60,7 +60,7 @@ def _last(curve: Mapping[int, float], loads: list[int]) -> float:
 
 
 class _Frame:
-    """Places of values on the paper."""
+    """Coordinates of values in the drawing."""
 
     def __init__(self, first: int, last: int, low: int, high: int) -> None:
         self._first, self._last, self._low, self._high = first, last, low, high
@@ -74,7 +74,7 @@ class _Frame:
         return HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM)
 
     def axes(self, axes: Axes) -> list[str]:
-        """Draw lines with their numbers, and name what they count."""
+        """Draw the axes with numbers and labels."""
         parts = []
         for value in range(self._low, self._high + 1, max((self._high - self._low) // 10, 1)):
             y = self._y(value)
@@ -97,7 +97,7 @@ class _Frame:
         return parts
 
     def line(self, points: list[tuple[int, float]], number: int, name: str) -> list[str]:
-        """Draw one policy, and its name in the list at the right."""
+        """Draw the line of one policy, and its entry in the list at the right."""
         colour = _COLOURS[number % len(_COLOURS)]
         dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
         way = " ".join(f"{self._x(at):.1f},{self._y(value):.1f}" for at, value in points)

@@ -1,4 +1,4 @@
-"""Policies that a replay knows, by their names on the command line, and who places other pods.
+"""Policies of a replay by their names, and placement of pods without cards.
 
 No policy of ours places pods without cards in a cluster: kube-scheduler's plugin NodeResourcesFit
 scores the hosts by CPU and memory. Where it spreads them (`LeastAllocated`, its default) they take
@@ -30,34 +30,34 @@ ENGINE = {
     "binpack-cards": Policy(node="binpack", gpu=("binpack",)),
     FRAGMENTATION: Policy(node=FRAGMENTATION, gpu=(FRAGMENTATION,)),
 }
-"""Policies that pods can name: `binpack` and `spread` with HAMi's default for cards, `spread`."""
+"""Policies that pods may name; `binpack` and `spread` choose cards by HAMi's default, `spread`."""
 
 ORACLE = "fragmentation-oracle"
-"""`fragmentation` with the trace's mix known beforehand and never learned."""
+"""Policy `fragmentation` with the trace's mix known from the start and never learned."""
 CARDS_ONLY = "fragmentation-cards"
-"""`fragmentation` without the hosts' CPU in the score."""
+"""Policy `fragmentation` without the hosts' CPU in the score."""
 
 PUBLISHED: dict[str, type[BestFit] | type[Fgd]] = {"bestfit": BestFit, "fgd": Fgd}
 
 NAMES = (*ENGINE, ORACLE, CARDS_ONLY, *PUBLISHED)
 
 _SCORES_OF_A_LEVEL = 10
-"""kube-scheduler makes 0..10 of an extender 0..100, as its plugins' scores are."""
+"""Factor by which kube-scheduler multiplies an extender's scores 0..10."""
 
 
 class HostChoice(StrEnum):
-    """Placement of pods without cards."""
+    """Way in which pods without cards are placed."""
 
     POLICY = "policy"
-    """By the policy that places the others, as in published comparisons."""
+    """The policy that places other pods decides, as in published comparisons."""
     MIN_ALLOCATED = "least-allocated"
     MAX_ALLOCATED = "most-allocated"
     EXTENDER = "extender"
-    """By kube-scheduler's default scores and ours (`placement/host_scores.py`)."""
+    """kube-scheduler's default scores and ours decide (`placement/host_scores.py`)."""
 
 
 def checked(names: str) -> list[str]:
-    """Read a comma list of policies, each once.
+    """Parse a comma list of policies, each once.
 
     Raises: InvalidRequest naming the one that is unknown, and those there are.
     """
@@ -73,7 +73,7 @@ def checked(names: str) -> list[str]:
 
 
 def check_published(names: Iterable[str], trace: Trace, hosts: HostChoice) -> None:
-    """Find before the first of many runs that a published policy can't answer.
+    """Check that the published policies can process the trace, before the first run.
 
     Raises: InvalidRequest when one of them can't count what the trace's pods ask for, or has no
     scores for pods without cards where those are wanted.
@@ -89,7 +89,7 @@ def check_published(names: Iterable[str], trace: Trace, hosts: HostChoice) -> No
 
 
 def engine_cluster(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> EngineCluster:
-    """Make the cluster under a policy of the engine."""
+    """Return the cluster under a policy of the engine."""
     if name == ORACLE:
         return EngineCluster(trace, nodes, ENGINE[FRAGMENTATION], mix=oracle(trace))
     if name == CARDS_ONLY:
@@ -103,7 +103,7 @@ def cluster_under(
     nodes: Sequence[TraceNode],
     hosts: HostChoice = HostChoice.POLICY,
 ) -> ReplayCluster:
-    """Make the cluster under any of the policies; `hosts` places pods without cards.
+    """Return the cluster under any policy; `hosts` places pods without cards.
 
     Raises: InvalidRequest as `check_published`.
     """
@@ -118,7 +118,7 @@ def cluster_under(
 
 
 class StockHosts:
-    """A cluster whose pods without cards are placed by kube-scheduler; of equals the first."""
+    """Cluster whose pods without cards kube-scheduler places; of equal hosts, on the first."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class StockHosts:
         choice: HostChoice,
         scores: EngineCluster | None = None,
     ) -> None:
-        """Wrap the cluster of these nodes; `scores`: whose levels kube-scheduler asks for."""
+        """Wrap the cluster; `scores`: whose host levels count as those of the extender."""
         self._cluster = cluster
         self._scored = scores
         ordered = sorted(nodes, key=lambda node: node.name)
@@ -136,7 +136,7 @@ class StockHosts:
         self._sign = -1 if choice is HostChoice.MAX_ALLOCATED else 1
 
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Put the pod as the cluster does; without cards on the host that kube-scheduler takes."""
+        """Place the pod as the cluster does, or without cards on kube-scheduler's host."""
         if not pod.cards and row is None:
             rows = np.flatnonzero((self._free >= _host_request(pod)).all(axis=1))
             if not len(rows):
@@ -148,12 +148,12 @@ class StockHosts:
         return held
 
     def give_back(self, pod: TracePod, held: Held) -> None:
-        """Free the slices and the host of a pod that has ended."""
+        """Free the cards and the host CPU of a pod that has ended."""
         self._cluster.give_back(pod, held)
         self._free[held.row] += _host_request(pod)
 
     def stranded_milli(self) -> float | None:
-        """Idle cards that no usual pod could use, as the cluster has it."""
+        """Return idle cards that no usual pod could use, as the cluster computes it."""
         return self._cluster.stranded_milli()
 
     def _scores(self, pod: TracePod, rows: Int) -> Int:

@@ -1,4 +1,4 @@
-"""Published policies, re-implemented to compare with: BestFit and FGD. Replay only.
+"""Published policies BestFit and FGD, re-implemented for comparison. Replay only.
 
 Formulas: hkust-adsl/kubernetes-scheduler-simulator at 8f3d641, the artefact of "Beware of
 Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (Weng et al.,
@@ -25,14 +25,14 @@ Floats = npt.NDArray[np.float64]
 
 _MAX_CPU_MILLI = 128_000
 _MAX_CARDS_MILLI = 8_000
-"""BestFit's fixed maxima: the largest node of openb."""
+"""Constants of BestFit: the amounts of openb's largest node."""
 _COVERED = 0.95
-"""FGD looks at the most common shapes that together make up so much of the pods."""
+"""Fraction of the pods whose most common shapes FGD considers."""
 
 
 @dataclass(slots=True)
 class _Remembered:
-    """Scores of nodes for one shape of pod, and the version of each node that they are of."""
+    """Scores of nodes for one shape of pod, with the versions of the nodes."""
 
     seen: Ints
     score: Ints
@@ -40,11 +40,14 @@ class _Remembered:
 
 
 class PublishedPolicy(ABC):
-    """Nodes in the order of their names, one number per card; scored again when changed."""
+    """Policy on nodes in the order of names, with one amount per card.
+
+    Changed nodes are rescored.
+    """
 
     @classmethod
     def check(cls, trace: Trace) -> None:
-        """Raise InvalidRequest when the policy can't count what the trace's pods ask for."""
+        """Raise InvalidRequest if the policy can't process what the trace's pods request."""
         if trace.has_card_memory:
             raise InvalidRequest(
                 "bestfit and fgd count one number per card, and the trace's pods ask for memory of "
@@ -67,7 +70,7 @@ class PublishedPolicy(ABC):
         self._known: dict[Hashable, _Remembered] = {}
 
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Put the pod on the node with the highest score; see `ReplayCluster`."""
+        """Place the pod on the node with the highest score; see `ReplayCluster`."""
         among = np.arange(len(self.cpu)) if row is None else np.array([row])
         rows = among[self._feasible(pod, among)]
         if not len(rows):
@@ -90,12 +93,12 @@ class PublishedPolicy(ABC):
         self._count(pod, held, -1)
 
     def stranded_milli(self) -> float | None:
-        """None: a policy without usual pods does not know."""
+        """Return None: a policy without usual pods has no such measure."""
         return None
 
     @abstractmethod
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
-        """Scores of the rows, the higher the better, and the card of a share on each."""
+        """Score the rows, higher is better, and choose the card of a share on each."""
 
     def _feasible(self, pod: TracePod, rows: Ints) -> Bools:
         can: Bools = (self.cpu[rows] >= pod.cpu_milli) & (self.memory[rows] >= pod.memory_mib)
@@ -106,7 +109,7 @@ class PublishedPolicy(ABC):
         return can
 
     def accepts(self, models: tuple[str, ...]) -> Bools:
-        """Whether a pod that names these models may use a card, by model."""
+        """Return by model whether a pod that names these models may use a card."""
         return np.array([not models or model in models for model in self.models])
 
     def _cards_of(self, row: int, pod: TracePod, card: int) -> tuple[int, ...]:
@@ -126,12 +129,15 @@ def _is_share(pod: TracePod) -> bool:
 
 
 def _first(free: Ints, pod: TracePod) -> Ints:
-    """First cards that fit, as many as the pod wants."""
+    """Return the first cards that fit, as many as the pod requests."""
     return np.flatnonzero(free >= pod.card_milli)[: pod.cards]
 
 
 class BestFit(PublishedPolicy):
-    """Least is left of the host's CPU and of the node's cards; a share goes to the tightest."""
+    """BestFit: least is left of the host's CPU and the node's cards.
+
+    Shares go to the fullest card.
+    """
 
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
         """Score by absolute leftovers, so small nodes look full."""
@@ -144,14 +150,14 @@ class BestFit(PublishedPolicy):
 
 
 class Fgd(PublishedPolicy):
-    """Fragmentation gradient descent: the node whose idle cards lose least of their use.
+    """Fragmentation gradient descent (FGD): the node whose idle cards lose least of their use.
 
     It knows the shapes of the whole trace beforehand (an oracle), as published.
     """
 
     @classmethod
     def check(cls, trace: Trace) -> None:
-        """Raise InvalidRequest also where usual pods take parts of several cards."""
+        """Raise InvalidRequest, also if usual pods request parts of several cards."""
         super().check(trace)
         for shape, _ in _usual(trace):
             if shape.cards > 1 and shape.card_milli < WHOLE_CARD_MILLI:
@@ -198,7 +204,7 @@ class Fgd(PublishedPolicy):
         return _sigmoid(before - after).astype(np.int64), np.zeros(len(rows), np.int64)
 
     def stranded_milli(self) -> float | None:
-        """F of the whole cluster."""
+        """Return F (idle milli that usual pods can't use) of the whole cluster."""
         return float(self._fragmented(self.model, self.cpu, self.free).sum())
 
     def _fragmented(self, model: Ints, cpu: Ints, free: Ints) -> Floats:
@@ -226,7 +232,7 @@ class Fgd(PublishedPolicy):
 
 
 def _usual(trace: Trace) -> list[tuple[Shape, int]]:
-    """Most common shapes, with the number of pods of each.
+    """Return the most common shapes, with the number of pods of each.
 
     Among equally common shapes the largest comes first, as in the artefact: which of them the cut
     leaves out is half a point of gpuspec25.
@@ -246,6 +252,6 @@ def _commonness(counted: tuple[Shape, int]) -> tuple[int, int, int, int, str]:
 
 
 def _sigmoid(gain: Floats) -> Floats:
-    """Round as published, to 0..100: one step is about 40 milli near 50."""
+    """Return a sigmoid rounded as published, 0..100: one step is about 40 milli near 50."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.floor(100 / (1 + np.exp(-gain / WHOLE_CARD_MILLI)))

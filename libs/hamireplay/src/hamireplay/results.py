@@ -1,4 +1,4 @@
-"""Findings of a replay as tables, sentences and JSON. Pure."""
+"""Format the results of a replay as tables, sentences and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamireplay.runs import Arrived, Churned
 from hamireplay.trace import KINDS, Trace, without_a_card
 
 LOADS = (80, 90, 95, 100, 115, 130)
-"""Percent of the cards that have been asked for, at which the table looks."""
+"""Percent of the cards that were requested, for which the table has columns."""
 
 _CHURN_COLUMNS = (
     "POLICY",
@@ -32,11 +32,11 @@ _CHURN_COLUMNS = (
 )
 
 ByLoad = Mapping[float, Churned]
-"""By mean load (1.0: all cards) and policy."""
+"""Results by mean load (1.0: all cards) and policy."""
 
 
 class ResultTable(NamedTuple):
-    """A table as text."""
+    """Table as text."""
 
     title: str
     columns: Sequence[str]
@@ -46,7 +46,7 @@ class ResultTable(NamedTuple):
 def arriving_tables(
     trace: Trace, seeds: Sequence[int], load: float, found: Arrived
 ) -> Iterator[ResultTable]:
-    """Tabulate the cards in use along the way, then refused pods by kind."""
+    """Return tables of the cards in use by load, and of refused pods by kind."""
     loads = [at for at in LOADS if at < load * 100] + [round(load * 100)]
     runs = f"{len(seeds)} orders" if len(seeds) > 1 else f"order {seeds[0]}"
     yield ResultTable(
@@ -61,7 +61,7 @@ def arriving_tables(
 
 
 def churn_tables(trace: Trace, seeds: Sequence[int], found: ByLoad) -> Iterator[ResultTable]:
-    """Tabulate by load the means over the time, and pods that never got a place."""
+    """Return tables by load of the means over time, and of pods that never got a place."""
     for load, policies in found.items():
         runs = f", {len(seeds)} orders" if len(seeds) > 1 else ""
         first = next(iter(policies.values()))
@@ -126,7 +126,7 @@ def _hours(one: Summary[ChurnCourse]) -> float:
 
 
 def _digits(hours: float) -> int:
-    """Digits behind the point, so that a short history is not all zeros."""
+    """Return the number of decimals, so that a short history is not all zeros."""
     return 0 if hours >= 1000 else 1 if hours >= 10 else 3
 
 
@@ -138,7 +138,7 @@ def _time(seconds: float) -> str:
 
 
 def churn_curves(found: ByLoad) -> dict[str, Mapping[int, float]]:
-    """Cards in use over the time, a line per policy and load."""
+    """Return cards in use over time, a curve per policy and load."""
     return {
         name if len(found) == 1 else f"{name}, {load:.0%}": one.curve()
         for load, policies in found.items()
@@ -147,7 +147,7 @@ def churn_curves(found: ByLoad) -> dict[str, Mapping[int, float]]:
 
 
 def notes(trace: Trace, hosts: HostChoice = HostChoice.POLICY) -> Iterator[str]:
-    """Report in a sentence each what is odd about the files, and who placed other pods."""
+    """Return sentences about oddities of the files, and about how pods without cards are placed."""
     if trace.unread:
         yield f"Columns that are not looked at: {_some([clip(name) for name in trace.unread])}."
     lacking = without_a_card(trace)
@@ -166,13 +166,13 @@ def notes(trace: Trace, hosts: HostChoice = HostChoice.POLICY) -> Iterator[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Join the first five, and count how many more there are."""
+    """Join the first five, and count the others."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more
 
 
 def sentences(history: PodHistory, found: Churned) -> Iterator[str]:
-    """Report in card-hours and pods how policies differ from the first, and what is not known."""
+    """Compare the policies with the first in sentences of card-hours and pods; name unknowns."""
     names = list(found)
     arrived = min((pod.arrives_s or 0.0 for pod in history.trace.pods), default=0.0)
     begins = history.since + timedelta(seconds=arrived)
@@ -215,7 +215,7 @@ def _hours_compared(one: Summary[ChurnCourse], first: Summary[ChurnCourse], name
 def _pods_compared(
     one: Summary[ChurnCourse], first: Summary[ChurnCourse], of: Callable[[ChurnCourse], int]
 ) -> str:
-    """Compare whole pods: each summary has one course."""
+    """Compare numbers of pods: each summary has one run."""
     more = round(one.mean(of) - first.mean(of))
     return (
         f"{_plural(abs(more), 'pod')} {'more' if more > 0 else 'fewer'}" if more else "as many pods"
@@ -239,7 +239,7 @@ def _about(trace: Trace, seeds: Sequence[int]) -> dict[str, Any]:
 def arriving_json(
     trace: Trace, seeds: Sequence[int], load: float, found: Arrived
 ) -> dict[str, Any]:
-    """Write everything, with the whole curve of every order."""
+    """Return all results as JSON, with the whole curve of each order."""
     return _about(trace, seeds) | {
         "load_percent": round(load * 100),
         "policies": {
@@ -264,7 +264,7 @@ def arriving_json(
 
 
 def churn_json(trace: Trace, seeds: Sequence[int], found: ByLoad) -> dict[str, Any]:
-    """Write everything, with every run."""
+    """Return all results as JSON, with each run."""
     return _about(trace, seeds) | {
         "loads": [
             {
@@ -286,7 +286,7 @@ def churn_json(trace: Trace, seeds: Sequence[int], found: ByLoad) -> dict[str, A
 
 
 def history_json(history: PodHistory) -> dict[str, Any]:
-    """Write the period of a history, for `churn_json`."""
+    """Return the period of a history as JSON, for `churn_json`."""
     return {
         "since": history.since.isoformat(),
         "until": history.until.isoformat(),

@@ -1,4 +1,4 @@
-"""Runs of a replay, each policy on the same arrivals, with a bar."""
+"""Run several policies on the same arrivals, with a progress bar."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hamireplay.schedule import arrivals, by_load, offered, tie_order
 from hamireplay.trace import Trace, TraceNode, TracePod
 
 MAX_PODS = 1_000_000
-"""Pods of one run: what fits into memory and a working day."""
+"""Maximum number of pods of one run."""
 
 Arrived = Mapping[str, Summary[Course]]
-"""By policy."""
+"""Results by policy."""
 Churned = Mapping[str, Summary[ChurnCourse]]
-"""By policy."""
+"""Results by policy."""
 
 
 def arriving(
@@ -32,7 +32,7 @@ def arriving(
     load: float,
     hosts: HostChoice = HostChoice.POLICY,
 ) -> Arrived:
-    """Let the pods arrive and stay. Raises: InvalidRequest."""
+    """Replay pods that arrive and stay. Raises: InvalidRequest."""
     courses: dict[str, list[Course]] = {name: [] for name in policies}
     with _bar() as bar:
         for seed in seeds:
@@ -60,7 +60,7 @@ def coming_and_going(
     patience_s: float,
     hosts: HostChoice = HostChoice.POLICY,
 ) -> Mapping[float, Churned]:
-    """Let the pods come and go at each mean load. Raises: InvalidRequest."""
+    """Replay pods that come and go, at each mean load. Raises: InvalidRequest."""
     found: dict[float, dict[str, list[ChurnCourse]]] = {
         load: {name: [] for name in policies} for load in mean_loads
     }
@@ -89,7 +89,7 @@ def coming_and_going(
 def as_it_was(
     trace: Trace, policies: Sequence[str], stays: Sequence[Stay], window: Window
 ) -> tuple[float, Churned]:
-    """Let the pods come and go at their own times.
+    """Replay pods at their recorded times.
 
     Returns: percent of the cards that they asked for on average, and what became of them.
     """
@@ -151,7 +151,7 @@ def _task(bar: Progress, label: str, total: int) -> Iterator[partial[None]]:
 
 
 def _bar() -> Progress:
-    """Return a bar on standard error, shown only where that is a terminal."""
+    """Return a progress bar on standard error, shown only on a terminal."""
     terminal = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""Order and times in which the pods of a trace arrive, and how long each runs.
+"""Compute the order and times of arrivals, and running times, from a trace.
 
 The order is as in the published runs (hkust-adsl/kubernetes-scheduler-simulator): the trace is
 shuffled by a seed, then tuned to a load. Too little demand: pods drawn with replacement are
@@ -32,12 +32,12 @@ Floats = npt.NDArray[np.float64]
 
 FOREVER = float("inf")
 _FILLING = 2 / 3
-"""Part of the arrivals before the window."""
+"""Fraction of the arrivals before the measured window."""
 _HALVINGS = 80
 
 
 def arrivals(trace: Trace, seed: int, *, load: float, card_memory_mib: int = 0) -> list[TracePod]:
-    """Shuffle the trace's pods and tune them to `load` (1.3: 130 % of the cards are asked for)."""
+    """Shuffle the trace's pods up to `load` (1.3: 130 % of the cards are requested)."""
     random = np.random.default_rng(seed)
     by_name = sorted(trace.pods, key=lambda pod: pod.name)
     order = [by_name[at] for at in random.permutation(len(by_name)).tolist()]
@@ -61,7 +61,7 @@ def arrivals(trace: Trace, seed: int, *, load: float, card_memory_mib: int = 0) 
 
 
 def tie_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
-    """Rename the nodes in a random order, because the first by name wins a tie.
+    """Rename the nodes in random order, because the first by name wins a tie.
 
     The names are drawn apart from the arrivals: all policies of one seed meet the same of both.
     """
@@ -83,7 +83,7 @@ def by_load(
     card_memory_mib: int = 0,
     patience_s: float = FOREVER,
 ) -> tuple[list[Stay], Window]:
-    """Make the times of the arrivals for a mean load, and the window that is counted.
+    """Assign times of arrival for a mean load; return also the measured window.
 
     Raises: InvalidRequest when the trace has no lifetimes, or too few pods for the load.
     """
@@ -117,7 +117,7 @@ def by_load(
 def as_it_was(
     pods: Iterable[TracePod], until_s: float | None = None, patience_s: float = FOREVER
 ) -> tuple[list[Stay], Window]:
-    """Give the pods their own times; one that ran for a time not known runs as the median did.
+    """Use the pods' recorded times; unknown running times become the median.
 
     Raises: InvalidRequest when a pod has no time of arrival.
     """
@@ -143,7 +143,7 @@ def as_it_was(
 def offered(
     stays: Sequence[Stay], window: Window, *, capacity_milli: int, card_memory_mib: int = 0
 ) -> float:
-    """Percent of the cards that the pods would hold in the window, each placed as it came."""
+    """Return the percent of the cards that pods would hold if each were placed on arrival."""
     held = sum(
         demand_milli(stay.pod, card_memory_mib)
         * max(

@@ -1,4 +1,4 @@
-"""Nodes and pods of a replay as plain numbers, and the cluster that takes the pods.
+"""Data types of a replay: nodes, pods, and the cluster that takes the pods.
 
 Cards are counted in thousandths (milli) of one card, host CPU in thousandths of a core; card memory
 is in MiB, and 0 where the trace has none.
@@ -20,12 +20,12 @@ from hamicommon.placement.vendor_policy import PairScores, VendorRules
 WHOLE_CARD_MILLI = 1000
 
 KINDS = ("no card", "share", "1 card", "2 cards", "3-4 cards", "5-8 cards", "more cards")
-"""Kinds of pods, by what they ask for."""
+"""Kinds of pods by what they request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNode:
-    """One node: its host and its cards, which are all of one model unless `devices` names them."""
+    """Node with its cards, which are of one model unless `devices` names them."""
 
     name: NodeName
     cpu_milli: int
@@ -33,56 +33,56 @@ class TraceNode:
     cards: int
     model: str
     card_memory_mib: int = 0
-    """0: not known."""
+    """Memory of each card; 0: unknown."""
     devices: tuple[GpuDevice, ...] = ()
-    """The cards themselves, of a real cluster; empty: `cards` of `model`."""
+    """Cards of a real cluster; empty: `cards` of `model`."""
     pair_scores: PairScores = field(default_factory=dict)
-    """How well its cards are connected, where that is known."""
+    """Connection scores of the node's cards, if known."""
 
 
 class Shape(NamedTuple):
-    """All that a policy sees of a pod: it treats two pods of one shape alike."""
+    """Facts about a pod that a policy may use; pods with equal ones are treated alike."""
 
     cpu_milli: int
     cards: int
     card_milli: int
-    """Milli of each card."""
+    """Thousandths of each card."""
     card_memory_mib: int
-    """MiB of each card."""
+    """Memory of each card in MiB."""
     models: tuple[str, ...]
     asks: Hashable = None
-    """The containers and selections of a real pod."""
+    """Containers and selections of a real pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePod:
-    """One pod, with one container that asks for cards unless `request` has more."""
+    """Pod with one container that requests cards, unless `request` has more."""
 
     name: str
     cpu_milli: int
     memory_mib: int
     cards: int
     card_milli: int
-    """Milli of each card; 0 with no card, or when only memory is asked for."""
+    """Thousandths of each card; 0 if no card or only memory is requested."""
     models: tuple[str, ...] = ()
-    """Any of these; empty: every model."""
+    """Models of which the pod needs one; empty: any."""
     card_memory_mib: int = 0
-    """MiB of each card; 0: none is named."""
+    """MiB of each card; 0: none requested."""
     arrives_s: float | None = None
     starts_s: float | None = None
-    """Time of its placement; None: when it arrived."""
+    """Time of its placement in the record; None: on arrival."""
     ends_s: float | None = None
-    """None: not before the trace ends."""
+    """Time of its end; None: not before the trace ends."""
     gone_s: float | None = None
-    """When a pod was gone that never got a place; None: it got one, or still waits."""
+    """Time at which a pod without a place was gone; None: it got a place, or still waits."""
     ran: bool = True
-    """False: it never got a place, so how long it would run is not known."""
+    """Whether the pod ever ran, so that its running time is known."""
     request: PodRequest | None = None
-    """Request of a real pod; the numbers above then only sum it up."""
+    """Request of a real pod, which the numbers above only summarize."""
 
     @property
     def runs_s(self) -> float | None:
-        """Seconds that it runs; infinite: it does not end; None: not known."""
+        """Return the running time in seconds; infinite: no end; None: unknown."""
         if not self.ran or self.arrives_s is None:
             return None
         if self.ends_s is None:
@@ -91,7 +91,7 @@ class TracePod:
 
     @property
     def shape(self) -> Shape:
-        """The pod as a policy sees it."""
+        """Return the facts about the pod that a policy may use."""
         asks = None
         if self.request is not None:
             asks = self.request.containers, tuple(sorted(self.request.selections.items()))
@@ -101,7 +101,7 @@ class TracePod:
 
     @property
     def kind(self) -> str:
-        """One of `KINDS`."""
+        """Return the pod's kind, one of `KINDS`."""
         if self.cards == 0:
             return KINDS[0]
         if self.cards == 1:
@@ -111,23 +111,23 @@ class TracePod:
 
 
 class Held(NamedTuple):
-    """Cards and host that a placed pod took, to give them back when it ends."""
+    """Amounts that a placed pod took, to free them when it ends."""
 
     row: int
-    """Row of its node, in the order of names."""
+    """Row of the node, in the order of names."""
     taken: Sequence[Footprint] = ()
-    """Amounts of the engine's cards."""
+    """Amounts of cards of the engine."""
     details: Sequence[tuple[GpuUuid, Mapping[str, Any]]] = ()
-    """Details that vendors keep with slices (`DeviceShare.detail`)."""
+    """Details that vendors store with slices (`DeviceShare.detail`)."""
     places: tuple[int, ...] = ()
-    """Numbers of the cards on the node, where a card has only one amount."""
+    """Numbers of the cards on the node, if a card has only one amount."""
 
 
 class ReplayCluster(Protocol):
-    """A trace's cluster under one policy: pods come to it, and go."""
+    """Cluster of a trace under one policy."""
 
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Put the pod on a node; None when it fits nowhere.
+        """Place the pod on a node; return None if it fits nowhere.
 
         Args:
             pod: the pod.
@@ -135,46 +135,46 @@ class ReplayCluster(Protocol):
         """
 
     def give_back(self, pod: TracePod, held: Held) -> None:
-        """Free the slices and the host of a pod that has ended."""
+        """Free the cards and the host CPU of a pod that has ended."""
 
     def stranded_milli(self) -> float | None:
-        """Idle cards that no usual pod could use, in milli; None: the policy does not know."""
+        """Return thousandths of idle cards that no usual pod could use; None: not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A cluster and the pods that came to it."""
+    """Cluster, and the pods that came to it."""
 
     nodes: Sequence[TraceNode]
     pods: Sequence[TracePod]
     rules: Mapping[str, VendorRules] | None = None
-    """How the cards of each vendor are judged; None: all by the standard loop."""
+    """Rules by vendor; None: the standard rules for all."""
     unread: Sequence[str] = ()
-    """Columns of the files that are not read, each with its file."""
+    """Columns of the files that are not read, with the file."""
 
     @property
     def has_card_memory(self) -> bool:
-        """Whether pods ask for memory of cards, so that a card has two amounts that can run out."""
+        """Return whether pods request memory of cards, so that a card has two amounts."""
         return any(pod.card_memory_mib or pod.request is not None for pod in self.pods)
 
     @property
     def cards(self) -> int:
-        """Number of cards of all nodes."""
+        """Return the number of cards of all nodes."""
         return sum(node.cards for node in self.nodes)
 
     @property
     def capacity_milli(self) -> int:
-        """All cards, in milli."""
+        """Return the amount of all cards in thousandths."""
         return self.cards * WHOLE_CARD_MILLI
 
     @property
     def card_memory_mib(self) -> int:
-        """Memory of the most common card; 0 where none is known."""
+        """Return the memory of the most common card; 0 if unknown."""
         return usual_card_memory(self.nodes)
 
 
 def without_a_card(trace: Trace) -> Mapping[str, int]:
-    """Count the pods that name only models that no node has, by these models; all are refused.
+    """Count pods whose named models no node has, by these models; all are refused.
 
     A name is a part of a model's, as where real pods name a type.
     """
@@ -188,7 +188,7 @@ def without_a_card(trace: Trace) -> Mapping[str, int]:
 
 
 def demand_milli(pod: TracePod, card_memory_mib: int) -> int:
-    """Part of the cluster's cards that a pod takes: the greater share of cores and memory."""
+    """Return the part of the cards that a pod takes: the larger share of cores and memory."""
     share = pod.card_milli
     if pod.card_memory_mib and card_memory_mib:
         share = max(share, -(-pod.card_memory_mib * WHOLE_CARD_MILLI // card_memory_mib))
@@ -196,7 +196,7 @@ def demand_milli(pod: TracePod, card_memory_mib: int) -> int:
 
 
 def usual_card_memory(nodes: Iterable[TraceNode]) -> int:
-    """MiB of the most common card; 0 where none is known."""
+    """Return the MiB of the most common card; 0 if unknown."""
     counts: Counter[int] = Counter()
     for node in nodes:
         if node.card_memory_mib:

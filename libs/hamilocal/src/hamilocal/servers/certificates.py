@@ -1,4 +1,4 @@
-"""An authority of our own, the serving certificates that it signs, and kubeconfigs that trust it.
+"""Create a certificate authority, serving certificates that it signs, and kubeconfigs.
 
 Nothing outside of the data folder that they are kept in trusts them.
 """
@@ -29,27 +29,27 @@ _PRIVATE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A pair of certificate and key that signs serving certificates."""
+    """Certificate and key that sign serving certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def new(cls, name: str) -> Authority:
-        """One that nobody knows yet."""
+        """Create a new authority."""
         key = new_key()
         certificate = authority_certificate(name, key, **_from_now_on())
         return cls(certificate, key)
 
     @classmethod
     def load(cls, certificate_file: Path, key_file: Path) -> Authority:
-        """The one that was kept."""
+        """Load an authority from its files."""
         key = load_pem_private_key(key_file.read_bytes(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return cls(x509.load_pem_x509_certificate(certificate_file.read_bytes()), key)
 
     def make_serving(self, name: str, *, certificate_file: Path, key_file: Path) -> None:
-        """Write a new key and its certificate for `name`, localhost and 127.0.0.1."""
+        """Write a new key with a certificate for `name`, localhost and 127.0.0.1."""
         key = new_key()
         certificate = serving_certificate(
             (name, "localhost"),
@@ -74,7 +74,7 @@ def write_key(path: Path, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -
 
 
 def write_file(path: Path, data: bytes, *, private: bool) -> None:
-    """All of it or nothing; a private file is its owner's alone from the first byte on."""
+    """Write a file completely or not at all; a private one is never readable by others."""
     partial = path.with_name(path.name + ".partial")
     partial.touch(mode=_PRIVATE if private else 0o644)
     partial.write_bytes(data)
@@ -87,7 +87,7 @@ def _from_now_on() -> dict[str, datetime]:
 
 
 def kubeconfig(*, server: str, authority: bytes, token: str, user: str = "admin") -> dict[str, Any]:
-    """One cluster, one user, one context named `hami`; `authority` is PEM."""
+    """Return a kubeconfig with one cluster, user and context `hami`; `authority` is PEM."""
     data = base64.b64encode(authority).decode()
     return {
         "apiVersion": "v1",
@@ -104,7 +104,7 @@ def kubeconfig(*, server: str, authority: bytes, token: str, user: str = "admin"
 def write_kubeconfig(
     path: Path, *, server: str, authority: bytes, token: str, user: str = "admin"
 ) -> Path:
-    """Write such a kubeconfig for its owner alone; return `path`."""
+    """Write such a kubeconfig, readable by its owner only; return `path`."""
     config = kubeconfig(server=server, authority=authority, token=token, user=user)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, yaml.safe_dump(config, sort_keys=False).encode(), private=True)

@@ -1,4 +1,4 @@
-"""One child process: made in a session of its own, its end awaited, its whole group killed.
+"""Child processes in sessions of their own, which are awaited and killed as a group.
 
 A pid alone is re-used by the kernel; a pid that still has the start time we wrote down is the
 process we started (`ProcessIdentity`). A child's end is seen through a pidfd and the process is
@@ -23,7 +23,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """One process of one boot; `start_ticks` counts clock ticks after boot (proc(5), field 22)."""
+    """Identity of a process; `start_ticks` counts clock ticks after boot (proc(5), field 22)."""
 
     pid: int
     start_ticks: int
@@ -31,7 +31,7 @@ class ProcessIdentity:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot; start ticks of different boots are not comparable."""
+    """Return the kernel's id of this boot; start ticks of different boots can't be compared."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -39,7 +39,7 @@ def boot_id() -> str:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of a running process; None if there is none (a zombie counts as gone)."""
+    """Return the identity of a running process; None if there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -52,12 +52,12 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def is_alive(process: ProcessIdentity) -> bool:
-    """Whether this very process still runs."""
+    """Return whether exactly this process still runs."""
     return identity_of(process.pid) == process
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals, *, group: bool = False) -> bool:
-    """Signal this very process, or with `group` its whole process group if it leads one.
+    """Send a signal to exactly this process; with `group` to the process group that it leads.
 
     Returns False, having signalled nothing, if the process is gone or its pid now belongs to
     another.
@@ -75,13 +75,13 @@ def send_signal(process: ProcessIdentity, number: signal.Signals, *, group: bool
 
 
 MARKER = "HAMI_LOCAL_SYSTEM"
-"""Environment variable of every process of a local system: the path of its folder."""
+"""Environment variable in all processes of a local system: the path of its folder."""
 
 _LOG_LIMIT_BYTES = 5 * 1024 * 1024  # a day of a busy service; one older file is kept beside it
 
 
 class Child:
-    """A running process."""
+    """Running child process."""
 
     def __init__(self, spec: ChildSpec, popen: subprocess.Popen[bytes]) -> None:
         self.spec = spec
@@ -92,7 +92,7 @@ class Child:
         self._pidfd = os.pidfd_open(popen.pid)
 
     async def wait(self) -> str:
-        """Wait for its end, kill what is left of its process group, and return how it ended."""
+        """Wait for its end, kill the rest of its process group, and return how it ended."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         loop.add_reader(self._pidfd, over.set)
@@ -110,7 +110,7 @@ class Child:
         self._popen.send_signal(self.spec.stop_signal)
 
     def kill(self) -> None:
-        """End the process and everything in its group at once."""
+        """Kill the process and its group immediately."""
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: signal.Signals) -> None:
@@ -123,7 +123,7 @@ class Child:
 
 
 def spawn(spec: ChildSpec, *, log_path: Path, system: Path) -> Child:
-    """Make the process; its output goes to `log_path`, which is rotated first if it has grown.
+    """Start the process; its output goes to `log_path`, which is rotated first if large.
 
     Raises:
         ServerError: the program cannot be executed.
@@ -146,7 +146,7 @@ def spawn(spec: ChildSpec, *, log_path: Path, system: Path) -> Child:
 
 
 def rotate(log_path: Path) -> None:
-    """Rename a log that has grown too long, replacing the one renamed before."""
+    """Rename a large log, replacing the previously renamed one."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if log_path.stat().st_size > _LOG_LIMIT_BYTES:
@@ -156,7 +156,7 @@ def rotate(log_path: Path) -> None:
 
 
 def detach(argv: Sequence[str], *, log_path: Path) -> int:
-    """Start a command that outlives us and our terminal (for `--detach`); return its pid.
+    """Start a command that outlives this process and its terminal (`--detach`); return its pid.
 
     Its output goes to `log_path`. It is up to the command to run a `Supervisor`.
     """

@@ -1,4 +1,4 @@
-"""Processes to run: a server's plan, a child of the supervisor, a step, and their health checks.
+"""Descriptions of processes and steps for the supervisor, with health checks.
 
 Plans are made by `postgres.prepare`, `nats.prepare`, `valkey.prepare`, specs by `hamilocal.system`;
 `supervisor.Supervisor` runs them.
@@ -18,16 +18,16 @@ import httpx
 
 
 class NotReadyError(Exception):
-    """The server does not answer yet; the text names what it did instead."""
+    """Error: the server is not ready; the message has what it did instead."""
 
 
 class ServerError(Exception):
-    """A server cannot be prepared, started or stopped; the text is one sentence for a person."""
+    """Error: a server can't be prepared, started or stopped; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """How to run one server.
+    """Command, environment and health check of one server.
 
     `prefix` is what the program must be run under: empty, or a change of user that ends in an
     exec. `probe` asks once, by the server's own protocol, within a second; it raises
@@ -52,21 +52,21 @@ class ServerPlan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The whole command line; the process it makes is the server itself."""
+        """Return the whole command line; its process is the server itself."""
         return (*self.prefix, *self.argv)
 
 
 logger = logging.getLogger(__name__)
 
 HealthCheck = Callable[[], Awaitable[None]]
-"""Asks once whether the child serves; raises NotReadyError with the reason until it does."""
+"""Function that raises NotReadyError with the reason while the child does not serve."""
 
 _HTTP_TIMEOUT_S = 2.0
 _TIMEOUT_S = 5.0
 
 
 async def why_unhealthy(health: HealthCheck | None) -> str | None:
-    """Why the child does not serve, or None if it does (or if there is nothing to ask)."""
+    """Return why the child does not serve; None if it does, or has no check."""
     if health is None:
         return None
     try:
@@ -83,7 +83,7 @@ async def why_unhealthy(health: HealthCheck | None) -> str | None:
 
 
 def http_health(url: str, *, ca_file: Path | None = None) -> HealthCheck:
-    """Healthy when GET `url` answers 2xx; `ca_file` has the authority of an https:// address."""
+    """Return a check that GET `url` answers 2xx; `ca_file` verifies an https:// address."""
     # Made once: httpx reads the machine's 140 authorities otherwise, 30 ms for each question.
     verify = False if ca_file is None else ssl.create_default_context(cafile=ca_file)
 
@@ -100,7 +100,7 @@ def http_health(url: str, *, ca_file: Path | None = None) -> HealthCheck:
 
 
 def probe_health(probe: Callable[[], None]) -> HealthCheck:
-    """A blocking probe, asked in a thread."""
+    """Return a check that runs a blocking probe in a thread."""
 
     async def check() -> None:
         await asyncio.to_thread(probe)
@@ -110,7 +110,7 @@ def probe_health(probe: Callable[[], None]) -> HealthCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """A process that runs until the system stops.
+    """Process that runs until the system stops.
 
     `after` names children that must be ready before its first start. `env` is added to our own
     environment. `prepare` runs before every start, restarts too (it may block: it gets a thread).
@@ -132,7 +132,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
-    """Something to do once, such as migrations; it is repeated when it raises."""
+    """Action that is done once, such as migrations; it is repeated when it raises."""
 
     name: str
     run: Callable[[], Awaitable[None]]
@@ -144,7 +144,7 @@ Spec = ChildSpec | StepSpec
 
 
 def server_child(plan: ServerPlan, *, after: tuple[str, ...] = ()) -> ChildSpec:
-    """An embedded server as a child."""
+    """Return an embedded server as a child."""
     return ChildSpec(
         name=plan.name,
         argv=plan.command,

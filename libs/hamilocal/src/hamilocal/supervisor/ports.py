@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1: free ones, the same again on the next start, and a question to a server.
+"""Allocate ports of 127.0.0.1, keep them over restarts, and talk to servers on them.
 
 Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
 can take one between our choice and the server's bind, nor while a server is restarted. So that no
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free, and given to nobody else while this process lives.
+    """Return a free TCP port of 127.0.0.1, reserved for this process while it lives.
 
     Raises:
         ServerError: 200 random ports of 20000-32000 were all taken.
@@ -45,7 +45,7 @@ def free_port() -> int:
 
 
 def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
-    """A port per name, kept in the file `path`: a kubeconfig stays valid over restarts.
+    """Return a port per name, kept in the file `path` so that a kubeconfig stays valid.
 
     A name keeps its port unless another process listens there.
     """
@@ -66,7 +66,7 @@ def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
 
 
 def _hold(port: int) -> bool:
-    """Whether no other process holds the port; then this one does."""
+    """Reserve the port for this process; return False if another process has it."""
     try:
         fcntl.lockf(_held_ports(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except BlockingIOError:
@@ -76,7 +76,7 @@ def _hold(port: int) -> bool:
 
 @functools.cache
 def _held_ports() -> int:
-    """The file of locks; never closed, for that would free all that this process holds in it."""
+    """Return the file of locks, which stays open because closing it would free all ports."""
     path = Path(tempfile.gettempdir()) / f"hami-ports-{os.getuid()}"
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -87,7 +87,7 @@ def _held_ports() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this TCP port of 127.0.0.1."""
+    """Return whether nobody listens on this TCP port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -98,7 +98,7 @@ def is_free(port: int) -> bool:
 
 
 def connect(port: int) -> socket.socket:
-    """A connection to a port of 127.0.0.1, for one short question.
+    """Return a connection to a port of 127.0.0.1, for one short question.
 
     Raises:
         NotReadyError: nothing answers there.

@@ -1,4 +1,4 @@
-"""`.hami/state.json`: which processes belong to the local system, and where they answer.
+"""Read and write `.hami/state.json`: processes of the local system, and their addresses.
 
 Written by the supervisor at every change, in one rename; read by every other command. If the
 supervisor was killed, the next start finds its children here and by their environment marker.
@@ -30,11 +30,11 @@ _GRACE_S = 10.0
 
 
 class SupervisorError(Exception):
-    """The local system cannot run; the text names which part and why."""
+    """Error: the local system can't run; the message names the part and the reason."""
 
 
 def write_state(path: Path, state: Mapping[str, object]) -> None:
-    """Replace the file in one step.
+    """Replace the file atomically.
 
     Raises:
         SupervisorError: it can't be written; the old one stays whole.
@@ -52,7 +52,7 @@ def write_state(path: Path, state: Mapping[str, object]) -> None:
 
 
 def read_state(path: Path) -> dict[str, Any] | None:
-    """Read what the last supervisor wrote, or None (a damaged file counts as none)."""
+    """Read the last supervisor's file; None if missing or damaged."""
     try:
         state = orjson.loads(path.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
@@ -61,7 +61,7 @@ def read_state(path: Path) -> dict[str, Any] | None:
 
 
 def identity_from(entry: Mapping[str, Any] | None) -> ProcessIdentity | None:
-    """The process that an entry of the file means, if it names one."""
+    """Return the process that an entry of the file names; None if it names none."""
     if entry is None:
         return None
     try:
@@ -75,13 +75,13 @@ def identity_from(entry: Mapping[str, Any] | None) -> ProcessIdentity | None:
 
 
 def running_supervisor(path: Path) -> ProcessIdentity | None:
-    """The supervisor that owns this file, if it is alive."""
+    """Return the supervisor that owns this file, if it is alive."""
     supervisor = identity_from((read_state(path) or {}).get("supervisor"))
     return supervisor if supervisor is not None and is_alive(supervisor) else None
 
 
 def claim(path: Path) -> None:
-    """Make sure that no process of an earlier run is left; call it before preparing any server.
+    """Make sure that no process of an earlier run is left, before any server is prepared.
 
     Raises:
         SupervisorError: another supervisor runs on this folder.
@@ -111,7 +111,7 @@ def stop_running(path: Path, *, timeout_s: float = 60.0) -> bool:
 
 
 def end_stale(path: Path) -> list[int]:
-    """End the processes that a killed supervisor left behind; return their pids.
+    """End processes that a killed supervisor left behind; return their pids.
 
     They are those that the file names, by pid and start time, and those that carry our marker.
     Children are asked in the reverse of the order in which they were started.
@@ -133,7 +133,7 @@ def end_stale(path: Path) -> list[int]:
 
 
 def marked_processes(system: Path) -> list[ProcessIdentity]:
-    """Every process whose environment marks that it belongs to the system in this folder.
+    """Return every process whose environment has the marker of this folder's system.
 
     We and the processes we run under are left out.
     """

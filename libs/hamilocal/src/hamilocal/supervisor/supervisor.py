@@ -1,4 +1,4 @@
-"""The supervisor: keeps the children of a local system running, and records them in its state file.
+"""Supervisor: keep the children of a local system running, and record them in the state file.
 
 Each child has one task: it waits until everything that the child comes after is ready, starts it,
 watches its health, and restarts it with growing pauses until it ends too often. On SIGTERM, SIGINT
@@ -43,7 +43,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """Pauses double from the first to the last; `max_exits` within `window_s` is the end.
+    """Restart policy: pauses double up to a maximum; `max_exits` within `window_s` end it.
 
     Exits older than `reset_after_s` do not lengthen a pause any more.
     """
@@ -55,7 +55,7 @@ class RestartPolicy:
     window_s: float = 600.0
 
     def pause_s(self, exits_s: Sequence[float]) -> float | None:
-        """The pause after the last of these exits, which are in order; None: give the child up."""
+        """Return the pause after the last of these exits (in order); None: do not restart."""
         now_s = exits_s[-1]
         if sum(now_s - at < self.window_s for at in exits_s) >= self.max_exits:
             return None
@@ -65,21 +65,21 @@ class RestartPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class ChildState:
-    """One child at this moment."""
+    """Present state of one child."""
 
     spec: Spec
     phase: Phase = Phase.WAITING
     restarts: int = 0
     reason: str = ""
-    """Why it ended last."""
+    """Reason of its last end."""
     unhealthy: str = ""
     child: Child | None = None
-    """The service's process, if it runs."""
+    """Process of the child, if it runs."""
     is_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
-    """Owner of the children of one local system, whose folder holds `state.json` and `logs/`."""
+    """Supervisor of one local system, whose folder has `state.json` and `logs/`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Supervisor:
         info: Mapping[str, object] | None = None,
         policy: RestartPolicy | None = None,
     ) -> None:
-        """Raises: SupervisorError when a name is used twice or `after` names no child before."""
+        """Raises: SupervisorError if a name is used twice or `after` names no earlier child."""
         self.folder = folder.absolute()
         self.states: dict[str, ChildState] = {}
         self._info = dict(info or {})
@@ -107,7 +107,7 @@ class Supervisor:
 
     @property
     def state_path(self) -> Path:
-        """The file that other commands read."""
+        """Path of the file that other commands read."""
         return self.folder / "state.json"
 
     async def run(self) -> None:
@@ -137,11 +137,11 @@ class Supervisor:
             await asyncio.to_thread(end_stale, self.state_path)
 
     def stop(self) -> None:
-        """Begin to stop everything; `run` returns when that is done."""
+        """Start to stop everything; `run` returns when that is done."""
         self._stop.set()
 
     async def _end_all(self, kept: Mapping[str, asyncio.Task[None]]) -> None:
-        """End each child once those that come after it, and are listed later, have ended."""
+        """Stop children in reverse order: each after those that depend on it have ended."""
         ended: dict[str, asyncio.Task[None]] = {}
 
         async def end(state: ChildState, dependents: Sequence[asyncio.Task[None]]) -> None:

@@ -1,1 +1,1 @@
-"""The local system: which processes it consists of, their files, ports and credentials."""
+"""Processes, files, ports and credentials of the local system."""

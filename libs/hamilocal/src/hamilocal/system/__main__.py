@@ -1,4 +1,4 @@
-"""The supervisor process of a local system: `python -m hamilocal.system FOLDER`."""
+"""Run the supervisor process of a local system: `python -m hamilocal.system FOLDER`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hamilocal.system.system import info, prepare, specs
 
 
 async def run(layout: Layout) -> None:
-    """Prepare and supervises until stopped."""
+    """Prepare the system and supervise it until stopped."""
     options = UpOptions.model_validate_json(layout.options.read_bytes())
     await asyncio.to_thread(claim, layout.state)
     context = await asyncio.to_thread(prepare, layout, options)
@@ -28,7 +28,7 @@ async def run(layout: Layout) -> None:
 
 
 def main() -> None:
-    """Run; a failure to start is one line in the supervisor's log."""
+    """Run the supervisor; a failure to start is one line in its log."""
     telemetry.setup("hami-local", TelemetrySettings())
     try:
         asyncio.run(run(Layout(folder=Path(sys.argv[1]))))

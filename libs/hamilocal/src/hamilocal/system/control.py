@@ -1,4 +1,4 @@
-"""Starting, awaiting and describing a local system from outside its supervisor.
+"""Start, await and describe a local system from outside its supervisor.
 
 `start` launches the supervisor as a process of its own; `progress` reads what it has reached from
 `state.json`; `description` is the object that `hamictl up --json` prints.
@@ -38,12 +38,12 @@ _ADDRESSES = (
 
 
 def is_running(layout: Layout) -> bool:
-    """Whether a supervisor lives on this folder."""
+    """Return whether a supervisor runs for this folder."""
     return running_supervisor(layout.state) is not None
 
 
 def erase(layout: Layout) -> None:
-    """Drop the data of earlier runs.
+    """Delete the data of earlier runs.
 
     Raises: Conflict when the system runs, InvalidRequest when the folder is not one of ours.
     """
@@ -57,7 +57,7 @@ def erase(layout: Layout) -> None:
 
 
 def start(layout: Layout, options: UpOptions) -> int:
-    """Launches the supervisor; returns its pid at once."""
+    """Start the supervisor; return its pid immediately."""
     layout.folder.mkdir(parents=True, exist_ok=True)
     layout.folder.chmod(0o755)
     layout.options.write_text(options.model_dump_json(indent=2))
@@ -73,7 +73,7 @@ def start(layout: Layout, options: UpOptions) -> int:
 
 
 def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
-    """Yield the state each time it was looked at, until everything is ready.
+    """Yield the state each time it was read, until everything is ready.
 
     Raises: SupervisorError when the supervisor ended, gave a child up, or took too long.
     """
@@ -102,7 +102,7 @@ def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
 
 
 def check_stopped(layout: Layout) -> None:
-    """After an end: that somebody asked for it. Raises: SupervisorError."""
+    """Check after its end that the system was stopped on request. Raises: SupervisorError."""
     state = read_state(layout.state)
     if state is not None and state["phase"] != "stopped":
         raise SupervisorError(
@@ -112,12 +112,12 @@ def check_stopped(layout: Layout) -> None:
 
 
 def not_ready(state: dict[str, Any]) -> list[str]:
-    """Names of children that do not serve yet."""
+    """Return the names of children that do not serve yet."""
     return [name for name, entry in state["services"].items() if entry["phase"] != "ready"]
 
 
 def description(state: dict[str, Any]) -> dict[str, Any]:
-    """Addresses and pids, as `hamictl up --json` prints them."""
+    """Return addresses and pids, as `hamictl up --json` prints them."""
     pids = {
         name: process.pid
         for name, entry in state["services"].items()
@@ -138,7 +138,7 @@ def description(state: dict[str, Any]) -> dict[str, Any]:
 
 
 async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:
-    """Local nodes whose kubelet does not offer slots yet."""
+    """Return local nodes whose kubelet does not offer slots yet."""
     nodes = (await api.get("/api/v1/nodes"))["items"]
     offered = {
         node["metadata"]["name"]: int(
@@ -150,7 +150,7 @@ async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:
 
 
 def end_of(name: str, service: dict[str, Any]) -> str:
-    """Return why a child ended that is started again; empty: it did not end."""
+    """Return why a restarted child last ended; empty if it never did."""
     if not service["restarts"]:
         return ""
     return f"{name} ended and is started again; its log ends with: {_last_line(service['log'])}"

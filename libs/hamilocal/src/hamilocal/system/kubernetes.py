@@ -1,4 +1,4 @@
-"""kube-scheduler's configuration with our scheduler as its extender."""
+"""Configure kube-scheduler with our scheduler as extender."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamicommon.placement.host_scores import EXTENDER_WEIGHT
 
 EXTENDER_TIMEOUT_S = 30
 SCORING_TIMEOUT_MS = 200
-"""kube-scheduler places one pod after the other: while nobody answers, each waits so long."""
+"""Time-out of scoring calls: kube-scheduler places pods one by one, so an outage delays each."""
 
 
 def scheduler_configuration(
@@ -21,7 +21,7 @@ def scheduler_configuration(
     resources: Iterable[str],
     score_pods_without_cards: bool = False,
 ) -> dict[str, Any]:
-    """KubeSchedulerConfiguration with our extender, as every kube-scheduler since 1.25 reads it.
+    """Return a KubeSchedulerConfiguration with our extender, for kube-scheduler 1.25 and newer.
 
     Args:
         kubeconfig_path: the scheduler's own.
@@ -64,5 +64,5 @@ def scheduler_configuration(
 
 
 def managed_resources(names: Iterable[str]) -> list[dict[str, Any]]:
-    """An extender's `managedResources`: kube-scheduler does not count these itself."""
+    """Return an extender's `managedResources`, which kube-scheduler itself does not count."""
     return [{"name": name, "ignoredByScheduler": True} for name in (*names, SLICE)]

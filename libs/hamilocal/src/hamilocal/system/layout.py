@@ -1,4 +1,4 @@
-"""The folder of a local system, `.hami/` unless another is named, and the credentials in it.
+"""Files of a local system in its folder (`.hami/` by default), and their credentials.
 
 It also knows the project's own folders (migrations, native parts), which an installation from a
 checkout has beside the packages, and whether this machine has a driver of cards of its own.
@@ -26,32 +26,32 @@ DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """The checkout that this command was installed from."""
+    """Checkout from which this command was installed."""
 
     root: Path
 
     @property
     def migrations(self) -> Path:
-        """Alembic's folder."""
+        """Folder of Alembic's migrations."""
         return self.root / "migrations"
 
     @property
     def examples(self) -> Path:
-        """The demo's pods."""
+        """Folder of the demo's pods."""
         return self.root / "examples"
 
     @property
     def libvgpu(self) -> Path:
-        """The preloaded library, as built by `make native`."""
+        """Library that is preloaded in containers, as built by `make native`."""
         return self.root / "native" / "libvgpu" / "build" / "libvgpu.so"
 
     @property
     def fakegpu(self) -> Path:
-        """Folder of the stand-in driver and of `vgpu-probe`."""
+        """Folder of the simulated driver and of `vgpu-probe`."""
         return self.root / "native" / "fakegpu" / "build"
 
     def require_native(self) -> None:
-        """Raises InvalidRequest when the C parts have not been built."""
+        """Raise InvalidRequest if the C parts have not been built."""
         for path in (self.libvgpu, self.fakegpu / "libcuda.so.1", self.fakegpu / "vgpu-probe"):
             if not path.exists():
                 raise InvalidRequest(
@@ -60,7 +60,7 @@ class Project:
 
 
 def project() -> Project:
-    """Find the checkout above this file.
+    """Return the checkout that contains this file.
 
     Raises: InvalidRequest when the package was installed without one.
     """
@@ -71,7 +71,7 @@ def project() -> Project:
 
 
 def require_driver(folder: Path | None) -> None:
-    """Raises: InvalidRequest when the driver's libraries do not load.
+    """Check that the driver's libraries load. Raises: InvalidRequest.
 
     `folder`: where they lie; None: where the loader looks.
     """
@@ -88,42 +88,42 @@ def require_driver(folder: Path | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The files of one local system."""
+    """Files of one local system."""
 
     folder: Path
 
     @property
     def state(self) -> Path:
-        """Processes and addresses; written by the supervisor."""
+        """State file: processes and addresses, written by the supervisor."""
         return self.folder / "state.json"
 
     @property
     def options(self) -> Path:
-        """Options of `hamictl up`; read by the supervisor."""
+        """Options of `hamictl up`, read by the supervisor."""
         return self.folder / "options.json"
 
     @property
     def kubeconfig(self) -> Path:
-        """For kubectl and for our services."""
+        """Kubeconfig for kubectl and our services."""
         return self.folder / "kubeconfig"
 
     @property
     def credentials(self) -> Path:
-        """Keys, certificates, tokens and passwords (mode 0700)."""
+        """Folder of keys, certificates, tokens and passwords (mode 0700)."""
         return self.folder / "credentials"
 
     @property
     def traces(self) -> Path:
-        """Finished spans of all services."""
+        """Folder of finished spans of all services."""
         return self.folder / "traces"
 
     @property
     def logs(self) -> Path:
-        """One log per process."""
+        """Folder of logs, one per process."""
         return self.folder / "logs"
 
     def node(self, name: str) -> Path:
-        """Everything of one simulated node, by a path short enough for unix sockets."""
+        """Return the folder of one simulated node, short enough for unix sockets."""
         return self._short() / "nodes" / name
 
     def _short(self) -> Path:
@@ -138,7 +138,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCredentials:
-    """Paths of what was made; the passwords are read from theirs."""
+    """Paths of the credentials; passwords are read from their files."""
 
     folder: Path
 
@@ -149,29 +149,29 @@ class LocalCredentials:
 
     @property
     def grant_key(self) -> Path:
-        """The scheduler's signing key."""
+        """Key with which the scheduler signs grants."""
         return self.folder / "grant.key"
 
     @property
     def grant_public_key(self) -> Path:
-        """The key by which agents verify grants."""
+        """Key with which agents verify grants."""
         return self.folder / "grant.pub"
 
     @property
     def tokens(self) -> Path:
-        """kube-apiserver's token file."""
+        """Token file of kube-apiserver."""
         return self.folder / "tokens.csv"
 
     def certificate(self, name: str) -> Path:
-        """Serving certificate of `name`."""
+        """Return the path of the serving certificate of `name`."""
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """Private key of `name`."""
+        """Return the path of the private key of `name`."""
         return self.folder / f"{name}.key"
 
     def secret(self, name: str) -> str:
-        """A random secret under this name; the same on every call."""
+        """Return the random secret of this name, the same on every call."""
         path = self.folder / f"{name}.secret"
         if not path.exists():
             write_file(path, secrets.token_urlsafe(24).encode(), private=True)
@@ -179,7 +179,7 @@ class LocalCredentials:
 
 
 def ensure_credentials(folder: Path, *, serving: tuple[str, ...]) -> LocalCredentials:
-    """Make what is missing: authority, a serving certificate per name, grant keys, tokens."""
+    """Create missing credentials: authority, serving certificates, grant keys, tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     made = LocalCredentials(folder=folder)

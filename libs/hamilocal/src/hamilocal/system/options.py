@@ -1,4 +1,4 @@
-"""Options of `hamictl up`, and the nodes that they ask for.
+"""Options of `hamictl up`, and the nodes that follow from them.
 
 They are written for the supervisor, which is a process of its own. A node has simulated cards, with
 the stand-in driver's configuration of them, or the cards of this machine.
@@ -34,19 +34,19 @@ _NAMESPACE = uuid.UUID("6f0c7c1e-2f3b-4a51-9f0e-9d1f0a5a7d10")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """One node of a local system."""
+    """Node of a local system."""
 
     name: str
     gpus: int
-    """Simulated; of this machine's own cards nobody knows yet how many there are: at least 1."""
+    """Number of simulated cards; of this machine's own cards at least 1, as it is unknown yet."""
     model: str
     memory_mib: int
     own_cards: bool = False
-    """The cards of this machine by its driver; `model` and `memory_mib` count for nothing."""
+    """Whether the node has this machine's cards; then `model` and `memory_mib` are not used."""
 
 
 def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tuple[LocalNode, ...]:
-    """`count` equal nodes, named node-0, node-1, ..."""
+    """Return `count` equal nodes, named node-0, node-1, ..."""
     return tuple(
         LocalNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
         for number in range(count)
@@ -54,12 +54,12 @@ def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tu
 
 
 def own_node() -> LocalNode:
-    """This machine as a node, with its own cards."""
+    """Return this machine as a node, with its own cards."""
     return LocalNode(name="node-0", gpus=1, model="", memory_mib=0, own_cards=True)
 
 
 def fakegpu_config(node: LocalNode, *, system: str, state: str) -> dict[str, Any]:
-    """The stand-in driver's configuration for one node; `system` makes uuids unlike others'."""
+    """Return the simulated driver's configuration for a node; `system` makes uuids unique."""
     sm_count, (major, minor) = next(
         (shape for key, shape in _MODELS.items() if key in node.model), _MODELS["A100"]
     )
@@ -87,7 +87,7 @@ def fakegpu_config(node: LocalNode, *, system: str, state: str) -> dict[str, Any
 
 
 class UpOptions(BaseModel):
-    """The flags of `hamictl up` that shape the system."""
+    """Options of `hamictl up` that determine the system."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -128,7 +128,7 @@ class UpOptions(BaseModel):
     )
 
     def local_nodes(self) -> tuple[LocalNode, ...]:
-        """The nodes whose kubelet and agent run here."""
+        """Return the nodes whose kubelet and agent run here."""
         if self.own_cards:
             return (own_node(),)
         return simulated_nodes(
@@ -136,13 +136,13 @@ class UpOptions(BaseModel):
         )
 
     def binding_of(self, node: LocalNode) -> str:
-        """How containers of this local node get their slices."""
+        """Return the way in which containers of this node get their slices."""
         if self.binding != "mixed":
             return self.binding
         return "lock" if self.local_nodes().index(node) % 3 == 2 else "late"
 
     def vendors(self) -> Vendors:
-        """The vendors that the services serve with these flags.
+        """Return the vendors that the services serve with these options.
 
         Raises: InvalidRequest when the device configuration cannot be read.
         """

@@ -1,4 +1,4 @@
-"""Children of the supervisor: embedded servers, emulated Kubernetes, our services, the nodes."""
+"""Describe the supervisor's children: servers, emulated Kubernetes, services, nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADMIN_USER = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataServers:
-    """Plans of the three servers; their addresses carry credentials."""
+    """Plans of the three servers, with addresses that contain credentials."""
 
     postgres: ServerPlan
     redis: ServerPlan
@@ -31,14 +31,14 @@ class DataServers:
     nats_admin_url: str
 
     def children(self) -> tuple[ChildSpec, ...]:
-        """The servers as specs; none depends on another."""
+        """Return the servers as children; none depends on another."""
         return tuple(server_child(plan) for plan in (self.postgres, self.redis, self.nats))
 
 
 def data_servers(
     layout: Layout, credentials: LocalCredentials, nodes: tuple[str, ...], ports: dict[str, int]
 ) -> DataServers:
-    """Prepare their folders; blocking (the first time Postgres makes its data folder)."""
+    """Prepare the servers' folders; blocking, as Postgres first creates its data."""
     admin = NatsUser(name=ADMIN_USER, password=credentials.secret(f"nats-{ADMIN_USER}"))
     users = [admin, *service_nats_users(lambda name: credentials.secret(f"nats-{name}"))]
     users += [
@@ -60,7 +60,7 @@ def data_servers(
 
 
 def with_user(url: str, user: str, password: str) -> str:
-    """The address with credentials in it."""
+    """Return the address with credentials in it."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{parts.netloc}"))
 
@@ -81,15 +81,15 @@ class Context:
     kubeconfig: Path
 
     def url(self, name: str, scheme: str = "http") -> str:
-        """The address of one of our processes."""
+        """Return the address of one of our processes."""
         return f"{scheme}://{LOOPBACK}:{self.ports[name]}"
 
     def bind(self, name: str) -> str:
-        """host:port for a service's `..._BIND` setting."""
+        """Return host:port for a service's `..._BIND` setting."""
         return f"{LOOPBACK}:{self.ports[name]}"
 
     def service_env(self, service: str, nats_user: str) -> dict[str, str]:
-        """Variables that all services share: the bus, Kubernetes, traces."""
+        """Return variables that all services share: bus, Kubernetes, traces."""
         return {
             "KUBECONFIG": str(self.kubeconfig),
             "HAMI_NATS_URL": self.servers.nats.url,
@@ -99,15 +99,15 @@ class Context:
         }
 
     def ledger_env(self) -> dict[str, str]:
-        """For the services that may reach the database."""
+        """Return variables for services that use the database."""
         return {"HAMI_POSTGRES_DSN": self.servers.postgres.url}
 
     def redis_env(self) -> dict[str, str]:
-        """For the scheduler alone."""
+        """Return the scheduler's variables for Redis."""
         return {"HAMI_REDIS_URL": self.servers.redis.url}
 
     def vendors_env(self, prefix: str, *, families: bool = True) -> dict[str, str]:
-        """Which vendors a service serves: the same for all of them."""
+        """Return variables that choose the vendors, the same for all services."""
         options = self.options
         env: dict[str, str] = {}
         if options.device_config is not None:
@@ -119,12 +119,12 @@ class Context:
 
 
 def script(name: str) -> str:
-    """A console script of the environment that runs us."""
+    """Return the path of a console script in this Python environment."""
     return str(Path(sys.executable).parent / name)
 
 
 def api_server(context: Context) -> ChildSpec:
-    """The emulated Kubernetes API."""
+    """Describe the emulated Kubernetes API."""
     credentials, folder = context.credentials, context.layout.folder / "apiserver"
     url = context.url("apiserver", "https")
     return ChildSpec(
@@ -143,7 +143,7 @@ def api_server(context: Context) -> ChildSpec:
 
 
 def kube_scheduler(context: Context, configuration: Path) -> ChildSpec:
-    """The loop that does kube-scheduler's work beside the emulated API."""
+    """Describe the emulation of kube-scheduler."""
     return ChildSpec(
         name="kube-scheduler",
         argv=(
@@ -156,7 +156,7 @@ def kube_scheduler(context: Context, configuration: Path) -> ChildSpec:
 
 
 def workloads(context: Context) -> ChildSpec:
-    """The controllers that make the pods of Deployments and Jobs, beside the emulated API."""
+    """Describe the emulated controllers of Deployments and Jobs."""
     return ChildSpec(
         name="workloads",
         argv=(
@@ -169,7 +169,7 @@ def workloads(context: Context) -> ChildSpec:
 
 
 def scheduler(context: Context, after: tuple[str, ...]) -> ChildSpec:
-    """hami-scheduler."""
+    """Describe hami-scheduler."""
     url = context.url("scheduler")
     return ChildSpec(
         name="scheduler",
@@ -193,7 +193,7 @@ def scheduler(context: Context, after: tuple[str, ...]) -> ChildSpec:
 
 
 def webhook(context: Context, after: tuple[str, ...]) -> ChildSpec:
-    """hami-webhook."""
+    """Describe hami-webhook."""
     url = context.url("webhook", "https")
     credentials = context.credentials
     return ChildSpec(
@@ -215,7 +215,7 @@ def webhook(context: Context, after: tuple[str, ...]) -> ChildSpec:
 
 
 def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
-    """hami-metrics."""
+    """Describe hami-metrics."""
     url = context.url("metrics")
     return ChildSpec(
         name="metrics",
@@ -235,7 +235,7 @@ def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
 
 
 def kubelet(context: Context, node: LocalNode, after: tuple[str, ...]) -> ChildSpec:
-    """A simulated kubelet with the driver of its node: the stand-in, or this machine's."""
+    """Describe a simulated kubelet with its node's driver, simulated or this machine's."""
     home = context.layout.node(node.name)
     home.mkdir(parents=True, exist_ok=True)
     return ChildSpec(
@@ -267,7 +267,7 @@ def _driver_flags(context: Context, node: LocalNode, home: Path) -> tuple[str, .
 
 
 def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]:
-    """Variables by which the agent finds NVML; none: as this machine's loader finds it."""
+    """Return variables by which the agent finds NVML; empty: it finds this machine's."""
     folder = context.options.driver_folder
     if node.own_cards:
         return {} if folder is None else {"LD_LIBRARY_PATH": str(folder)}
@@ -280,7 +280,7 @@ def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]
 
 
 def node_agent(context: Context, node: LocalNode) -> ChildSpec:
-    """hami-node-agent of one local node: the real one, over the node's driver."""
+    """Describe hami-node-agent of one local node: the real one, on the node's driver."""
     home = context.layout.node(node.name)
     name = f"node-agent-{node.name}"
     url = context.url(name)
@@ -309,7 +309,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
 
 
 def agent_env(context: Context, node: str) -> dict[str, str]:
-    """Variables that any node-agent of this system needs, also one that somebody else runs."""
+    """Return variables for any node-agent of this system, also one that a user runs."""
     return {
         **context.service_env(f"node-agent-{node}", agent_user(node)),
         **context.vendors_env("HAMI_NODE_AGENT", families=False),

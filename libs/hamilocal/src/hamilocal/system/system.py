@@ -1,4 +1,4 @@
-"""The whole local system: prepares files and servers, then names every child in order.
+"""Prepare files and servers of the local system, and list its children in order.
 
 Run as `python -m hamilocal.system FOLDER` it is the supervisor process that `hamictl up` starts; it
 ends when it is asked to stop, with everything it started.
@@ -34,7 +34,7 @@ _MATCH_CONDITIONS_SINCE = (1, 28)
 
 
 def knows_match_conditions(version: Json) -> bool:
-    """From the answer of GET /version; a vendor's "27+" counts as 27."""
+    """Return whether this /version has match conditions; a vendor's "27+" counts as 27."""
     minor = re.match(r"\d+", version.get("minor", "0"))
     return (int(version.get("major", 0)), int(minor.group()) if minor else 0) >= (
         _MATCH_CONDITIONS_SINCE
@@ -42,7 +42,7 @@ def knows_match_conditions(version: Json) -> bool:
 
 
 async def register_webhook(context: Context) -> None:
-    """Create the MutatingWebhookConfiguration, or bring the existing one up to date."""
+    """Create or update the MutatingWebhookConfiguration."""
     async with open_kube_api(context.kubeconfig) as api:
         vendors = context.options.vendors()
         modern = knows_match_conditions(await api.get("/version"))
@@ -73,7 +73,7 @@ _SERVING = ("apiserver", "webhook")
 
 
 def prepare(layout: Layout, options: UpOptions) -> services.Context:
-    """Credentials, ports, kubeconfig and the servers' folders; blocking, seconds the first time."""
+    """Create credentials, ports, kubeconfig and servers' folders; blocking, slow the first time."""
     checkout = project()
     checkout.require_native()
     layout.traces.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def prepare(layout: Layout, options: UpOptions) -> services.Context:
 
 
 def specs(context: services.Context) -> Sequence[Spec]:
-    """Every process and step, each after what it needs."""
+    """Return all processes and steps, each after those that it needs."""
     emulated = context.options.kubeconfig is None
     kubernetes_ready = ("apiserver",) if emulated else ()
     found: list[Spec] = [*context.servers.children()]
@@ -137,7 +137,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
 
 
 def info(context: services.Context) -> dict[str, object]:
-    """Addresses that `hamictl up --json` prints beside the pids."""
+    """Return addresses that `hamictl up --json` prints beside the pids."""
     return {
         "kubeconfig": str(context.kubeconfig),
         "pages_url": context.url("pages"),

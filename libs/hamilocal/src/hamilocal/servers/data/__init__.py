@@ -1,1 +1,1 @@
-"""PostgreSQL, NATS and Valkey on loopback."""
+"""Run PostgreSQL, NATS and Valkey on loopback addresses."""

@@ -1,4 +1,4 @@
-"""NATS with JetStream on a loopback port: users, configuration file, readiness.
+"""Configure and check a NATS server with JetStream on a loopback port.
 
 Streams are kept in the folder between runs. The server reads JSON as one form of its own format, so
 nothing has to be quoted by hand.
@@ -63,7 +63,7 @@ def prepare(
 
 
 def nats_ready(port: int, *, server_name: str) -> None:
-    """The NATS server with this name greets with an INFO line that offers JetStream."""
+    """Check that the NATS server of this name answers and offers JetStream."""
     with connect(port) as connection:
         received = b""
         while b"\r\n" not in received:
@@ -82,7 +82,7 @@ def nats_ready(port: int, *, server_name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsUser:
-    """One user of the bus.
+    """User of the bus with its permissions.
 
     `publish` and `subscribe` are the subjects (with wildcards) it may use; None means every
     subject, an empty tuple none. `allow_responses` lets it answer requests it has received,
@@ -97,12 +97,12 @@ class NatsUser:
 
 
 def agent_nats_user(node: str, password: str) -> NatsUser:
-    """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
+    """Return the user of a node's agent, with the permissions of `hamicommon.bus.permissions`."""
     return _limited(agent_user(node), password, agent_permissions(node))
 
 
 def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
-    """The users of scheduler, metrics and webhook, with the rights that they have in a cluster."""
+    """Return the users of scheduler, metrics and webhook, with their permissions in a cluster."""
     allowed = {
         SCHEDULER_USER: scheduler_permissions(),
         METRICS_USER: metrics_permissions(),
@@ -124,7 +124,7 @@ def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
 def render_nats_config(
     *, port: int, store_dir: str, server_name: str, users: Sequence[NatsUser] = ()
 ) -> str:
-    """The text of the configuration file. Without users, everybody may do everything."""
+    """Return the configuration file's text; without users, everybody may do everything."""
     config: dict[str, object] = {
         "server_name": server_name,
         "host": LOOPBACK,  # the server's own default is every interface

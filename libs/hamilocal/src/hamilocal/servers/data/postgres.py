@@ -1,4 +1,4 @@
-"""PostgreSQL on a loopback port, its data in a folder that is kept between runs.
+"""Configure and check a PostgreSQL server on a loopback port, with persistent data.
 
 `prepare` makes the data folder if it is not there (in one step: an interrupted first start leaves
 nothing behind), clears the lock file of a server that was killed, and returns the plan. Durable by
@@ -50,7 +50,7 @@ def prepare(
     password: str | None = None,
     name: str = "postgres",
 ) -> ServerPlan:
-    """Make `folder` a PostgreSQL data folder if it is none yet; return how to run it.
+    """Create the data folder if necessary; return how to run the server.
 
     With a password (it counts when the folder is made) connections use SCRAM, otherwise everybody
     on loopback is trusted. `durable=False` is for tests: commits survive a killed server but not
@@ -88,7 +88,7 @@ def prepare(
 
 
 def _probe(data: Path) -> None:
-    """Ask as `pg_ctl` does: only the server of this folder writes its status into this file."""
+    """Check like `pg_ctl`: only the server of this folder writes its status into this file."""
     try:
         status = (data / "postmaster.pid").read_text().splitlines()[_LOCK_STATUS_LINE].strip()
     except (OSError, IndexError) as exc:
@@ -120,7 +120,7 @@ def clear_stale_lock(data: Path) -> None:
 
 
 def _works_in(pid: int, data: Path) -> bool:
-    """Whether that process is a PostgreSQL server of this folder (it works inside its data)."""
+    """Return whether the process is a PostgreSQL server whose working directory is this folder."""
     try:
         command = Path(f"/proc/{pid}/comm").read_text().strip()
         return command == "postgres" and Path(f"/proc/{pid}/cwd").readlink() == data

@@ -1,4 +1,4 @@
-"""Valkey (Redis' protocol) on a loopback port."""
+"""Configure and check a Valkey server (compatible with Redis) on a loopback port."""
 
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ def prepare(
     password: str | None = None,
     name: str = "redis",
 ) -> ServerPlan:
-    """How to run the server. Keys outlive the process only with `append_only`.
+    """Return how to run the server; keys persist only with `append_only`.
 
     Locks need no persistence: the ledger knows who holds a node.
     """
@@ -48,7 +48,7 @@ def prepare(
 
 
 def redis_ready(port: int, *, folder: str, password: str | None = None) -> None:
-    """The server that keeps its files in `folder` answers commands (while it loads: LOADING)."""
+    """Check that the server of this folder answers commands (while it loads: LOADING)."""
     login = "" if password is None else f"AUTH {password}\r\n"
     with connect(port) as connection:
         reply = exchange(connection, f"{login}CONFIG GET dir\r\nPING\r\n".encode(), at_least=5)
