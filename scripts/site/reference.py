@@ -82,7 +82,7 @@ def apis_page() -> str:
         "# HTTP APIs",
         "From the services' OpenAPI documents. Who may call what: "
         "[hamictl on a cluster](../hamictl-on-a-cluster.md), [Security](../security.md).",
-        "kube-scheduler's calls (`/filter`, `/prioritize`, `/bind`) are the extender protocol of "
+        "kube-scheduler's calls (`/filter`, `/bind`) are the extender protocol of "
         "Kubernetes, and `POST /webhook` takes its `AdmissionReview`: "
         "[the protocol](../protocol.md).",
     ]

@@ -193,7 +193,7 @@ def test_kube_schedulers_port_has_no_api_for_people(ask: Ask, installed: Install
     assert httpx.post(f"{extender}/filter", json={}).status_code == 200
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "preempt", "bind"])
 def test_no_token_binds(installed: Installed, verb: str) -> None:
     context = ssl.create_default_context(cafile=str(installed.ca))
     for token in installed.cluster.tokens.values():

@@ -103,9 +103,6 @@ class Settings(BaseSettings):
     claim_templates: Literal["on", "off"] = "off"
     """Make and delete the ResourceClaimTemplates of pods that are converted by hami.io/front-end:
     dra (docs/dra.md)."""
-    allocate_at: Literal["filter", "bind"] = "filter"
-    """Call that chooses: filter: node and cards in /filter; bind: /filter answers all nodes that
-    fit, and /bind chooses the cards."""
     reservation_s: PositiveFloat = 10.0
     """How long a placement that /filter assumed may wait for /bind; longer, but at most 5 minutes,
     if kube-scheduler has written the node into nominatedNodeName."""

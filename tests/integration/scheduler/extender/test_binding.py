@@ -17,7 +17,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.world import GIB, Replica, World
+from tests.integration.scheduler.world import Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 
@@ -189,36 +189,6 @@ async def test_binds_that_wait_for_a_node_hold_no_connection_to_the_ledger(world
         done, waiting = await asyncio.wait(binding, timeout=0.2)
         assert {task.result() for task in done} <= {""}
         binding = list(waiting)
-
-
-async def test_with_grants_made_at_bind_filter_offers_all_that_fit(world: World) -> None:
-    replica = await world.replica(allocate_at="bind")
-    [card] = await world.add_node("n1", slots=1)
-    await world.add_node("n2")
-    await world.add_node("tiny", memory_mib=GIB // 2)
-    first, second = await world.pod("first"), await world.pod("second")
-
-    async def has_all_nodes() -> bool:
-        failed = (await replica.filter(first, "n1", "n2", "tiny"))["FailedNodes"]
-        return "node unregistered" not in failed.values()
-
-    # The ledger has a node before the replica's view has; what others fit is answered from it.
-    await eventually(has_all_nodes, "the view has all nodes")
-    for pod in (first, second):
-        answer = await replica.filter(pod, "n1", "n2", "tiny")
-        assert sorted(answer["NodeNames"]) == ["n1", "n2"]
-        assert answer["FailedNodes"] == {"tiny": "1/1 CardInsufficientMemory"}
-        assert await world.rows(pod) == []
-    args = {"pod": first, "nodenames": ["n1", "n2"]}
-    scores = (await replica.http.post("/prioritize", json=args)).json()
-    assert sorted(one["Host"] for one in scores) == ["n1", "n2"]
-
-    assert await replica.bind(first, "n1") == ""
-    # kube-scheduler chose the same node for both; the ledger has room for one.
-    assert "1/1 CardTimeSlicingExhausted" in await replica.bind(second, "n1")
-    assert (await world.used(card))[0] == 1
-    assert (await replica.filter(second, "n1", "n2"))["NodeNames"] == ["n2"]
-    assert await replica.bind(second, "n2") == ""
 
 
 NO_CARDS = [

@@ -183,7 +183,7 @@ async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(wor
 async def test_a_pod_that_comes_to_bind_without_a_reservation_is_known_as_well(
     world: World,
 ) -> None:
-    replica, _ = await world.replica_with_card(allocate_at="bind")
+    replica, _ = await world.replica_with_card()
     pod = await world.pod("bert", annotations=CREATED)
     assert await replica.bind(pod, "n1") == ""
 

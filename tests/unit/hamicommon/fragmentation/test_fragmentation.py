@@ -12,7 +12,7 @@ from hamicommon.fragmentation.remainders import lost_by_one
 from hamicommon.placement.cluster.arrivals import Mix, PodShape, ShapeCounts, shape_of
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.engine import decide, feasible, prioritize
+from hamicommon.placement.engine import decide, feasible
 from hamicommon.placement.node_policies import FRAGMENTATION, STEP_MILLI
 from hamicommon.placement.node_scores import StrandedParts
 from hypothesis import given, settings
@@ -120,12 +120,6 @@ def test_without_an_arrival_every_pod_is_placed_all_the_same() -> None:
     view = clusters.view_of({"a": node("a", IDLE)})
 
     assert chosen(cores(50), view) == "a-0"
-
-
-def test_a_node_that_does_not_fit_is_the_last_choice_of_prioritize() -> None:
-    view = view_of(shapes((cores(50), 1)), a=node("a", (1, 1, 100)), b=node("b", IDLE))
-
-    assert prioritize(pod(cores(50)), view) == {"a": 0, "b": 10}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.engine import decide, place, prioritize
+from hamicommon.placement.engine import decide, place
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.unschedulable import Refusal
 
@@ -147,21 +147,6 @@ def test_a_card_lost_to_another_pod_is_left_out() -> None:
 def test_a_pod_that_asks_for_no_card_is_no_question_for_the_engine() -> None:
     with pytest.raises(InvalidRequest, match="default/pod asks for no card"):
         place(pod(container()), two_by_two())
-
-
-def test_priorities_run_from_0_to_10_along_the_node_policy() -> None:
-    view = view_of(
-        {
-            "idle": [card("g0")],
-            "half": [card("g1", used=(5, 4000, 50))],
-            "full": [card("g2", used=(10, 8000, 100))],
-        }
-    )
-
-    assert prioritize(pod(SMALL), view) == {"idle": 0, "half": 5, "full": 10}
-    assert prioritize(pod(SMALL, node="spread"), view) == {"idle": 10, "half": 5, "full": 0}
-    known = prioritize(pod(SMALL), view, [NodeName("half"), NodeName("nowhere")])
-    assert known == {"half": 10, "nowhere": 0}
 
 
 def test_a_decision_lists_the_scores_of_all_nodes_that_fit_the_best_last() -> None:

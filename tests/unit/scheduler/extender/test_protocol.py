@@ -278,7 +278,7 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
             },
         ),
         ("/bind", {"Error": "this replica is on standby: pod-a holds the Lease ns/lease"}),
-        ("/prioritize", None),
+        ("/prioritize-without-cards", None),
     ],
 )
 async def test_a_replica_that_stands_by_decides_nothing_and_names_the_active_one(

@@ -128,36 +128,6 @@ def feasible(
     )
 
 
-def prioritize(
-    request: PodRequest, view: ClusterView, candidates: Collection[NodeName] | None = None
-) -> dict[NodeName, int]:
-    """Score candidates 0..10, 10 the most preferred by the node policy; unknown nodes get 0.
-
-    Scaled from the least to the most used of the candidates, because neighbours on HAMi's absolute
-    scale (one slice more on one of eight cards) would mostly round to the same number.
-    """
-    rows, unknown = view.rows_of(candidates)
-    result = dict.fromkeys(unknown, 0)
-    if not len(rows):
-        return result
-    scores = view.scores(rows)
-    policy = node_policy(request.policy.node, view)
-    if policy is not None:
-        # A node that does not fit strands nothing, and is the last choice all the same.
-        costs = policy.nodes(request, view, rows)
-        result.update((view.name(row), 0) for row in rows.tolist())
-        rows, scores = costs.rows, costs.scores
-        if not len(rows):
-            return result
-    low, high = float(scores.min()), float(scores.max())
-    for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-        share = (score - low) / (high - low) if high > low else 1.0
-        if request.policy.node == "spread" and high > low:
-            share = 1.0 - share
-        result[view.name(row)] = round(TOP_PRIORITY * share)
-    return result
-
-
 def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | None:
     """Place a pod on one of these rows, without reasons for a refusal (replay).
 

@@ -34,10 +34,8 @@ def scheduler_configuration(
     shared = {"urlPrefix": extender_url, "enableHTTPS": https, "nodeCacheCapable": True}
     ours = shared | {
         "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
         "bindVerb": "bind",
         "preemptVerb": "preempt",
-        "weight": 1,
         "httpTimeout": f"{EXTENDER_TIMEOUT_S}s",
         "ignorable": False,
         "managedResources": managed_resources(resources),

@@ -315,7 +315,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         state=core.state,
         rooms=core.rooms,
         bookings=core.bookings,
-        placer=placer if settings.allocate_at == "filter" else None,
+        placer=placer,
         groups=core.groups if settings.groups != "off" else None,
         requests=core.requests,
         guard=Guard.of(core.vendors, TamperingPolicy.of(settings.admission)),

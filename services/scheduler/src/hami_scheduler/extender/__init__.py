@@ -1,1 +1,1 @@
-"""kube-scheduler's three verbs: filter, prioritize, bind."""
+"""kube-scheduler's calls: filter, bind, preempt, and scores for pods without cards."""

@@ -70,7 +70,6 @@ class ExtenderVerbs:
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
-            "prioritize": (self._prioritize, _no_scores),
             "prioritize-without-cards": (self._score_hosts, _no_scores),
             "bind": (self._bind, bind_result),
             "preempt": (self._preempt, no_victims),
@@ -106,10 +105,6 @@ class ExtenderVerbs:
         args = self._reader.parse(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
             return await self._filtering.filter(args, received=received)
-
-    async def _prioritize(self, body: bytes) -> tuple[bytes, Record]:
-        scores = await self._filtering.prioritize(parse_extender_args(body))
-        return HostPriorities(scores=scores).to_json(), _nothing
 
     async def _score_hosts(self, body: bytes) -> tuple[bytes, Record]:
         scores = self._hosts.scores(parse_extender_args(body))

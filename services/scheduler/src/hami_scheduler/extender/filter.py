@@ -29,7 +29,7 @@ from hamicommon.admission.tampering.guard import Guard
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.domain.requests import Policy
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.pod_groups import PodGroup, group_of
@@ -37,7 +37,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, check_pod
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.cluster.view import CardState, ClusterView
-from hamicommon.placement.engine import feasible, prioritize
+from hamicommon.placement.engine import feasible
 from hamicommon.placement.host_scores import host_scores
 from hamicommon.placement.rules import (
     AGENT_SILENT,
@@ -86,10 +86,7 @@ tracer = get_tracer(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Filter:
-    """The use cases of /filter and /prioritize.
-
-    Without `placer`, /filter answers every node that fits, and /bind places the pod; without
-    `groups` each pod is placed alone.
+    """The use case of /filter. Without `groups` each pod is placed alone.
 
     `guard` judges again what admission should have refused; `silent`: nodes whose agents
     have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods;
@@ -99,7 +96,7 @@ class Filter:
     state: ClusterState
     rooms: Rooms
     bookings: Bookings
-    placer: Placer | None
+    placer: Placer
     groups: GroupPlans | None
     requests: PodRequests
     guard: Guard
@@ -157,14 +154,6 @@ class Filter:
                 instruments.decision_seconds.labels(phase).observe(spent_ms / 1000)
         instruments.decision_seconds.labels("total").observe(spent_s, exemplar_of(span))
 
-    async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
-        """Answer /prioritize: 0..10 per node. Raises: InvalidRequest."""
-        request = self.requests.of(args.pod)
-        names = args.node_names or ()
-        if not request.wants_devices:
-            return dict.fromkeys(names, 0)
-        return prioritize(request, self.state.cluster, names)
-
     def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
         request = self.requests.of(args.pod)
         trace.lap("parse")
@@ -190,8 +179,6 @@ class Filter:
         if silent:
             trace.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]
-        if self.placer is None:
-            return self._answer_feasible(request, offered, trace)
         bound_to = self.state.binding_node(request.uid)
         if bound_to is not None:
             return self._kept(bound_to, names, trace)
@@ -306,23 +293,6 @@ class Filter:
         trace.refuse(result.refused or {}, None)
         trace.message = clip(refusal(found), MAX_ERROR_LENGTH)
         return result
-
-    def _answer_feasible(
-        self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
-    ) -> FilterResult:
-        """Answer with every node that fits (`allocate_at=bind`); /prioritize chooses."""
-        found = feasible(request, self.state.cluster, names)
-        trace.view_version = self.state.cluster.version
-        trace.scores = found.scores
-        trace.frozen = self.recorder.frozen(self.state.cluster, trace.scores)
-        if not found.placements:
-            return self._refused(found.refusal, trace)
-        trace.outcome = "placed"
-        trace.message = f"{len(found.placements)} of {trace.candidates} nodes fit"
-        return FilterResult(
-            node_names=list(found.placements),
-            refused={**found.refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)},
-        )
 
     def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MAX_ERROR_LENGTH)

@@ -25,7 +25,7 @@ MAX_SIMULATION_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArgs:
-    """Arguments of /filter and /prioritize."""
+    """Arguments of the verbs that are asked about nodes."""
 
     pod: Json
     node_names: tuple[NodeName, ...] | None
@@ -80,7 +80,7 @@ class BindArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPriorities:
-    """The answer of /prioritize: a score from 0 to 10 per node."""
+    """The answer of /prioritize-without-cards: a score from 0 to 10 per node."""
 
     scores: Mapping[NodeName, int] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class HostPriorities:
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:
-    """Read the body of /filter and /prioritize.
+    """Read the body of a verb that is asked about nodes.
 
     Raises: InvalidRequest with the text that HAMi answers, where it has one.
     """
