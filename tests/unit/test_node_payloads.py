@@ -89,7 +89,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     reports = GrantReports(
         **any_of(
             (
-                *("store", "transitions", "drift", "instances", "pods", "ender", "announcer"),
+                *("store", "transitions", "drift", "doubt_mirror", "pods", "ender", "announcer"),
                 *("instruments", "known_pods"),
             ),
             Mock(),
@@ -102,7 +102,11 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     )
     checks = LimitChecks(
         **any_of(
-            ("history", "pod_named", "announcer", "instruments", "log_limit", "evictor"), Mock()
+            (
+                *("history", "pod_named", "announcer", "instruments", "log_limit", "ender"),
+                "policy",
+            ),
+            Mock(),
         )
     )
     claims = ClaimGrants(

@@ -12,7 +12,7 @@ from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import limit_notes
-from hami_scheduler.enforcement.checks import LimitChecks, LimitEvictor
+from hami_scheduler.enforcement.checks import LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
@@ -51,21 +51,15 @@ class Stage:
 
     def checks(self, *, evict: bool = False) -> LimitChecks:
         """Build the checks of a replica that has just begun."""
-        history, announcer = PostgresLimits(self.database), Announcer(self)
-        evictor = LimitEvictor(
-            history=history,
-            ender=PodEnder(KubernetesPodApi(self.api)),
-            announcer=announcer,
-            instruments=self.instruments,
-            policy=EvictionPolicy(after_s=30, per_minute=self.per_minute),
-        )
+        policy = EvictionPolicy(after_s=30, per_minute=self.per_minute)
         return LimitChecks(
-            history=history,
+            history=PostgresLimits(self.database),
             pod_named=lambda namespace, name: self.pods.get((namespace, name)),
-            announcer=announcer,
+            announcer=Announcer(self),
             instruments=self.instruments,
             log_limit=LogLimit(),
-            evictor=evictor if evict else None,
+            ender=PodEnder(KubernetesPodApi(self.api)),
+            policy=policy if evict else None,
         )
 
     async def pod(self, name: str, node: str = NODE) -> str:

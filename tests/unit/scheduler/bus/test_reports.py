@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from hami_scheduler.bus.reports import GrantReports, MadeInstances
+from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import GONE
 from hamicommon.bus.client import Message
@@ -121,7 +121,7 @@ def reports(
         store=ledger,
         transitions=transitions,
         drift=AsyncMock(),
-        instances=AsyncMock(),
+        doubt_mirror=Mock(),
         pods=pods,
         ender=ender or AsyncMock(),
         announcer=announcer or Mock(),
@@ -279,7 +279,17 @@ class Noting:
         self.annotate = AsyncMock(side_effect=error)
         self.doubted = Mock()
         pods: Any = SimpleNamespace(annotate=self.annotate)
-        self.note = MadeInstances(store=ledger, pods=pods, doubt_mirror=self.doubted).note
+        self.note = GrantReports(
+            store=ledger,
+            transitions=Mock(),
+            drift=Mock(),
+            doubt_mirror=self.doubted,
+            pods=pods,
+            ender=Mock(),
+            announcer=Mock(),
+            instruments=Mock(),
+            known_pods={},
+        ).note_instances
 
 
 async def kept(ledger: FakeLedger) -> dict[tuple[int, int], tuple[str, int | None, int | None]]:

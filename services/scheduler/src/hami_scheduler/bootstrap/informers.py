@@ -22,7 +22,7 @@ from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.settings import Settings
-from hami_scheduler.watch.annotated_nodes import AnnotatedInventory, AnnotatedNodes
+from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
@@ -87,19 +87,16 @@ class Watches:
             bulkhead=bulkhead,
         )
         self.annotated = AnnotatedNodes(
-            inventory=AnnotatedInventory(
-                store=inventory,
-                view=core.state,
-                nodes=connections.nodes,
-                vendors=core.vendors,
-                refused=core.refused,
-                malformed=NodeProblems(
-                    kind="inventory-malformed",
-                    drift=core.drift,
-                    on_count=core.instruments.malformed_inventories.set,
-                ),
-                on_written=lambda node: self._on_cards_written([node]),
+            store=inventory,
+            view=core.state,
+            nodes=connections.nodes,
+            refused=core.refused,
+            malformed=NodeProblems(
+                kind="inventory-malformed",
+                drift=core.drift,
+                on_count=core.instruments.malformed_inventories.set,
             ),
+            on_written=lambda node: self._on_cards_written([node]),
             locks=core.mirrored,
             vendors=core.vendors,
             bulkhead=bulkhead,

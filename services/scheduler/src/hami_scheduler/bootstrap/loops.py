@@ -32,8 +32,8 @@ from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
 from hami_scheduler.bus.ledger_stats import PUBLISH_INTERVAL_S, LedgerStatsPublisher
-from hami_scheduler.bus.reports import GrantReports, MadeInstances
-from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks, LimitEvictor
+from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.kueue.check import SliceCheck
 from hami_scheduler.ledger.quota import quota_amounts
@@ -46,7 +46,7 @@ from hami_scheduler.preemption import loop as preemption
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.lying_rows import CounterRepairer
-from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
+from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.retention import HistoryCleanup
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import GrantRestorer, UngrantedPods
@@ -186,7 +186,8 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
         mirrors=core.mirrors,
         drift=core.drift,
         instruments=core.instruments,
-        watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes),
+        known_pods=watches.pods.by_uid,
+        known_nodes=watches.nodes,
         ungranted=_ungranted_pods(core),
         rows=core.lying_rows,
     )
@@ -261,7 +262,7 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         store=store,
         transitions=core.transitions,
         drift=core.drift,
-        instances=MadeInstances(store=store, pods=pods, doubt_mirror=core.mirrors.doubt),
+        doubt_mirror=core.mirrors.doubt,
         pods=pods,
         ender=PodEnder(pods),
         announcer=core.announcer,
@@ -349,17 +350,9 @@ def scaling_loops(core: Core, scaler: scaling.Scaler) -> Loops:
 def limit_loops(core: Core, watches: Watches) -> Loops:
     """The consumer of what nodes find of limits, and the end of what they report no more."""
     settings, connections = core.settings, core.connections
-    evictor = None
-    if settings.enforcement == "evict":
-        evictor = LimitEvictor(
-            history=connections.limits,
-            ender=PodEnder(connections.pods),
-            announcer=core.announcer,
-            instruments=core.instruments,
-            policy=EvictionPolicy(
-                after_s=settings.evict_after_s, per_minute=settings.evictions_per_minute
-            ),
-        )
+    policy = EvictionPolicy(
+        after_s=settings.evict_after_s, per_minute=settings.evictions_per_minute
+    )
     store = watches.pod_informer.store
     checks = LimitChecks(
         history=connections.limits,
@@ -367,7 +360,8 @@ def limit_loops(core: Core, watches: Watches) -> Loops:
         announcer=core.announcer,
         instruments=core.instruments,
         log_limit=LogLimit(),
-        evictor=evictor,
+        ender=PodEnder(connections.pods),
+        policy=policy if settings.enforcement == "evict" else None,
     )
     source = Subscription(
         stream=LIMITS_STREAM, subject="hami.limits.v1.*", consumer="scheduler-limits"

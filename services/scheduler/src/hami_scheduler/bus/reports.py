@@ -53,38 +53,6 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
-class MadeInstances:
-    """Writes them down."""
-
-    store: AllocationStore
-    pods: PodApi
-    doubt_mirror: Callable[[PodUid], None]
-
-    async def note(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
-        """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).
-
-        Raises: InvalidRequest when the row's own annotation can't be read.
-        """
-        known = allocation.annotations.get(MIG_ALLOCATIONS, "")
-        text = named(allocation, known, made)
-        if allocation.token is None or text == known:
-            return
-        written = {MIG_ALLOCATIONS: text}
-        if not await self.store.annotate(allocation.id, allocation.token, written):
-            return
-        try:
-            await self.pods.annotate(PodRef.of(allocation), annotations=written)
-        except NotFound:
-            return
-        except (Conflict, Unavailable) as exc:
-            logger.warning(
-                "Failed to annotate the names of MIG instances",
-                extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
-            )
-            self.doubt_mirror(allocation.pod_uid)
-
-
 def named(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:
     """The annotation with the names of these instances.
 
@@ -119,7 +87,7 @@ class GrantReports:
     store: AllocationStore
     transitions: Transitions
     drift: Drift
-    instances: MadeInstances
+    doubt_mirror: Callable[[PodUid], None]
     pods: PodApi
     ender: PodEnder
     announcer: Announcer
@@ -261,7 +229,7 @@ class GrantReports:
             if not await self._allocated(allocation):
                 return False
             if report.instances:
-                await self.instances.note(allocation, report.instances)
+                await self.note_instances(allocation, report.instances)
         else:
             await self.transitions.note_failure(allocation, report.reason, actor=ACTOR)
         return True
@@ -284,6 +252,29 @@ class GrantReports:
             return await self.transitions.apply(allocation, verdict, actor=ACTOR) is not None
         await self.transitions.free_lock(allocation)
         return True
+
+    async def note_instances(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
+        """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).
+
+        Raises: InvalidRequest when the row's own annotation can't be read.
+        """
+        known = allocation.annotations.get(MIG_ALLOCATIONS, "")
+        text = named(allocation, known, made)
+        if allocation.token is None or text == known:
+            return
+        written = {MIG_ALLOCATIONS: text}
+        if not await self.store.annotate(allocation.id, allocation.token, written):
+            return
+        try:
+            await self.pods.annotate(PodRef.of(allocation), annotations=written)
+        except NotFound:
+            return
+        except (Conflict, Unavailable) as exc:
+            logger.warning(
+                "Failed to annotate the names of MIG instances",
+                extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
+            )
+            self.doubt_mirror(allocation.pod_uid)
 
     async def _is_bound(self, allocation: Allocation) -> bool:
         """The watch mostly has seen it already; what it has not, the API server is asked."""

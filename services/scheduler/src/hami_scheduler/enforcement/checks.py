@@ -11,7 +11,7 @@ followed by another, and no pod is ended twice as fast by two.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError
 from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.k8s.types import JsonMapping
@@ -50,52 +49,6 @@ RETRY_AFTER_S = 60.0
 MAX_PROBLEM_LENGTH = 512
 
 
-@dataclass(eq=False, kw_only=True)
-class LimitEvictor:
-    """Evicts pods that exceed or bypass their limits, one by one."""
-
-    history: PostgresLimits
-    ender: PodEnder
-    announcer: Announcer
-    instruments: SchedulerInstruments
-    policy: EvictionPolicy
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-
-    async def consider(
-        self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
-    ) -> None:
-        """End the period's pod if it is due. Raises: Unavailable, Conflict (of the ledger)."""
-        now = self.clock()
-        if not due(period, finding, received_at=received_at, now=now, policy=self.policy):
-            return
-        claimed = await self.history.claim_eviction(
-            period.id, per_minute=self.policy.per_minute, again_after_s=RETRY_AFTER_S
-        )
-        if not claimed:
-            return
-        message = f"ended for {period.sentence}"
-        pod = PodRef(uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name)
-        try:
-            condition = (REASONS[period.state], message)
-            problem = await self.ender.end(pod, period.node, condition=condition)
-        except HamiError as exc:
-            problem = clip(str(exc), MAX_PROBLEM_LENGTH)
-        result = "failed" if problem else "ended"
-        self.instruments.limit_evictions.labels(result).inc()
-        if problem:
-            logger.warning(
-                "Failed to evict a pod that exceeded or bypassed its limits; trying again later",
-                extra={"pod_uid": period.pod_uid, "error": problem},
-            )
-        else:
-            self.announcer.announce(pod, EVICTED, message)
-            logger.warning(
-                "Evicted a pod that exceeded or bypassed its limits",
-                extra={"pod_uid": period.pod_uid},
-            )
-        await self.history.note_eviction(period.id, problem=problem)
-
-
 SILENT_S = 600.0
 """Ten heartbeats of an agent: what it has not confirmed since is not known to continue."""
 CLOSE_INTERVAL_S = 60.0
@@ -105,7 +58,7 @@ CLOSE_INTERVAL_S = 60.0
 class LimitChecks:
     """Consumer of `hami.limits.v1.*`.
 
-    `pod_named`: the watch's, by namespace and name. `evictor`: None: report only.
+    `pod_named`: the watch's, by namespace and name. `policy`: None: no pod is ended.
     """
 
     history: PostgresLimits
@@ -113,7 +66,9 @@ class LimitChecks:
     announcer: Announcer
     instruments: SchedulerInstruments
     log_limit: LogLimit
-    evictor: LimitEvictor | None
+    ender: PodEnder
+    policy: EvictionPolicy | None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def handle(self, message: Message) -> None:
         """Take one check. Raises: InvalidRequest, Conflict, Unavailable."""
@@ -128,8 +83,20 @@ class LimitChecks:
         if changed is None:
             return
         self._show(changed)
-        if self.evictor is not None:
-            await self._evict(self.evictor, changed, findings, message.received_at)
+        if self.policy is None:
+            return
+        by_key = {(f.pod_uid, f.container, f.uuid): f for f in findings}
+        received_at = message.received_at
+        for period in changed.going_on:
+            if due(
+                period,
+                by_key[period.key],
+                received_at=received_at,
+                now=self.clock(),
+                policy=self.policy,
+            ):
+                with self.instruments.bulkhead.item("evict", period.pod_uid):
+                    await self._evict(period, self.policy)
 
     async def close_silent(self) -> None:
         """End periods of nodes that report no more. Raises: Unavailable, Conflict."""
@@ -155,20 +122,32 @@ class LimitChecks:
                 "Found a limit that is not held",
                 extra={"pod_uid": period.pod_uid, "state": str(period.state), "node": period.node},
             )
-            pod = PodRef(
-                uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name
-            )
-            self.announcer.announce(pod, reason, period.sentence)
+            self.announcer.announce(period.pod, reason, period.sentence)
 
-    async def _evict(
-        self,
-        evictor: LimitEvictor,
-        changed: PeriodChanges,
-        findings: Sequence[LimitFinding],
-        received_at: datetime,
-    ) -> None:
-        by_key = {(f.pod_uid, f.container, f.uuid): f for f in findings}
-        for period in changed.going_on:
-            finding = by_key[period.key]
-            with self.instruments.bulkhead.item("evict", period.pod_uid):
-                await evictor.consider(period, finding, received_at=received_at)
+    async def _evict(self, period: LimitPeriod, policy: EvictionPolicy) -> None:
+        """End the period's pod, if others leave room. Raises: Unavailable, Conflict (ledger)."""
+        claimed = await self.history.claim_eviction(
+            period.id, per_minute=policy.per_minute, again_after_s=RETRY_AFTER_S
+        )
+        if not claimed:
+            return
+        message = f"ended for {period.sentence}"
+        try:
+            condition = (REASONS[period.state], message)
+            problem = await self.ender.end(period.pod, period.node, condition=condition)
+        except HamiError as exc:
+            problem = clip(str(exc), MAX_PROBLEM_LENGTH)
+        result = "failed" if problem else "ended"
+        self.instruments.limit_evictions.labels(result).inc()
+        if problem:
+            logger.warning(
+                "Failed to evict a pod that exceeded or bypassed its limits; trying again later",
+                extra={"pod_uid": period.pod_uid, "error": problem},
+            )
+        else:
+            self.announcer.announce(period.pod, EVICTED, message)
+            logger.warning(
+                "Evicted a pod that exceeded or bypassed its limits",
+                extra={"pod_uid": period.pod_uid},
+            )
+        await self.history.note_eviction(period.id, problem=problem)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hamicommon.domain.granted_cards import LimitState
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import LimitCheck, LimitFinding
 
 REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
@@ -38,6 +40,11 @@ class LimitPeriod:
     def key(self) -> tuple[str, str, str]:
         """One container on one card; a node has one open period of it."""
         return (self.pod_uid, self.container, self.device_uuid)
+
+    @property
+    def pod(self) -> PodRef:
+        """Names of the pod."""
+        return PodRef(self.namespace, self.pod_name, PodUid(self.pod_uid))
 
     @property
     def subject(self) -> str:

@@ -40,14 +40,6 @@ from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedCluster:
-    """The pods and nodes that the informers know at this moment."""
-
-    pods: Mapping[PodUid, JsonMapping]
-    nodes: Container[str]
-
-
 @dataclass(eq=False, kw_only=True)
 class Reconciler:
     """Finds and repairs differences."""
@@ -58,7 +50,8 @@ class Reconciler:
     mirrors: Mirrors
     drift: Drift
     instruments: SchedulerInstruments
-    watched: WatchedCluster
+    known_pods: Mapping[PodUid, JsonMapping]
+    known_nodes: Container[str]
     ungranted: UngrantedPods
     rows: LyingRows
 
@@ -75,11 +68,11 @@ class Reconciler:
                     found += await self._compare(allocation, whole.get(allocation.id))
         self.mirrors.keep(held)
         self.rows.next_round(held)
-        for uid, pod in list(self.watched.pods.items()):
+        for uid, pod in list(self.known_pods.items()):
             if uid not in held:
                 with self._one(uid):
                     found += await self.ungranted.check(uid, pod)
-        self.ungranted.keep(held, self.watched.pods)
+        self.ungranted.keep(held, self.known_pods)
         return found
 
     @contextmanager
@@ -97,7 +90,7 @@ class Reconciler:
         due = [
             allocation.id
             for allocation in some
-            if (pod := self.watched.pods.get(allocation.pod_uid)) is not None
+            if (pod := self.known_pods.get(allocation.pod_uid)) is not None
             and (self.rows.due(allocation, pod) | self.mirrors.due(allocation, pod))
         ]
         return {row.id: row for row in await self.ledger.whole(due)} if due else {}
@@ -106,7 +99,7 @@ class Reconciler:
         facts = await self._facts(allocation)
         step = verdict(allocation, facts)
         if step is None:
-            pod = self.watched.pods.get(allocation.pod_uid)
+            pod = self.known_pods.get(allocation.pod_uid)
             if pod is None or row is None:
                 return 0
             # The pod must not be made to agree with a row that lies.
@@ -129,10 +122,10 @@ class Reconciler:
         return 1
 
     async def _facts(self, allocation: Allocation) -> PodFacts:
-        pod = self.watched.pods.get(allocation.pod_uid)
+        pod = self.known_pods.get(allocation.pod_uid)
         # The watch may lag: that a pod is gone is asked for, never concluded.
         facts = facts_of(pod) if pod is not None else await pod_facts(self.pods, allocation)
-        return replace(facts, node_exists=allocation.node in self.watched.nodes)
+        return replace(facts, node_exists=allocation.node in self.known_nodes)
 
 
 @dataclass(eq=False, kw_only=True)

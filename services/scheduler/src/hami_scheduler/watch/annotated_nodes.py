@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import Conflict, NotFound
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
@@ -38,110 +40,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
-class AnnotatedInventory:
-    """Writes what Node objects show to the ledger.
-
-    `on_written` gets the nodes whose cards changed in the ledger.
-    """
-
-    store: PostgresInventory
-    view: ClusterState
-    nodes: NodeApi
-    vendors: Vendors
-    refused: NodeProblems
-    malformed: NodeProblems
-    on_written: Callable[[NodeName], None]
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _annotations: dict[NodeName, NodeAnnotations] = field(default_factory=dict, init=False)
-    asked: set[str] = field(default_factory=set, init=False)
-    """Nodes whose device plugins were asked and may not have answered."""
-
-    def forget(self, name: NodeName) -> None:
-        """Forget a deleted node."""
-        self._annotations.pop(name, None)
-        self.asked.discard(name)
-        self.refused.forget(name)
-        self.malformed.forget(name)
-
-    async def look(self, node: JsonMapping) -> None:
-        """Take over what the node shows. Raises: Conflict, Unavailable."""
-        name = NodeName(node["metadata"]["name"])
-        if not self.view.loaded:
-            await self.view.refresh()
-        annotations = read_annotations(node, self.vendors, self.clock())
-        before = self._annotations.get(name)
-        if not annotations.empty or before is not None or self.view.cluster.cards(name):
-            if not await self._write(name, node, annotations, before):
-                return
-            self._annotations[name] = annotations
-            await self.malformed.note(
-                name,
-                {
-                    vendor: f"{vendor}: {why}; the cards of its last valid value stay"
-                    for vendor, why in annotations.malformed.items()
-                },
-            )
-        self.asked.discard(name)
-        if annotations.asked or annotations.questions:
-            self.asked.add(name)
-        if annotations.questions:
-            await self._ask(name, node, annotations)
-
-    async def _write(
-        self,
-        name: NodeName,
-        node: JsonMapping,
-        annotations: NodeAnnotations,
-        before: NodeAnnotations | None,
-    ) -> bool:
-        """Write the node's cards. Return False if another source owns them."""
-        metadata = node["metadata"]
-        inventory = NodeInventory(
-            node=name,
-            devices=annotations.devices,
-            observed_at=self.clock(),
-            pair_scores={a: dict(scores) for a, scores in annotations.pair_scores.items()},
-        )
-        recorded = await self.store.record_annotated(
-            inventory,
-            keep=frozenset(annotations.malformed),
-            node_uid=metadata["uid"],
-            sequence=int(metadata["resourceVersion"]),
-        )
-        if recorded is None:
-            return False
-        await self.refused.note(name, recorded.refused)
-        if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
-            await self.view.refresh_node(name)
-            self.on_written(name)
-        return True
-
-    async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
-        try:
-            await self.nodes.annotate(
-                name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]
-            )
-        except Conflict:
-            # The node is another by now: its next state is on the way here.
-            logger.debug("Failed to ask for a handshake", extra={"node": name})
-        except HamiError as exc:
-            logger.warning("Failed to ask for a handshake", extra={"node": name, "error": str(exc)})
-
-
+_NOT_ASKED = "Failed to ask for a handshake"
 # As HAMi's register loop: a question that ran out shows at most this much later.
 LOOK_INTERVAL_S = 15.0
 
 
 @dataclass(eq=False, kw_only=True)
 class AnnotatedNodes:
-    """Handlers of the node informer, and the worker behind them."""
+    """Handlers of the node informer, and the worker behind them.
 
-    inventory: AnnotatedInventory
+    `on_written` gets the nodes whose cards changed in the ledger; `clock` is the queue's.
+    """
+
+    store: PostgresInventory
+    view: ClusterState
+    nodes: NodeApi
+    refused: NodeProblems
+    malformed: NodeProblems
+    on_written: Callable[[NodeName], None]
     locks: MirroredLocks
     vendors: Vendors
     bulkhead: Bulkhead
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] | None = None
+    _annotations: dict[NodeName, NodeAnnotations] = field(default_factory=dict, init=False)
+    _asked: set[str] = field(default_factory=set, init=False)
+    """Nodes whose device plugins were asked and may not have answered."""
     _objects: dict[str, JsonMapping] = field(default_factory=dict, init=False)
     _unlocked: dict[str, tuple[NodeName, str, str]] = field(default_factory=dict, init=False)
     """Locks that were taken off: node, annotation and value, by their key in the queue."""
@@ -164,7 +88,10 @@ class AnnotatedNodes:
         name = node["metadata"]["name"]
         self._objects.pop(name, None)
         self.queue.discard(name)
-        self.inventory.forget(NodeName(name))
+        self._annotations.pop(NodeName(name), None)
+        self._asked.discard(name)
+        self.refused.forget(name)
+        self.malformed.forget(name)
 
     def _note_unlocked(
         self, name: NodeName, new: Mapping[str, str], old: Mapping[str, str]
@@ -178,7 +105,7 @@ class AnnotatedNodes:
 
     async def ask_again(self) -> None:
         """Look again at nodes whose plugins were asked and may not have answered."""
-        for name in self.inventory.asked:
+        for name in self._asked:
             self.queue.revisit(name)
 
     async def _sync(self, key: str) -> None:
@@ -186,7 +113,67 @@ class AnnotatedNodes:
             if (lock := self._unlocked.get(key)) is not None:
                 await self.locks.removed(*lock)
             elif (node := self._objects.get(key)) is not None:
-                await self.inventory.look(node)
+                await self._look(node)
         except NotFound:
             pass  # the node is gone
         self._unlocked.pop(key, None)
+
+    async def _look(self, node: JsonMapping) -> None:
+        """Take over what the node shows. Raises: Conflict, Unavailable."""
+        name = NodeName(node["metadata"]["name"])
+        if not self.view.loaded:
+            await self.view.refresh()
+        annotations = read_annotations(node, self.vendors, self.now())
+        before = self._annotations.get(name)
+        if not annotations.empty or before is not None or self.view.cluster.cards(name):
+            if not await self._write(name, node, annotations, before):
+                return
+            self._annotations[name] = annotations
+            await self.malformed.note(
+                name,
+                {
+                    vendor: f"{vendor}: {why}; the cards of its last valid value stay"
+                    for vendor, why in annotations.malformed.items()
+                },
+            )
+        self._asked.discard(name)
+        if annotations.asked or annotations.questions:
+            self._asked.add(name)
+        if annotations.questions:
+            await self._ask(name, node, annotations)
+
+    async def _write(
+        self,
+        name: NodeName,
+        node: JsonMapping,
+        annotations: NodeAnnotations,
+        before: NodeAnnotations | None,
+    ) -> bool:
+        """Write the node's cards. Return False if another source owns them."""
+        metadata = node["metadata"]
+        inventory = NodeInventory(
+            node=name,
+            devices=annotations.devices,
+            observed_at=self.now(),
+            pair_scores={a: dict(scores) for a, scores in annotations.pair_scores.items()},
+        )
+        recorded = await self.store.record_annotated(
+            inventory,
+            keep=frozenset(annotations.malformed),
+            node_uid=metadata["uid"],
+            sequence=int(metadata["resourceVersion"]),
+        )
+        if recorded is None:
+            return False
+        await self.refused.note(name, recorded.refused)
+        if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
+            await self.view.refresh_node(name)
+            self.on_written(name)
+        return True
+
+    async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
+        # After a Conflict the node is another by now: its next state is on the way here.
+        with suppress(Conflict), log_failure(logger, _NOT_ASKED, but=Conflict, node=name):
+            await self.nodes.annotate(
+                name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]
+            )
