@@ -80,9 +80,9 @@ class Stage:
             self.plans.pod_seen(member(name, group=group, size=size, **options))
 
     def ask(
-        self, name: str, *nodes: NodeName, group: PodGroup = GROUP
+        self, name: str, *nodes: NodeName, group: PodGroup = GROUP, size: int = 4
     ) -> Draft | GroupVerdict | None:
-        return self.plans.place(group, PodUid(name), nodes or NODES)
+        return self.plans.place(group, member(name, group=group.name, size=size), nodes or NODES)
 
     def used(self) -> int:
         cards = [card for node in NODES for card in self.state.cluster.cards(node)]
@@ -145,6 +145,20 @@ async def test_members_that_do_not_exist_yet_are_waited_for(stage: Stage) -> Non
     stage.show("d")
     assert stage.woken == ["a"]
     assert isinstance(stage.ask("a"), Draft)
+
+
+async def test_a_member_that_the_watch_has_not_shown_yet_is_not_placed_alone(
+    stage: Stage,
+) -> None:
+    assert sentence(stage.ask("a", size=2)) == "0 of the 2 pods that start together exist"
+
+    stage.show("b", size=2)
+    assert sentence(stage.ask("a", size=2)) == "1 of the 2 pods that start together exist"
+    assert stage.used() == 0
+
+    stage.show("a", size=2)
+    assert stage.woken == ["a"]
+    assert isinstance(stage.ask("a", size=2), Draft)
 
 
 async def test_a_group_without_room_for_all_holds_nothing_and_knows_why(stage: Stage) -> None:

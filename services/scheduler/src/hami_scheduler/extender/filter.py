@@ -188,7 +188,7 @@ class Filter:
         group = None if self.groups is None else group_of(args.pod)
         if group is not None and self.groups is not None:
             with trace.phase("place"), self.bookings.left_out(args.pod):
-                decided = self.groups.place(group, request.uid, offered)
+                decided = self.groups.place(group, args.pod, offered)
             if isinstance(decided, Draft):
                 self.bookings.take_all(args.pod)
                 return self._placed(decided, trace)

@@ -19,7 +19,7 @@ from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.groups import group_sentence
 from hamicommon.explain.sentences import quota_sentence, stock_of
-from hamicommon.k8s.pod_groups import PodGroup
+from hamicommon.k8s.pod_groups import PodGroup, own_quorum
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.groups import GroupDecision, decide_group
@@ -99,12 +99,13 @@ class GroupPlans:
     _groups: dict[PodGroup, _Group] = field(default_factory=dict, init=False)
 
     def place(
-        self, group: PodGroup, uid: PodUid, names: Sequence[NodeName]
+        self, group: PodGroup, pod: JsonMapping, names: Sequence[NodeName]
     ) -> Draft | GroupVerdict | None:
         """Return the member's assumed placement, or why its group waits.
 
         None: nobody waits for it, so it is placed alone.
         """
+        uid = PodUid(pod["metadata"]["uid"])
         known = self._groups.setdefault(group, _Group())
         verdict, now = known.verdict, self.clock()
         offered = tuple(names)
@@ -117,6 +118,10 @@ class GroupPlans:
             verdict.answered.add(uid)
             return verdict
         found = self.members.assembly(group)
+        quorum = own_quorum(pod)
+        if found is None and quorum is not None and not group.is_native:
+            # The pod watch is behind kube-scheduler's.
+            found = Assembly(group=group, quorum=quorum, present=0, waiting=())
         if found is None or not found.needed or self.members.has_started(uid):
             return None
         if known.first_asked is None:
