@@ -219,3 +219,27 @@ def test_explain_names_what_a_group_lacks(groups: System) -> None:
     answer = json.loads(hamictl(groups.folder, "explain", "group/why", "-o", "json"))
     assert answer["fits"] is False
     assert "GroupWaiting" in hamictl(groups.folder, "pending", "-o", "json")
+
+
+def test_a_group_that_is_gone_is_explained_from_its_record(groups: System) -> None:
+    groups.run(a_pod("blocker", slice_of(CARD_MIB)))
+    create(groups, *(member("past", number, 8) for number in range(8)))
+    wait(lambda: "7 of the 8 pods" in groups.sql(why_it_waited("past")) or None, "its record")
+    groups.delete(*(f"past-{number}" for number in range(8)))
+
+    text = hamictl(groups.folder, "explain", "group/past")
+
+    assert "default/past: 0 pods, 8 start together" in text
+    assert "no pod of it exists any more" in text
+    assert "refused" in text
+    assert "7 of the 8 pods that start together fit" in text
+    pods = groups.sql("SELECT count(*) FROM waiting_pods_at(now()) WHERE pod_name = ''")
+    assert int(pods) == 0
+
+
+def why_it_waited(group: str) -> str:
+    """Return the statement of docs/sql.md."""
+    return (
+        "SELECT string_agg(summary, ' / ' ORDER BY at) FROM decisions "
+        f"WHERE group_key = 'group/default/{group}' AND pod_name = ''"
+    )

@@ -86,6 +86,29 @@ async def test_every_node_and_every_pod_with_slices_is_on_its_list(
     assert name in one
 
 
+async def test_the_page_of_a_group_has_its_pods_and_why_they_waited(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    insert = (
+        "INSERT INTO decisions (pod_uid, namespace, pod_name, outcome, summary, group_key,"
+        " group_size, wait_ended_at) VALUES ($1, 'ml', $2, 'refused', $3, 'group/ml/train', 8,"
+        " $4::timestamptz)"
+    )
+    now = datetime.now(UTC)
+    await db.execute(insert, "u1", "train-0", "group ml/train: <7> fit", now + timedelta(days=1))
+    await db.execute(insert, "group/ml/train", "", "<7> of the 8 pods fit", now)
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        pod = await text(http, "/pods/ml/train-0")
+        page = await text(http, "/groups/ml/train")
+        assert "ledger has no group" in await text(http, "/groups/ml/other", 404)
+        assert '<b id="waiting">1' in await text(http, "/"), "the group itself is no pod"
+
+    assert '<a href="/groups/ml/train">its group</a>' in pod
+    assert "8 pods start together" in page
+    assert '<a href="/pods/uid/u1">train-0</a>' in page
+    assert "refused: &lt;7&gt; of the 8 pods fit" in page
+
+
 async def test_lists_show_samples_until_five_minutes_are_summed_up(
     postgres_dsn: str, nats_url: str, db: Any
 ) -> None:

@@ -431,6 +431,32 @@ async def test_a_placement_is_a_row_of_its_own_and_one_that_is_kept_is_counted(
     ] * 3
 
 
+async def test_a_decision_on_a_group_is_of_no_pod_that_waits(world: World) -> None:
+    log, key = PostgresDecisionLog(world.database), f"group/default/{uuid.uuid4().hex}"
+    now, member = datetime.now(UTC) - timedelta(seconds=10), uuid.uuid4().hex
+    whole = {"outcome": "refused", "group_key": key, "group_size": 8}
+    about_all = {**whole, "pod_name": ""}
+    await log.record([an_error(member, now, "waits", **whole)])
+    for second in range(3):
+        await log.record([an_error(key, now + timedelta(seconds=second), "7 fit", **about_all)])
+    await log.record([an_error(key, now + timedelta(seconds=3), "8 fit", **about_all)])
+
+    assert [(row["summary"], row["repeat_count"]) for row in await rows_of(world, key)] == [
+        ("7 fit", 3),
+        ("8 fit", 1),
+    ]
+    for waiting in ("waiting_pods_at(now())", "v_pending_reasons"):
+        found = await world.database.fetch(
+            f"SELECT pod_uid FROM {waiting} WHERE pod_uid IN ($1, $2)", key, member
+        )
+        assert [row["pod_uid"] for row in found] == [member]
+    assert {each.pod_uid for each in await log.open_waits()} & {key, member} == {member}
+    sizes = await world.database.fetch(
+        "SELECT pod_name, group_size FROM decisions WHERE group_key = $1 ORDER BY at, id", key
+    )
+    assert [tuple(row) for row in sizes] == [("p", 8), ("", 8), ("", 8)]
+
+
 def _fields(decision: DecisionRow) -> Json:
     return {name: getattr(decision, name) for name in DecisionRow.__dataclass_fields__}
 

@@ -36,3 +36,13 @@ def test_pods_that_start_one_by_one_have_no_number() -> None:
     lines = list(group_lines(answer(quorum=None, pods=[], summary="its pods start one by one")))
 
     assert lines == ["ml/train: 0 pods", "  its pods start one by one"]
+
+
+def test_recorded_decisions_come_last() -> None:
+    one = {"outcome": "refused", "summary": "7 of the 8 fit", "at": "2026-11-30T12:00:00.1Z"}
+    rows = [{**one, "repeat_count": 3}, {**one, "outcome": "placed", "repeat_count": 1}]
+
+    assert list(group_lines(answer(decisions=rows)))[-2:] == [
+        "  2026-11-30T12:00:00 refused x3: 7 of the 8 fit",
+        "  2026-11-30T12:00:00 placed: 7 of the 8 fit",
+    ]

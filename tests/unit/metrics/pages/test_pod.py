@@ -44,6 +44,7 @@ def a_decision(**changes: Any) -> dict[str, Any]:
         "request": {},
         "wait_ended_at": None,
         "wait_end": None,
+        "group_key": None,
         **changes,
     }
 

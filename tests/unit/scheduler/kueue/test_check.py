@@ -16,6 +16,7 @@ from hami_scheduler.ledger.bookings import Bookings
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.closed_nodes import ClosedNodes
+from hami_scheduler.placement.decisions import DecisionTrace
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
@@ -80,6 +81,7 @@ class World:
     def __init__(self, *, booking_s: float = 30.0, quota: int | None = None) -> None:
         self.now, self.seconds = NOW, 0.0
         self.freed = 0
+        self.recorded: list[DecisionTrace] = []
         self.api = Api(
             checks=[
                 {
@@ -124,6 +126,7 @@ class World:
                 {"metadata": {"name": "a100"}, "spec": {"nodeLabels": {"card": "a100"}}}
             ],
             instruments=SchedulerInstruments(),
+            record=self.recorded.append,
             give_way_s=300,
             booking_s=booking_s,
             clock=lambda: self.now,
@@ -211,6 +214,17 @@ def test_a_workload_that_waits_is_judged_again_only_when_something_has_changed(
     assert judged == []
     world.ask(of("other"))
     assert judged == ["other", "w"], "the other one's booking is a change"
+
+
+def test_each_verdict_is_recorded_as_a_decision_on_the_workload() -> None:
+    world = World()
+    world.ask(of("a", 2), of("b", 3))
+    world.ask()
+
+    found = [(each.uid, each.outcome, each.group_size) for each in world.recorded]
+    assert found == [("workload/default/a", "placed", 2), ("workload/default/b", "refused", 3)]
+    assert world.recorded[0].message == "Ready: 2 of 2 pods fit: n0 (1), n1 (1)"
+    assert world.recorded[1].message.startswith("Pending: 0 of the 3 pods")
 
 
 def test_all_or_none_is_kept() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decisions import DecisionTrace
 from hami_scheduler.placement.group_members import GroupMembers
 from hami_scheduler.placement.groups import MAX_BACKOFF_S, TURN_AFTER_S, GroupPlans, GroupVerdict
 from hamicommon.domain.ids import NodeName, PodUid
@@ -34,6 +35,7 @@ class Stage:
         self.silent: frozenset[NodeName] = frozenset()
         self.woken: list[str] = []
         self.crd: dict[PodGroup, int] = {}
+        self.recorded: list[DecisionTrace] = []
         ledger = ReadableLedger()
         for node in NODES:
             for index in range(2):
@@ -63,6 +65,7 @@ class Stage:
             bind_s=25,
             owner_of=owner_of,
             note_visit=lambda _pod, _request: None,
+            record=self.recorded.append,
             clock=self.clock,
         )
 
@@ -83,6 +86,9 @@ class Stage:
         self, name: str, *nodes: NodeName, group: PodGroup = GROUP, size: int = 4
     ) -> Draft | GroupVerdict | None:
         return self.plans.place(group, member(name, group=group.name, size=size), nodes or NODES)
+
+    def record(self) -> list[tuple[str, str]]:
+        return [(each.outcome, each.message) for each in self.recorded]
 
     def used(self) -> int:
         cards = [card for node in NODES for card in self.state.cluster.cards(node)]
@@ -316,6 +322,67 @@ async def test_the_largest_number_of_the_members_counts_and_a_podgroup_before_it
 
     assert stage.members.quorum(GROUP) == 2
     assert stage.members.is_held_elsewhere(GROUP)
+
+
+async def test_each_attempt_is_recorded_once_and_answers_from_memory_are_not(stage: Stage) -> None:
+    stage.show("a", "b", size=4)
+    stage.ask("a")
+    stage.show("c", size=4)
+    stage.ask("b")
+    assert stage.record() == [("refused", "fewer exist than the 4 pods that start together")]
+
+    stage.show("d", gpumem=900, size=4)
+    for name in "abcd":
+        stage.ask(name)
+    stage.plans.give_up(GROUP, "2 of 4 came to be bound", result="timed_out")
+    stage.ask("a")
+
+    assert stage.record()[1:] == [
+        ("placed", "4 pods on 2 nodes, 4 needed"),
+        ("refused", "2 of 4 came to be bound"),
+    ]
+    stage.show("e", size=5)
+    stage.now += MAX_BACKOFF_S + 1
+    for name in "abcde":
+        stage.ask(name)
+    [refused] = stage.recorded[3:]
+    assert "4 of the 5 pods that start together fit" in refused.message
+    assert (refused.uid, refused.group_key, refused.name) == (*["group/default/g"] * 2, "")
+    assert (refused.namespace, refused.group_size) == ("default", 5)
+
+
+async def test_a_large_group_is_looked_at_beside_the_decisions(stage: Stage) -> None:
+    stage.show(*(f"p{number}" for number in range(300)), size=300)
+    found = stage.members.assembly(GROUP)
+    assert found is not None
+    turns, before = 0, stage.state.cluster.version
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    decision = await stage.plans.decision(found)
+    others.cancel()
+
+    assert not decision.fits
+    assert len(decision.placements) == 4
+    assert turns > 1, "the event loop waited for the decision"
+    assert (stage.used(), stage.state.cluster.version) == (0, before)
+
+
+async def test_a_group_is_woken_only_if_all_fit_now(stage: Stage) -> None:
+    stage.show("x", group="other", size=1, gpumem=900)
+    stage.ask("x", group=PodGroup("default", "other"))
+    stage.show("a", "b", "c", "d")
+    stage.ask("a")
+
+    assert not await stage.plans.would_fit(GROUP)
+    stage.state.lift([PodUid("x")])
+    assert await stage.plans.would_fit(GROUP)
+    assert stage.used() == 0
 
 
 async def test_a_group_is_forgotten_with_its_last_pod(stage: Stage) -> None:

@@ -70,20 +70,26 @@ def quota_held_since(workload: JsonMapping) -> datetime | None:
     return datetime.fromisoformat(reserved["lastTransitionTime"])
 
 
+def pod_counts(workload: JsonMapping) -> dict[str, int]:
+    """Return the number of pods of each pod set, as Kueue admitted them."""
+    assigned = _assigned(workload)
+    return {
+        each["name"]: assigned.get(each["name"], {}).get("count", each.get("count", 1))
+        for each in workload["spec"]["podSets"]
+    }
+
+
+def _assigned(workload: JsonMapping) -> dict[str, JsonMapping]:
+    admission = (workload.get("status") or {}).get("admission") or {}
+    return {each["name"]: each for each in admission.get("podSetAssignments") or ()}
+
+
 def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> list[PodSet]:
     """Return the pod sets with cards, as admission will make their pods.
 
     Raises: InvalidRequest with admission's own sentence where it would refuse the pods.
     """
-    metadata, status = workload["metadata"], workload.get("status") or {}
-    assigned = {
-        each["name"]: each
-        for each in (status.get("admission") or {}).get("podSetAssignments") or ()
-    }
-    counts = {
-        each["name"]: assigned.get(each["name"], {}).get("count", each.get("count", 1))
-        for each in workload["spec"]["podSets"]
-    }
+    metadata, assigned, counts = workload["metadata"], _assigned(workload), pod_counts(workload)
     if sum(counts.values()) > MAX_PODS:
         raise InvalidRequest(
             f"the workload has {sum(counts.values())} pods: this check judges at most {MAX_PODS}; "

@@ -20,7 +20,7 @@ from hamictl.commands.runner import console, run
 from hamictl.commands.workloads import explain_workload, workload_name
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
-from hamictl.output.records import TABLE, OutputFormat, Records, Row
+from hamictl.output.records import TABLE, OutputFormat, Records, Row, text_of
 from hamictl.output.terminal import note, now_text
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.target import Installation, find_target
@@ -309,6 +309,9 @@ def group_lines(answer: JsonMapping) -> Iterator[str]:
         pause_s = answer.get("backs_off_s")
         after = f"; tried again in {pause_s:.0f} s" if pause_s else ""
         yield f"  decided {answer['asked']} times in {answer['waits_since_s']:.0f} s{after}"
+    for each in answer.get("decisions", ()):
+        times = f" x{each['repeat_count']}" if each["repeat_count"] > 1 else ""
+        yield f"  {text_of(each['at'])[:19]} {each['outcome']}{times}: {each['summary']}"
 
 
 async def _is_gone(target: Installation, namespace: str, name: str, uid: str) -> bool:

@@ -74,7 +74,8 @@ WHERE {_LIVE} AND a.origin = 'claim'
 
 DECISIONS = """
 SELECT outcome, sum(repeat_count)::bigint AS count FROM decisions
-WHERE last_at > now() - $1::interval AND at > now() - interval '1 day' GROUP BY outcome
+WHERE last_at > now() - $1::interval AND at > now() - interval '1 day' AND pod_name <> ''
+GROUP BY outcome
 """
 
 # Nodes of other device plugins have no agent that could fall silent.

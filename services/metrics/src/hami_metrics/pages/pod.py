@@ -23,7 +23,14 @@ from hami_metrics.pages.nearest import (
     nearest_cards,
     nearest_text,
 )
-from hami_metrics.pages.pod_record import PodRecord, TraceFiles, find_pods, read_last_hour, read_pod
+from hami_metrics.pages.pod_record import (
+    PodRecord,
+    TraceFiles,
+    find_pods,
+    read_group,
+    read_last_hour,
+    read_pod,
+)
 from hami_metrics.pages.site import Asked, Site
 from hami_metrics.pages.waterfall import (
     DecisionStep,
@@ -85,6 +92,12 @@ class PodPage:
     near: Sequence[tuple[CardLack, str]]
     """The nearest cards, and what each lacks."""
     timeline: Sequence[tuple[datetime, str]]
+
+    @property
+    def group(self) -> str:
+        """Path of the page of those that it starts together with; empty: it starts alone."""
+        key = None if self.decision is None else self.decision["group_key"]
+        return f"/groups/{key.removeprefix('group/')}" if key else ""
 
     @property
     def over(self) -> bool:
@@ -276,6 +289,21 @@ def routes(site: Site, traces: TraceFiles) -> APIRouter:
             raise _unknown(what)
         return await answer(asked, request, found[0]["pod_uid"], what)
 
+    @router.get("/groups/{namespace}/{name}")
+    async def group(namespace: str, name: str, request: Request) -> Response:
+        asked = await site.open_request(request)
+        asked = await site.review_names(asked, request, [namespace])
+        what, key = f"{namespace}/{name}", f"group/{namespace}/{name}"
+        if not asked.viewer.sees(namespace):
+            raise _unknown(what, "group")
+        async with site.ledger.look() as connection:
+            decisions, members = await read_group(connection, key, asked.moment.shown)
+        if not decisions and not members:
+            raise _unknown(what, "group")
+        return site.answer(
+            asked, "group.html", name=what, decisions=decisions, members=members, here="pods"
+        )
+
     async def answer(asked: Asked, request: Request, uid: str, what: str) -> Response:
         at = asked.moment.shown
         async with site.ledger.look() as connection:
@@ -306,5 +334,5 @@ def _silent_nodes(asked: Asked) -> Collection[NodeName] | None:
     return {NodeName(node.name) for node in nodes}
 
 
-def _unknown(what: str) -> NotFound:
-    return NotFound(f"the ledger has no pod {what[:300]}, or you may not see it")
+def _unknown(what: str, kind: str = "pod") -> NotFound:
+    return NotFound(f"the ledger has no {kind} {what[:300]}, or you may not see it")

@@ -23,6 +23,8 @@ MAX_EVENTS = 200
 MAX_DECISIONS = 60
 """In an hour a pod has so many different ones at most (docs/explain.md)."""
 MAX_NAMESAKES = 20
+MAX_MEMBERS = 1000
+"""The most that may start together."""
 MAX_COMPARED = 2000
 """The newest: more make no percentile better, and a busy hour has a hundred thousand."""
 MAX_TRACE_BYTES = 2 * 1024 * 1024
@@ -61,7 +63,7 @@ SELECT at, last_at, namespace, pod_name, outcome, node, candidates, summary, mes
        reason_counts, repeat_count, phase_ms, trace_id, view_version, request, policy,
        CASE WHEN isfinite(wait_ended_at) THEN wait_ended_at
             WHEN wait_ended_at = '-infinity' THEN last_at + interval '10 minutes'
-       END AS wait_ended_at, wait_end
+       END AS wait_ended_at, wait_end, group_key
   FROM decisions WHERE pod_uid = $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT {MAX_DECISIONS}
 """
 _LIMITS = """
@@ -74,7 +76,8 @@ SELECT resource, limit_amount AS "limit", used_amount AS used FROM quotas
  WHERE namespace = $1 AND (limit_amount IS NOT NULL OR used_amount > 0) ORDER BY resource LIMIT 50
 """
 _PHASES = f"""
-SELECT phase_ms FROM decisions WHERE at <= $1 AND at > $1 - interval '1 hour'
+SELECT phase_ms FROM decisions
+ WHERE at <= $1 AND at > $1 - interval '1 hour' AND pod_name <> ''
  ORDER BY at DESC LIMIT {MAX_COMPARED}
 """
 # `allocated` is how long a pod runs: no step of ours.
@@ -85,6 +88,22 @@ SELECT state, extract(epoch FROM until - at)::float8 * 1000 AS ms FROM (
          WHERE at <= $1 AND at > $1 - interval '1 hour'
          ORDER BY at DESC LIMIT {MAX_COMPARED}) newest) steps
  WHERE until IS NOT NULL AND state <> 'allocated'
+"""
+
+
+_GROUP = f"""
+SELECT at, last_at, outcome, group_size, repeat_count, summary FROM decisions
+ WHERE pod_uid = $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT {MAX_DECISIONS}
+"""
+# A pod's last decision, and where it holds slices.
+_MEMBERS = f"""
+SELECT DISTINCT ON (d.pod_uid) d.pod_uid, d.pod_name, d.outcome, d.summary, d.last_at,
+       (SELECT node FROM allocations a
+         WHERE a.pod_uid = d.pod_uid AND a.reserved_at <= $2
+           AND (a.ended_at IS NULL OR a.ended_at > $2) LIMIT 1) AS node
+  FROM decisions d
+ WHERE d.group_key = $1 AND d.pod_name <> '' AND d.at <= $2
+ ORDER BY d.pod_uid, d.at DESC LIMIT {MAX_MEMBERS}
 """
 
 
@@ -157,6 +176,15 @@ async def read_pod(
         else await read_pod_cards(connection, pod_uid=uid, silent=silent),
         namesakes=[row for row in names if row["pod_uid"] != uid][:MAX_NAMESAKES],
     )
+
+
+async def read_group(
+    connection: Connection, key: str, at: datetime
+) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the decisions on a group, the newest first, and its pods, by name."""
+    decisions = await connection.fetch(_GROUP, key, at)
+    members = await connection.fetch(_MEMBERS, key, at)
+    return decisions, sorted(members, key=lambda row: str(row["pod_name"]))
 
 
 async def read_last_hour(connection: Connection, at: datetime) -> LastHour:

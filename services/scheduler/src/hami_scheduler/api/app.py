@@ -137,7 +137,7 @@ def operator_routes(service: Service) -> APIRouter:
 
     @api.get("/groups/{namespace}/{name}")
     async def group(namespace: str, name: str) -> Response:
-        return _json(service.groups.explain(namespace, name))
+        return _json(await service.groups.explain(namespace, name))
 
     @api.post("/simulate")
     async def simulate(request: Request) -> Response:

@@ -131,7 +131,7 @@ class Explainer:
             quota_users=await self._quota_users(record),
             cards=cards,
             attempts=attempts,
-            earlier=[_in_short(row) for row in rows[1:]],
+            earlier=[in_short(row) for row in rows[1:]],
             notes=[
                 *limits,
                 *self._remarks(pod),
@@ -327,7 +327,8 @@ def _owner(row: Row) -> tuple[str, str]:
     return f"{row['namespace']}/{row['pod_name']}", row["node"]
 
 
-def _in_short(row: Row) -> Json:
+def in_short(row: Row) -> Json:
+    """Return a decision without its cards."""
     names = ("at", "last_at", "outcome", "node", "repeat_count", "trace_id")
     return {name: row[name] for name in names} | {"summary": row["summary"] or row["message"]}
 

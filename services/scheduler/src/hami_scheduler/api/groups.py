@@ -1,13 +1,15 @@
 """`GET /v1/groups/{namespace}/{name}`: why a group waits, and where its pods would go.
 
 From the pods that the watch shows and the cards in memory, as they are now; nothing is assumed.
+Earlier decisions are the ledger's, also those on a group that has no pod any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hamicommon.domain.ids import PodUid
 from hamicommon.errors import NotFound
 from hamicommon.explain.groups import group_sentence
 from hamicommon.explain.sentences import stock_of
@@ -15,8 +17,10 @@ from hamicommon.k8s.pod_groups import PodGroup, group_of
 from hamicommon.k8s.types import Json
 from hamicommon.placement.groups import GroupDecision
 
+from hami_scheduler.api.explain import in_short
 from hami_scheduler.placement.group_members import Assembly, GroupMembers
 from hami_scheduler.placement.groups import GroupPlans
+from hami_scheduler.ports.ledger import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +31,30 @@ class GroupExplainer:
     """All pods of the API server."""
     new_members: Callable[[], GroupMembers]
     plans: GroupPlans
+    decisions: Callable[[PodUid], Awaitable[Sequence[Row]]]
+    """Recorded decisions of a uid or a group's key, the newest first."""
 
-    def explain(self, namespace: str, name: str) -> Json:
-        """Return the answer. Raises: NotFound when no pod names the group."""
+    async def explain(self, namespace: str, name: str) -> Json:
+        """Return the answer.
+
+        Raises: NotFound when no pod names the group and nothing is recorded of it, Unavailable.
+        """
+        rows = await self.decisions(PodUid(f"group/{namespace}/{name}"))
         pods = [pod for pod in self.pods() if (group_of(pod) or ("", ""))[:2] == (namespace, name)]
-        if not pods:
-            raise NotFound(f"no pod of group {namespace}/{name} exists")
+        if pods:
+            return {**await self._explain(pods), "decisions": list(map(in_short, rows))}
+        if not rows:
+            raise NotFound(
+                f"no pod of group {namespace}/{name} exists, and no decision on it is recorded"
+            )
+        return {
+            **_named(PodGroup(namespace, name), []),
+            "quorum": rows[0]["group_size"],
+            "summary": "no pod of it exists any more",
+            "decisions": list(map(in_short, rows)),
+        }
+
+    async def _explain(self, pods: list[Json]) -> Json:
         members = self.new_members()
         for pod in pods:
             members.pod_seen(pod)
@@ -49,7 +71,7 @@ class GroupExplainer:
                 "summary": "its pods start one by one: no PodGroup and no annotation "
                 "hami.io/group-min has how many start together",
             }
-        decision = self.plans.decision(found)
+        decision = await self.plans.decision(found)
         return {
             **_named(group, pods),
             "quorum": found.quorum,

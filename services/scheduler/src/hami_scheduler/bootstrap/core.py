@@ -75,6 +75,12 @@ class Core:
         )
         if settings.usual_pods_file is not None:
             self.state.cluster.usual.give(read_usual_pods(settings.usual_pods_file))
+        self.recorder = DecisionQueue(
+            connections.decisions,
+            announcer,
+            until_idle=connections.background.until_idle,
+            bulkhead=self.bulkhead,
+        )
         self.tables = TableMaker(self.state.cluster)
         self.demand = Demand(
             waiting=WaitingPods(), arrivals=ArrivalCounts(self.state.cluster, connections.decisions)
@@ -101,6 +107,7 @@ class Core:
             bind_s=settings.group_wait_s,
             owner_of=partial(owner_of, label_keys=settings.kept_labels),
             note_visit=self.demand.waiting.note_visit,
+            record=self.recorder.add,
         )
         if settings.groups != "off":
             self.requeuer.group_of = self.groups.members.grouped
@@ -146,12 +153,6 @@ class Core:
             bus_connected_for_s=lambda: connections.bus.connected_for_s,
             on_recovered=self.on_freed,
             silent_s=settings.agent_silent_s,
-        )
-        self.recorder = DecisionQueue(
-            connections.decisions,
-            announcer,
-            until_idle=connections.background.until_idle,
-            bulkhead=self.bulkhead,
         )
         marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
         self.outcomes = Outcomes(

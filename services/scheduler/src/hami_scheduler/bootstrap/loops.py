@@ -328,6 +328,7 @@ def kueue_loops(core: Core, watches: Watches, closed: ClosedNodes) -> Loops:
         checks=kueue.checks.store.values,
         flavors=kueue.flavors.store.values,
         instruments=core.instruments,
+        record=core.recorder.add,
         give_way_s=settings.kueue_give_way_s,
         booking_s=settings.kueue_booking_s,
     )

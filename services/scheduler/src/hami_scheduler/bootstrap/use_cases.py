@@ -153,6 +153,7 @@ def build(
             pods=watches.pod_informer.store.values,
             new_members=core.new_members,
             plans=core.groups,
+            decisions=connections.queries.decisions,
         ),
         undecided=UndecidedPods(
             pods=watches.pod_informer.store.values,

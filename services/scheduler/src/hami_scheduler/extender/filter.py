@@ -32,7 +32,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
-from hamicommon.k8s.pod_groups import PodGroup, group_of
+from hamicommon.k8s.pod_groups import PodGroup, group_of, own_quorum
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, check_pod
 from hamicommon.ledger.model import Draft
@@ -62,7 +62,12 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decisions import DecisionQueue, DecisionTrace, reason_counts
+from hami_scheduler.placement.decisions import (
+    MAX_MESSAGE_LENGTH,
+    DecisionQueue,
+    DecisionTrace,
+    reason_counts,
+)
 from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.placement.groups import GroupPlans, GroupVerdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
@@ -78,9 +83,6 @@ from hami_scheduler.ports.ledger import HeldRoom
 
 logger = logging.getLogger(__name__)
 
-MAX_ERROR_LENGTH = 1024
-"""Characters: as much as an event shows. What users wrote is clipped far shorter where it is
-quoted; this bounds what others quote."""
 tracer = get_tracer(__name__)
 
 
@@ -187,6 +189,8 @@ class Filter:
             return self._in_room(room, names, trace)
         group = None if self.groups is None else group_of(args.pod)
         if group is not None and self.groups is not None:
+            trace.group_size = self.groups.members.quorum(group) or own_quorum(args.pod)
+            trace.group_key = None if trace.group_size is None else f"group/{group.key}"
             with trace.phase("place"), self.bookings.left_out(args.pod):
                 decided = self.groups.place(group, args.pod, offered)
             if isinstance(decided, Draft):
@@ -242,7 +246,7 @@ class Filter:
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
         trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
         why = f"held until these pods end: {', '.join(left)}" if left else "ready"
-        trace.message = clip(f"room on node {room.node} is {why}", MAX_ERROR_LENGTH)
+        trace.message = clip(f"room on node {room.node} is {why}", MAX_MESSAGE_LENGTH)
         return FilterResult(
             refused={name: ROOM_HELD for name in names if name != room.node},
             awaited={room.node: ROOM_HELD} if room.node in names else {},
@@ -258,7 +262,7 @@ class Filter:
         """Refuse a member of a group that does not start now; each verdict is recorded once."""
         reasons = dict.fromkeys(names, GROUP_WAITING)
         trace.refuse(reasons, None)
-        trace.message = clip(f"group {group.key}: {verdict.sentence}", MAX_ERROR_LENGTH)
+        trace.message = clip(f"group {group.key}: {verdict.sentence}", MAX_MESSAGE_LENGTH)
         if not verdict.recorded:
             self._announce(trace, GROUP_WAITING, trace.message, series="group")
         trace.is_recorded = trace.uid not in verdict.recorded
@@ -291,11 +295,11 @@ class Filter:
         """Refuse a pod that undoes slices and has passed the webhook by."""
         result = pod_refused(found, names)
         trace.refuse(result.refused or {}, None)
-        trace.message = clip(refusal(found), MAX_ERROR_LENGTH)
+        trace.message = clip(refusal(found), MAX_MESSAGE_LENGTH)
         return result
 
     def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
-        why = clip(str(error), MAX_ERROR_LENGTH)
+        why = clip(str(error), MAX_MESSAGE_LENGTH)
         trace.outcome, trace.message = "error", why
         text = why
         if isinstance(error, InvalidRequest):

@@ -38,6 +38,7 @@ from hamicommon.kueue.workloads import (
     Verdict,
     check_state,
     nodes_for,
+    pod_counts,
     pod_sets,
     quota_held_since,
     with_verdict,
@@ -50,6 +51,7 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_short
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.closed_nodes import ClosedNodes
+from hami_scheduler.placement.decisions import DecisionTrace, group_trace
 from hami_scheduler.placement.placer import draft_of
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class SliceCheck:
     checks: Callable[[], Iterable[Json]]
     flavors: Callable[[], Iterable[Json]]
     instruments: SchedulerInstruments
+    record: Callable[[DecisionTrace], None]
     give_way_s: float
     booking_s: float
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -203,6 +206,14 @@ class SliceCheck:
         self._answered[uid] = _version(workload)
         self._written[uid] = None
         self.instruments.kueue_checks.labels(verdict.state).inc()
+        self.record(
+            group_trace(
+                *("workload", metadata["namespace"], metadata["name"]),
+                size=sum(pod_counts(workload).values()),
+                is_placed=verdict.state == "Ready",
+                message=f"{verdict.state}: {verdict.message}",
+            )
+        )
         extra = {"workload": _name(workload), "state": verdict.state, "reason": verdict.message}
         logger.info("Answered an admission check", extra=extra)
 

@@ -44,6 +44,9 @@ from opentelemetry.trace import SpanContext, get_current_span
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports.ledger import DecisionLog, DecisionRow
 
+MAX_MESSAGE_LENGTH = 1024
+"""Characters: as much as an event shows. What users wrote is clipped far shorter where it is
+quoted; this bounds what others quote."""
 NO_SCORES = NodeScores.of({})
 """Scores of a decision that is not made; shared, because nothing changes them."""
 
@@ -79,6 +82,8 @@ class DecisionTrace:
     trace_id: str = ""
     is_recorded: bool = True
     """False for an answer that was recorded when it was given first."""
+    group_key: str | None = None
+    group_size: int | None = None
     _lap_began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +161,21 @@ class DecisionTrace:
         return found
 
 
+def group_trace(
+    kind: str, namespace: str, name: str, *, size: int, is_placed: bool, message: str
+) -> DecisionTrace:
+    """Return the record of one decision about all pods of a `group` or `workload`."""
+    key = f"{kind}/{namespace}/{name}"
+    return DecisionTrace(
+        pod={"metadata": {"uid": key, "namespace": namespace}},
+        started=time.perf_counter(),
+        outcome="placed" if is_placed else "refused",
+        message=clip(message, MAX_MESSAGE_LENGTH),
+        group_key=key,
+        group_size=size,
+    )
+
+
 _COUNTED = re.compile(r"^\d+/\d+ ")
 
 
@@ -191,6 +211,8 @@ def decision_of(trace: DecisionTrace, encoder: MomentEncoder, stock: CardStock) 
         phase_ms=trace.phase_ms,
         trace_id=trace.trace_id,
         decided_at=trace.decided_at,
+        group_key=trace.group_key,
+        group_size=trace.group_size,
     )
 
 
@@ -375,7 +397,7 @@ class DecisionQueue:
         for trace in traces:
             self._let_go(trace)
         for trace, decision in encoded:
-            if trace.outcome == "refused" and decision.summary:
+            if trace.outcome == "refused" and decision.summary and trace.name:
                 self._announcer.announce(
                     trace.pod_ref, FILTERING_FAILED, decision.summary, series=WHY
                 )

@@ -18,7 +18,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodOwner
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.groups import group_sentence
-from hamicommon.explain.sentences import quota_sentence, stock_of
+from hamicommon.explain.sentences import count_noun, quota_sentence, stock_of
 from hamicommon.k8s.pod_groups import PodGroup, own_quorum
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft
@@ -29,6 +29,7 @@ from hamicommon.vendors.pod_request import PodRequests
 from hami_scheduler.ledger.cluster_state import ClusterState, Forgotten
 from hami_scheduler.ledger.quota import quota_short
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decisions import DecisionTrace, group_trace
 from hami_scheduler.placement.group_members import Assembly, GroupMembers, Member, Place
 from hami_scheduler.placement.placer import draft_of
 
@@ -71,6 +72,8 @@ class _Group:
     """Nodes of the plan."""
     asked: int = 0
     """Decisions about it."""
+    is_known_to_be_few: bool = False
+    """Whether it was recorded that not enough of its pods exist."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -90,6 +93,7 @@ class GroupPlans:
     bind_s: float
     owner_of: Callable[[JsonMapping], PodOwner]
     note_visit: Callable[[JsonMapping, PodRequest], None]
+    record: Callable[[DecisionTrace], None]
     clock: Callable[[], float] = time.monotonic
     at_barrier: Callable[[PodGroup], bool] = lambda _: False
     """Whether members wait at /bind, so that their nodes are settled."""
@@ -97,6 +101,8 @@ class GroupPlans:
     """Called when members wait at /bind in vain."""
     on_member_gone: Callable[[PodGroup, PodUid], None] = lambda _group, _uid: None
     _groups: dict[PodGroup, _Group] = field(default_factory=dict, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    """One question beside the decisions at a time."""
 
     def place(
         self, group: PodGroup, pod: JsonMapping, names: Sequence[NodeName]
@@ -130,6 +136,10 @@ class GroupPlans:
         if now < known.not_before:
             return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
         if len(found.waiting) < found.needed or len(others) == len(found.waiting):
+            if not known.is_known_to_be_few:
+                few = f"fewer exist than the {found.needed} pods that start together"
+                self._record(found, few)
+                known.is_known_to_be_few = True
             sentence = f"{len(found.waiting)} of the {found.needed} pods that start together exist"
             return self._refuse(known, found, uid, sentence)
         assumed = self.state.assumed(uid)
@@ -150,7 +160,19 @@ class GroupPlans:
             return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
         if self.state.lift([uid, *others]):
             self.state.freed()
+        self._record(found, why)
         return self._refuse(known, found, uid, why, offered=offered)
+
+    def _record(self, found: Assembly, message: str, *, is_placed: bool = False) -> None:
+        group = found.group
+        self.record(
+            group_trace(
+                *("group", group.namespace, group.name),
+                size=found.quorum,
+                is_placed=is_placed,
+                message=message,
+            )
+        )
 
     def _assume(
         self, known: _Group, found: Assembly, drafts: Sequence[Draft], *, is_first: bool
@@ -162,10 +184,12 @@ class GroupPlans:
             # From now on its condition shows whether kube-scheduler has given it up.
             member = by_uid[draft.pod_uid]
             self.note_visit(member.pod, member.request)
+        nodes = {draft.placement.node for draft in drafts}
         if is_first:
             known.planned_at = self.clock()
+            where = f"{count_noun(len(drafts), 'pod')} on {count_noun(len(nodes), 'node')}"
+            self._record(found, f"{where}, {found.needed} needed", is_placed=True)
         known.place = found.place
-        nodes = {draft.placement.node for draft in drafts}
         known.nodes = frozenset(nodes) if is_first else known.nodes | nodes
         answered = known.verdict.answered if known.verdict is not None else frozenset[PodUid]()
         known.verdict = None
@@ -321,7 +345,7 @@ class GroupPlans:
             self.instruments.groups.labels("refused").inc()
         return known.verdict
 
-    def would_fit(self, group: PodGroup) -> bool:
+    async def would_fit(self, group: PodGroup) -> bool:
         """Whether a group that waits would be placed if it were tried now."""
         known, found = self._groups.get(group), self.members.assembly(group)
         if found is None:
@@ -330,15 +354,23 @@ class GroupPlans:
             return False
         if len(found.waiting) < found.needed:
             return False
-        decision = self.decision(found)
+        decision = await self.decision(found)
         return decision.fits and bool(decision.placements)
 
-    def decision(self, found: Assembly) -> GroupDecision:
-        """Decide on all members that wait, as if none was assumed; nothing is assumed."""
+    async def decision(self, found: Assembly) -> GroupDecision:
+        """Decide on all members that wait, as if none was assumed; nothing is assumed.
+
+        On a copy of the cards in a thread: of a large group it takes a second.
+        """
         members = [each.request for each in found.waiting]
-        nodes = tuple(name for name in self.state.cluster.nodes if name not in self.silent())
-        with self.state.without([each.uid for each in members]):
-            return decide_group(members, self.state.cluster, needed=found.needed, offered=nodes)
+        async with self._turn:
+            silent = self.silent()
+            nodes = tuple(name for name in self.state.cluster.nodes if name not in silent)
+            with self.state.without([each.uid for each in members]):
+                cards = self.state.cluster.copied()
+            return await asyncio.to_thread(
+                decide_group, members, cards, needed=found.needed, offered=nodes
+            )
 
     # What becomes of a group
 
@@ -351,6 +383,8 @@ class GroupPlans:
         known.nodes = frozenset()
         self.instruments.groups.labels(result).inc()
         found = self.members.assembly(group)
+        if found is not None:
+            self._record(found, reason)
         for each in found.waiting if found is not None else ():
             self.state.forget(each.request.uid, Forgotten.GROUP_GIVEN_UP)
         asyncio.get_running_loop().call_later(pause_s, self._try_again, group)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -262,7 +262,7 @@ class Requeuer:
     pods: PodApi
     instruments: SchedulerInstruments
     group_of: Callable[[PodUid], PodGroup | None] = lambda _: None
-    group_fits: Callable[[PodGroup], bool] = lambda _: True
+    group_fits: Callable[[PodGroup], Awaitable[bool]] | None = None
     _freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _freed_at: float = field(init=False, default=0.0)
     _woken: dict[PodUid, PodRequest] = field(init=False, default_factory=dict)
@@ -310,14 +310,13 @@ class Requeuer:
             if number % MAX_PASSED_OVER == 0:
                 await asyncio.sleep(0)
             group = self.group_of(pod.uid)
-            if group is not None:
+            if group is not None and self.group_fits is not None:
                 # All of its members, which may be more than are woken at once, or none.
                 if group not in groups:
                     groups[group] = False
                     with self.instruments.bulkhead.item("requeue", group.key):
-                        groups[group] = self.group_fits(group)
+                        groups[group] = await self.group_fits(group)
                     looks += 1
-                    await asyncio.sleep(0)
                 if groups[group]:
                     found.append(pod)
                 if looks == MAX_LOOKS:

@@ -258,6 +258,10 @@ class DecisionRow:
     phase_ms: Mapping[str, float]
     trace_id: str
     decided_at: datetime
+    group_key: str | None = None
+    """`group/NAMESPACE/NAME` of the pods that start together; of a decision about all of them also
+    `pod_uid`."""
+    group_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

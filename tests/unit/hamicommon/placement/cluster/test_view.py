@@ -203,3 +203,28 @@ def test_the_rows_of_the_same_nodes_are_remembered_until_the_inventory_changes()
     assert (view.rows_of(asked)[0].tolist(), view.rows_of(asked)[1]) == ([0, 1], ())
     view.remove_node(NodeName("a"))
     assert (view.rows_of(asked)[0].tolist(), view.rows_of(asked)[1]) == ([0], ("a",))
+
+
+def test_a_copy_stays_as_it_was_whatever_becomes_of_the_view() -> None:
+    other = card("o", type="other")
+    view = view_of({"n": [card("g"), card("h")], "m": [other]})
+    view.set_free_cpu(N, 500)
+    copy = view.copied()
+    before = {node: copy.cards(node) for node in copy.nodes}
+
+    view.apply(G, slots=1, memory_mib=10, core_percent=5, version=3)
+    view.shift(G, slots=1, memory_mib=1, core_percent=0, added=[{"a": 1}])
+    view.set_node(N, [CardState(card("h", type="new"), 9)])
+    view.remove_node(NodeName("m"))
+    view.set_node(NodeName("l"), [CardState(card("l"), 1)])
+
+    assert {node: copy.cards(node) for node in copy.nodes} == before
+    rows, _ = copy.rows_of(None)
+    assert sorted(copy.names(rows)) == ["m", "n"]
+    assert {model.type for model in copy.models if model is not None} == {other.device.type} | {
+        usage.device.type for usage, _ in before[N]
+    }
+    assert copy.free_cpu(copy.rows_of((N,))[0]).tolist() == [500]
+    copy.shift(G, slots=1, memory_mib=7, core_percent=0)
+    assert used(copy)[0] == (1, 7, 0, 1)
+    assert used(view) == [(0, 0, 0, 9)]

@@ -54,6 +54,8 @@ decisions = Table(
         server_default=text("'-infinity'::timestamptz"),
     ),
     Column("wait_end", Text),
+    Column("group_key", Text),
+    Column("group_size", Integer),
     PrimaryKeyConstraint("at", "id"),
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
     Index(None, "pod_uid", "at"),
@@ -65,6 +67,12 @@ decisions = Table(
         postgresql_where=text("outcome <> 'placed'"),
     ),
     Index("ix_decisions_wait_end", "wait_ended_at", postgresql_where=text("outcome <> 'placed'")),
+    Index(
+        "ix_decisions_group_key",
+        "group_key",
+        "at",
+        postgresql_where=text("group_key IS NOT NULL"),
+    ),
     postgresql_partition_by="RANGE (at)",
 )
 """Decisions with their inputs; a refusal that repeats unchanged raises `repeat_count`.
@@ -76,6 +84,9 @@ A refused pod waits until `wait_ended_at`, `infinity` while it waits; `wait_end`
 `deleted`, `gone` (deleted while no scheduler watched, so the moment is an estimate), `bound` or
 `finished`. Of a refusal from before migration 0032 it is `-infinity`: that pod waited until ten
 minutes after `last_at`.
+A pod that starts together with others has their `group_key` (`group/NAMESPACE/NAME`) and how many
+start together. A decision about all of them has the key as its `pod_uid`, too, and an empty
+`pod_name`; so has a verdict of Kueue's admission check (`workload/NAMESPACE/NAME`).
 """
 
 decision_snapshots = Table(

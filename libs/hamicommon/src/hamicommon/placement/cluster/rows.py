@@ -11,6 +11,7 @@ Both are counted, so that kinds which are gone from the cluster do not stay in m
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -102,6 +103,18 @@ class Rows:
         self.ids_of_nodes: set[str] = set()
         """Ids of cards that are unique on their node only, as pods' annotations name them."""
         self._changes = 0
+
+    def copied(self, status_of: Callable[[DeviceUsage], Rule]) -> Rows:
+        """Return a copy that changes of this one don't reach."""
+        twin = copy(self)
+        twin._status_of = status_of
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray | list | dict | set):
+                setattr(twin, name, value.copy())
+        twin.versions = [list(each) for each in self.versions]
+        twin.table = self.table.resized(*self.table.model.shape)
+        twin.models, twin.makeups = deepcopy(self.models), deepcopy(self.makeups)
+        return twin
 
     def append(self, node: NodeName) -> int:
         """Add a row for a new node; the caller must `write` it next."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.cluster.arrivals import UsualPods
-from hamicommon.placement.cluster.by_row import CardsByRow
+from hamicommon.placement.cluster.by_row import CardsByRow, OfferedRows
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.cards import Cards, Int
 from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows, newest
@@ -240,6 +240,15 @@ class ClusterView(CardsByRow):
             used=used_of(self._rows.table.take(where)),
         )
 
+    def copied(self) -> ClusterView:
+        """Return the same cards in a view of its own, for a thread; earlier answers stay here."""
+        twin = ClusterView(self._rules)
+        twin._rows = self._rows.copied(twin._status)
+        twin._offered = OfferedRows(twin._rows)
+        twin.usual.give(self.usual.mix)
+        twin._free_cpu = self._free_cpu.copied()
+        return twin
+
     def _as_tuples(self) -> tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]]:
         if self._known is None:
             self._known = (tuple(self._rows.names), tuple(self._rows.usages))
@@ -279,6 +288,12 @@ class FreeCpu:
         else:
             self._known[node] = free_milli
         return True
+
+    def copied(self) -> FreeCpu:
+        """Return a copy that changes of this one don't reach."""
+        twin = FreeCpu()
+        twin._known = self._known.copy()
+        return twin
 
     def of(self, names: Sequence[NodeName], rows: Int) -> Int:
         """Return (rows,): free CPU, `UNLIMITED_CPU` if unknown; `names` are the nodes by row."""

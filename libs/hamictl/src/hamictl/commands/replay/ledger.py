@@ -68,7 +68,8 @@ WITH held AS (
 ), decided AS (
   SELECT pod_uid, min(at) AS first_at, max(last_at) AS last_at, max(namespace) AS namespace,
          max(pod_name) AS pod_name
-    FROM decisions WHERE at > $1 AND at <= $2 AND outcome <> 'error' GROUP BY pod_uid
+    FROM decisions WHERE at > $1 AND at <= $2 AND outcome <> 'error' AND pod_name <> ''
+   GROUP BY pod_uid
 )
 SELECT coalesce(h.pod_uid, d.pod_uid) AS pod_uid,
        coalesce(h.namespace, d.namespace) AS namespace,

@@ -37,8 +37,8 @@ MAX_ROWS = 60
 # Only the newest partitions are looked at for an identical decision.
 _REPEAT = """
 UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6, wait_end = NULL,
-       wait_ended_at = CASE outcome WHEN 'placed' THEN timestamptz '-infinity'
-                                    ELSE 'infinity' END
+       wait_ended_at = CASE WHEN outcome = 'placed' OR pod_uid = group_key THEN wait_ended_at
+                            ELSE 'infinity' END
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $6::timestamptz - interval '1 hour'
                     ORDER BY at DESC, id DESC LIMIT 1)
@@ -52,7 +52,7 @@ SELECT count(*) FROM decisions
 """
 _COUNT_ON = """
 UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2, wait_end = NULL,
-       wait_ended_at = 'infinity'
+       wait_ended_at = CASE WHEN pod_uid = group_key THEN wait_ended_at ELSE 'infinity' END
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour'
                       AND outcome <> 'placed'
@@ -62,11 +62,13 @@ RETURNING at, id, detail_at
 _COLUMNS = (
     *("pod_uid", "namespace", "pod_name", "outcome", "node", "allocation_id", "candidates"),
     *("request", "policy", "reason_counts", "message", "shortfalls", "view_version", "phase_ms"),
-    *("trace_id", "summary", "inventory", "counters"),
+    *("trace_id", "summary", "inventory", "counters", "group_key", "group_size"),
 )
 """Columns as `_values` has them; the first is $3."""
 _PARAMETERS = [f"${number}" for number in range(3, 3 + len(_COLUMNS))]
-_OUTCOME = _PARAMETERS[_COLUMNS.index("outcome")]
+_OUTCOME, _UID, _GROUP = (
+    _PARAMETERS[_COLUMNS.index(name)] for name in ("outcome", "pod_uid", "group_key")
+)
 _REPLACE = f"""
 UPDATE decisions SET detail_at = $2, ({", ".join(_COLUMNS)}) = ROW ({", ".join(_PARAMETERS)})
  WHERE (at, id) = ($1, ${len(_COLUMNS) + 3})
@@ -74,7 +76,8 @@ UPDATE decisions SET detail_at = $2, ({", ".join(_COLUMNS)}) = ROW ({", ".join(_
 _INSERT = f"""
 INSERT INTO decisions (at, last_at, detail_at, {", ".join(_COLUMNS)}, wait_ended_at)
 VALUES ($1, $1, $2, {", ".join(_PARAMETERS)},
-        CASE {_OUTCOME} WHEN 'placed' THEN timestamptz '-infinity' ELSE 'infinity' END)
+        CASE WHEN {_OUTCOME} = 'placed' THEN timestamptz '-infinity'
+             WHEN {_UID} = {_GROUP} THEN $1 ELSE 'infinity' END)
 """
 _ARRIVALS = """
 SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
@@ -239,4 +242,5 @@ def _values(decision: DecisionRow) -> tuple[object, ...]:
         *(decision.view_version, dict(decision.phase_ms), decision.trace_id, decision.summary),
         None if decision.inventory is None else decision.inventory.id,
         None if decision.counters is None else decision.counters.id,
+        *(decision.group_key, decision.group_size),
     )

@@ -105,7 +105,7 @@ _DECISIONS = """
 SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, candidates, request,
        policy, message, summary, shortfalls, inventory, counters, view_version, trace_id,
        repeat_count, CASE WHEN isfinite(wait_ended_at) THEN wait_ended_at END AS wait_ended_at,
-       wait_end
+       wait_end, group_size
   FROM decisions WHERE pod_uid = $1 ORDER BY at DESC, id DESC LIMIT 20
 """
 # By name or uid, of grants and of refusals: a pod that was never placed has refusals only.

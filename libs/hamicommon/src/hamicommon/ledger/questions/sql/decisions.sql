@@ -4,6 +4,6 @@ SELECT d.at AS decided_at, d.id AS decision, d.last_at, d.namespace, d.pod_name,
        d.repeat_count AS attempt_count, (d.phase_ms->>'total')::float8 / 1000 AS decision_s,
        nullif(d.trace_id, '') AS trace_id
   FROM decisions d
- WHERE d.at >= :since AND d.at < :until
+ WHERE d.at >= :since AND d.at < :until AND d.pod_name <> ''
    AND (:outcome IS NULL OR d.outcome = :outcome)
    AND (:namespace IS NULL OR d.namespace = :namespace)
