@@ -126,6 +126,39 @@ def test_a_restarted_kubelet_touches_no_running_pod(system: NodeSystem) -> None:
     _untouched(system, before, process)
 
 
+def test_sums_of_cards_stay_in_the_nodes_capacity_and_are_taken_off(system: NodeSystem) -> None:
+    names = {"nvidia.com/gpumem", "nvidia.com/gpucores"}
+
+    def listed() -> set[str]:
+        """Return which of them the kubelet's Node lists as allocatable, with an amount."""
+        allocatable = system.get("/api/v1/nodes/real")["status"]["allocatable"]
+        return {name for name in names if allocatable.get(name, "0") != "0"}
+
+    def restart(report: str) -> None:
+        system.agent.kill()
+        wait(lambda: system.offered() == 0, "the kubelet to miss the plugin")
+        system.agent.start(HAMI_NODE_AGENT_REPORT_CAPACITY=report)
+        system.wait_until_offered()
+
+    restart("on")
+    wait(lambda: listed() == names, "the sums")
+    # The kubelet admits by them now.
+    [first] = system.run(system.pod_like("first", slice_of(4096, 30)))
+    count = system.agent.log.count("Registered with the kubelet")
+    system.node.restart_kubelet()
+    wait(lambda: system.agent.log.count("Registered with the kubelet") > count, "the registration")
+    system.wait_until_offered()
+    [second] = system.run(system.pod_like("second", slice_of(4096, 30)))
+    assert listed() == names
+    assert [system.seen_mib(pod) for pod in (first, second)] == [[4096], [4096]]
+
+    restart("remove")
+    wait(lambda: not listed(), "the sums to go")
+    capacity = system.get("/api/v1/nodes/real")["status"]["capacity"]
+    assert names.isdisjoint(capacity)
+    restart("off")
+
+
 def test_a_killed_agent_comes_back_and_touches_no_running_pod(system: NodeSystem) -> None:
     [before] = system.run(system.pod_like("before", slice_of(4096, 30)))
     assert system.seen_mib(before) == [4096]

@@ -90,7 +90,7 @@ def test_an_agent_neither_deletes_nor_makes_nodes_nor_reports_their_status(agent
         agent.post("/api/v1/nodes", {"metadata": {"name": "made"}}), "makes and deletes no Nodes"
     )
     change = {"status": {"capacity": {"nvidia.com/gpu": "99"}}}
-    assert refused(agent.patch(f"{OWN}/status", change), "writes no status")
+    assert refused(agent.patch(f"{OWN}/status", change), "sums of its cards: not nvidia.com/gpu")
 
 
 def test_an_agent_ends_pods_of_its_own_node_alone(guarded: Guarded, agent: User) -> None:

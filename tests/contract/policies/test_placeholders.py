@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ KIND = NodeType(name="t", labels={}, selector={"pool": "t"}, cards=())
 
 
 async def test_the_scheduler_makes_and_ends_placeholders_in_its_namespace_alone(
-    guarded: Guarded, tmp_path: Path
+    guarded: Guarded, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     scheduler = guarded.account(SYSTEM, "hami-scheduler")
     kubeconfig = kubeconfig_of(scheduler, guarded, tmp_path / "kubeconfig")
@@ -45,7 +46,11 @@ async def test_the_scheduler_makes_and_ends_placeholders_in_its_namespace_alone(
             await ours.create(WISH, KIND, ())
         for body in yaml.safe_load_all(ACCESS.read_text()):
             path = CLASSES if body["kind"] == "PriorityClass" else PLURALS[body["kind"]]
-            guarded.make(path.format(body["metadata"].get("namespace")), body)
+            path = path.format(body["metadata"].get("namespace"))
+            guarded.make(path, body)
+            request.addfinalizer(
+                partial(guarded.admin.delete, f"{path}/{body['metadata']['name']}")
+            )
 
         async def is_known() -> bool:
             try:

@@ -360,6 +360,45 @@ def test_with_kueue_the_chart_does_what_the_component_does(render: Render) -> No
     assert added["value"]["name"] not in environment(scheduler)
 
 
+@pytest.mark.parametrize("value", ["on", "remove"])
+def test_with_sums_in_capacity_the_chart_does_what_the_component_does(
+    render: Render, value: str
+) -> None:
+    component = K8S / "components" / "node-capacity"
+    roles = {
+        key_of(each): each for each in yaml.safe_load_all((component / "access.yaml").read_text())
+    }
+    [patch] = yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]
+    [added] = yaml.safe_load(patch["patch"])
+    plain, rendered = render(), render({"devicePlugin": {"reportCapacity": value}})
+
+    assert rendered.keys() - plain.keys() == roles.keys()
+    for key, role in roles.items():
+        assert {k: rendered[key][k] for k in role if k not in ("metadata", "subjects")} == {
+            k: role[k] for k in role if k not in ("metadata", "subjects")
+        }
+    [agent] = containers(rendered["DaemonSet", "hami-node-agent"])
+    assert environment(agent)[added["value"]["name"]] == value
+    [agent] = containers(plain["DaemonSet", "hami-node-agent"])
+    assert added["value"]["name"] not in environment(agent)
+
+
+def test_an_agent_knows_whether_nodes_are_made_for_marked_pods(render: Render) -> None:
+    kustomization = K8S / "components" / "scaling" / "kustomization.yaml"
+    patches = yaml.safe_load(kustomization.read_text())["patches"]
+    wanted = {
+        each["value"]["name"]: each["value"]["value"]
+        for patch in patches
+        if patch["target"]["kind"] == "DaemonSet"
+        for each in yaml.safe_load(patch["patch"])
+    }
+
+    [agent] = containers(render({"scheduler": {"scale": "on"}})["DaemonSet", "hami-node-agent"])
+
+    assert len(wanted) == 2
+    assert wanted.items() <= environment(agent).items()
+
+
 def test_claims_ask_the_runtime_where_it_is(render: Render) -> None:
     values = {"dra": {"enabled": True, "runtimeSocket": "/run/k3s/containerd/containerd.sock"}}
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from hamicommon import telemetry
+from hamicommon import device_config, telemetry
 from hamicommon.access.reviews import scrape_access
 from hamicommon.k8s.annotations import BINDING
 from hamicommon.process.bulkhead import Bulkhead
@@ -28,6 +28,7 @@ from hami_node_agent.bootstrap.usage import monitoring
 from hami_node_agent.cleanup.garbage_collection import Sweeper, remove_leftovers
 from hami_node_agent.cleanup.installed_files import FileRestorer, OldLibraries
 from hami_node_agent.config.settings import Settings
+from hami_node_agent.config.sources import environment
 from hami_node_agent.deviceplugin.drain import Drain
 from hami_node_agent.deviceplugin.readiness import ReadinessService
 from hami_node_agent.deviceplugin.registration import KubeletRegistration
@@ -36,6 +37,7 @@ from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
+from hami_node_agent.inventory.capacity import keep_capacity, require_marker
 from hami_node_agent.inventory.publisher import InventoryPublisher, keep_annotation, warn_of_links
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of
@@ -60,6 +62,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
     the host can't be written or the metrics address is taken; InvalidRequest for bad settings.
     """
     require_possible(settings)
+    require_marker(settings.report_capacity, environment())
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
         bulkhead = Bulkhead()
         connections = await open_connections(settings, stack, bulkhead)
@@ -180,6 +183,14 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
             **watched.loops,
             **driver.loops,
         }
+        if settings.report_capacity != "off":
+            config = await asyncio.to_thread(device_config.load, settings.device_config_file)
+            loops["capacity"] = keep_capacity(
+                cards,
+                node,
+                config.nvidia or device_config.NvidiaConfig(),
+                removes=settings.report_capacity == "remove",
+            )
         if mps is not None:
             loops["MPS"] = mps.run()
         if mig is not None:

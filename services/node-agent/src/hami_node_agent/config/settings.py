@@ -158,6 +158,10 @@ class Settings(BaseSettings):
     enforcement_exempt_namespaces: CommaList[str] = ("kube-system", "hami-system")
     """Comma list of namespaces whose pods may use cards without a grant (MPS daemons, monitoring);
     they are counted and not reported."""
+    report_capacity: Literal["off", "on", "remove"] = "off"
+    """Memory and cores of all cards in the Node's capacity, for people and Kueue: off; on;
+    remove: take them off again, before off. With HAMI_SCHEDULER_SCALE=on the agent starts with on
+    only if HAMI_WEBHOOK_MARK_SLICES is on, too."""
     legacy_metrics: bool = False
     """Serve HAMi's metric names of before 2.6, too (deprecated, until 0.4.0)."""
     metrics_bind: str = Field(default=":9394", pattern=r"^.*:\d+$")

@@ -10,7 +10,7 @@ nothing for placement (`devices/topology.py`), which nobody would see otherwise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -132,23 +132,30 @@ async def keep_annotation(
     `more`, which does not change.
     """
     bulkhead = bulkhead or Bulkhead()
-    backoff = Backoff(RETRY_S, RECHECK_S)
-    outage = Outage(
-        logger,
-        failed="Retrying to write a node annotation",
-        again="Wrote the node annotation again",
-    )
-    while True:
-        seen = cards.changed.version
+
+    async def write() -> None:
         text = encode_register(_encodable(cards.devices(), bulkhead))
-        wait_s = RECHECK_S
+        wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text, **(more or {})}
+        if len(cards.pair_scores) > 1:
+            wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
+        if not wanted.items() <= (await node.annotations()).items():
+            await node.annotate(wanted)
+            logger.info("Wrote a node annotation", extra={"key": REGISTER_ANNOTATION})
+
+    await keep_written(cards, write, "node annotation")
+
+
+async def keep_written(cards: CardTracker, write: Callable[[], Awaitable[None]], name: str) -> None:
+    """Call `write` whenever the cards change, and every 30 s, until cancelled; retry failures.
+
+    `name`: of what is written, for the log.
+    """
+    backoff = Backoff(RETRY_S, RECHECK_S)
+    outage = Outage(logger, failed=f"Retrying to write a {name}", again=f"Wrote the {name} again")
+    while True:
+        seen, wait_s = cards.changed.version, RECHECK_S
         try:
-            wanted = {AGENT: AGENT_NAME, REGISTER_ANNOTATION: text, **(more or {})}
-            if len(cards.pair_scores) > 1:
-                wanted[NVIDIA_PAIR_SCORES] = encode_pair_scores(cards.pair_scores)
-            if not wanted.items() <= (await node.annotations()).items():
-                await node.annotate(wanted)
-                logger.info("Wrote a node annotation", extra={"key": REGISTER_ANNOTATION})
+            await write()
             backoff.reset()
             outage.worked()
         except HamiError as exc:

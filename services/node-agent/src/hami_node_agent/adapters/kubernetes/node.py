@@ -9,6 +9,7 @@ from uuid import uuid4
 from hamicommon.clipping import clip
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
+from hamicommon.k8s.quantities import parse_int
 from hamicommon.k8s.types import Json
 
 
@@ -63,6 +64,30 @@ class NodeObject:
         gone = dict.fromkeys(keys)
         if gone:
             await self._api.patch(self._path, {"metadata": {"annotations": gone}})
+
+    async def has_amounts(self, amounts: Mapping[str, int | None]) -> bool:
+        """Return whether the Node lists just these amounts of resources; None: not the resource.
+
+        Raises: Unavailable, NotFound.
+        """
+        status = (await self._api.get(self._path)).get("status") or {}
+        listed = (status.get("capacity") or {}, status.get("allocatable") or {})
+        return all(
+            (parse_int(given[name]) if name in given else None) == amount
+            for given in listed
+            for name, amount in amounts.items()
+        )
+
+    async def set_amounts(self, amounts: Mapping[str, int | None]) -> None:
+        """Write amounts of resources that no device plugin counts; None removes one.
+
+        The kubelet keeps them, and sets them to 0 when it registers its Node again.
+
+        Raises: Unavailable, NotFound, Forbidden.
+        """
+        written = {name: None if n is None else str(n) for name, n in amounts.items()}
+        status = {"capacity": written, "allocatable": written}
+        await self._api.patch(f"{self._path}/status", {"status": status})
 
     async def warn(self, reason: str, message: str) -> None:
         """A Warning event on the Node. Raises: Unavailable, Forbidden."""
