@@ -1,1 +1,1 @@
-"""An emulated Kubernetes: API server, scheduling loop, kubelet, controllers. Knows no HAMi."""
+"""Emulated Kubernetes: API server, scheduler, kubelet, controllers. Independent of HAMi."""

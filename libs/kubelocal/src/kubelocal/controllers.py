@@ -1,4 +1,4 @@
-"""Pods for Deployments, ReplicaSets, StatefulSets and Jobs on the emulated API server.
+"""Controllers of Deployments, ReplicaSets, StatefulSets and Jobs for the emulated API server.
 
 `python -m kubelocal.controllers --kubeconfig FILE`. A cluster of one's own has
 kube-controller-manager for this; the local system has not. There are no roll-outs here: a workload
@@ -35,7 +35,7 @@ class WorkloadKind:
     plural: str
 
     def collection(self, namespace: str = "") -> str:
-        """Path at the API server, of one namespace or of all."""
+        """Return the API path of the collection in one namespace, or in all."""
         where = f"namespaces/{namespace}/" if namespace else ""
         return f"/apis/{self.api_version}/{where}{self.plural}"
 
@@ -50,16 +50,16 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
-    """The difference between what is and what is wanted."""
+    """Changes by which a workload's pods become what it asks for."""
 
     create: tuple[Json, ...] = ()
     delete: tuple[str, ...] = ()
     status: Mapping[str, int] | None = None
-    """The workload's new status, if it differs."""
+    """New status of the workload, if it differs."""
 
 
 def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadPlan:
-    """Compare a workload with the pods that name it as their controller."""
+    """Compare a workload with the pods that it controls."""
     if workload["metadata"].get("deletionTimestamp"):
         return WorkloadPlan()
     alive = [pod for pod in owned if _is_alive(pod)]
@@ -87,7 +87,7 @@ def plan(kind: WorkloadKind, workload: Json, owned: Sequence[Json]) -> WorkloadP
 
 
 def owner_uid(pod: Json) -> str | None:
-    """The uid of the pod's controller."""
+    """Return the uid of the pod's controller."""
     for owner in pod["metadata"].get("ownerReferences") or []:
         if owner.get("controller"):
             return str(owner["uid"])
@@ -168,7 +168,7 @@ RETRY_S = 5.0
 
 
 class Controller:
-    """Watches workloads and pods; one round looks at every workload."""
+    """Watch workloads and pods, and check every workload in each round."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
@@ -232,13 +232,13 @@ class Controller:
 
 
 async def serve(kubeconfig: Path) -> None:
-    """Open the client and run."""
+    """Open a client and run the controllers."""
     async with open_kube_api(kubeconfig) as api:
         await Controller(api).run()
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     parser = argparse.ArgumentParser(prog="python -m kubelocal.controllers")
     parser.add_argument("--kubeconfig", required=True, type=Path)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Events of pods, as kube-scheduler and the kubelet record them: best effort, in the background.
+"""Record events of pods in the background, best effort, as kube-scheduler and the kubelet do.
 
 A slow API server costs events, never the work that they report. Equal events are counted in one
 object, as client-go's recorder does.
@@ -27,7 +27,7 @@ MAX_MESSAGE_CHARACTERS = 1024  # the API server refuses longer ones
 
 
 class EventRecorder:
-    """Takes events at once and sends them one after the other; `source` names who records."""
+    """Queue events and send them one after the other; `source` names the reporter."""
 
     def __init__(self, api: KubeApi, source: Callable[[Json], Json]) -> None:
         self._api = api
@@ -38,7 +38,7 @@ class EventRecorder:
     def record(
         self, pod: Json, kind: EventType, reason: str, message: str, *, container: str = ""
     ) -> None:
-        """Queue one event about the pod, or about one of its containers."""
+        """Queue an event about the pod, or about one of its containers."""
         metadata = pod["metadata"]
         involved = {
             "apiVersion": "v1",
@@ -63,7 +63,7 @@ class EventRecorder:
             self._waiting.put_nowait((metadata["name"], event))
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send events until cancelled."""
         while True:
             name, event = await self._waiting.get()
             try:

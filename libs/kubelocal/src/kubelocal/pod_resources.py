@@ -1,4 +1,4 @@
-"""Amounts that pods occupy, as kube-scheduler and the kubelet count them. Pure.
+"""Resources that pods occupy, counted as kube-scheduler and the kubelet do. Pure.
 
 Amounts are integers: cpu in thousandths, everything else in whole units.
 """
@@ -18,7 +18,7 @@ PODS = "pods"
 
 @lru_cache(maxsize=4096)
 def amount(resource: str, quantity: str) -> int:
-    """A quantity as Kubernetes counts it, rounded up.
+    """Return a quantity as an integer, rounded up, in Kubernetes' unit of the resource.
 
     Raises: InvalidRequest when it is not a quantity (the API server admits none such).
     """
@@ -26,12 +26,12 @@ def amount(resource: str, quantity: str) -> int:
 
 
 def amounts(quantities: Mapping[str, Any] | None) -> Amounts:
-    """A whole resource list."""
+    """Return all quantities of a resource list as integers."""
     return {name: amount(name, str(value)) for name, value in (quantities or {}).items()}
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Amounts:
-    """Amounts of a pod on its node: its containers together, or the largest init container.
+    """Return a pod's amounts on its node: the sum of containers, or the largest init container.
 
     An init container with restartPolicy Always (a sidecar) counts with the containers.
     """
@@ -51,7 +51,7 @@ def pod_requests(spec: Mapping[str, Any]) -> Amounts:
 
 
 def add(left: Mapping[str, int], right: Mapping[str, int], sign: int = 1) -> Amounts:
-    """Sum (or, with sign -1, difference) by resource."""
+    """Return the sum (with sign -1: the difference) by resource."""
     total = dict(left)
     for name, value in right.items():
         total[name] = total.get(name, 0) + sign * value
@@ -59,7 +59,7 @@ def add(left: Mapping[str, int], right: Mapping[str, int], sign: int = 1) -> Amo
 
 
 def names_of(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Every resource that a container of the pod requests or limits."""
+    """Return every resource that a container of the pod requests or limits."""
     return frozenset(
         name
         for container in _containers(spec)

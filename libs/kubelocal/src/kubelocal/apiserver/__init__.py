@@ -1,4 +1,4 @@
-"""An emulated kube-apiserver: one process, one SQLite file, the API that kubectl and we use.
+"""Emulated kube-apiserver: one process and one SQLite file, with the API that kubectl uses.
 
 In order: `__main__` (flags) -> `server` (wiring) -> `http` (requests) -> `verbs` -> `wire`, `kinds`
 (bodies, defaults, patches) -> `admission` and `validation` (rules) -> `storage` (objects, watches).

@@ -1,4 +1,4 @@
-"""`python -m kubelocal.apiserver --data DIR --port N --tls-cert F --tls-key F --token-file F`."""
+"""Run `python -m kubelocal.apiserver --data DIR --port N --tls-cert F ...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kubelocal.apiserver.server import Settings, serve
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT; 1 where it cannot start, 2 where a flag is wrong."""
+    """Run until SIGTERM or SIGINT; return 1 if it can't start, 2 for a wrong option."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     problems: list[str] = []
     try:

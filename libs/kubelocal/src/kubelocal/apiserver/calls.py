@@ -1,4 +1,4 @@
-"""One call of the API: its target by path and query, and its caller.
+"""One call of the API: the object it names, and its caller.
 
 Callers are known by bearer tokens from a file of `token,user,uid,"group1,group2"` lines, the format
 of kube-apiserver's --token-auth-file. A known token may do everything, an unknown one nothing.
@@ -20,21 +20,21 @@ from kubelocal.apiserver.schema.resources import Resource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The caller, as admission webhooks see it."""
+    """User who calls, as webhooks see them."""
 
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
 
     def info(self) -> Json:
-        """The `userInfo` of an AdmissionReview."""
+        """Return the `userInfo` of an AdmissionReview."""
         info: Json = {"username": self.name, "groups": [*self.groups, "system:authenticated"]}
         return info | ({"uid": self.uid} if self.uid else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiTarget:
-    """The object that a path names; empty strings for the parts that it does not have."""
+    """Object that a path names; empty strings for missing parts."""
 
     resource: Resource
     namespace: str = ""
@@ -47,17 +47,17 @@ class ApiTarget:
         return self.resource.store_key
 
     def not_found(self) -> ApiError:
-        """The error for an object that does not exist."""
+        """Return the error for an object that does not exist."""
         return not_found(self.resource.plural, self.resource.group, self.name)
 
     def forbidden(self, why: str) -> ApiError:
-        """The error for a call that is not allowed."""
+        """Return the error for a forbidden call."""
         return forbidden(self.resource.plural, self.resource.group, self.name, why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The user of a call and its options; `warnings` collects the answer's Warning headers."""
+    """User and options of a call; `warnings` collects the answer's Warning headers."""
 
     user: User
     dry_run: bool = False
@@ -70,7 +70,7 @@ CONTROLLER = User(name="system:kube-controller-manager", groups=("system:masters
 
 
 def read_tokens(path: Path) -> dict[str, User]:
-    """{token: user}. Raises: InvalidRequest where a line has fewer than three columns."""
+    """Read a token file. Raises: InvalidRequest for a line with fewer than three columns."""
     users: dict[str, User] = {}
     with path.open(newline="") as file:
         for number, row in enumerate(csv.reader(file, skipinitialspace=True), 1):
@@ -88,7 +88,7 @@ def read_tokens(path: Path) -> dict[str, User]:
 
 
 def authenticate(authorization: str, tokens: dict[str, User]) -> User:
-    """The user behind an Authorization header. Raises: ApiError (401)."""
+    """Return the user of an Authorization header. Raises: ApiError (401)."""
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() == "bearer":
         for token, user in tokens.items():

@@ -1,4 +1,4 @@
-"""The few duties of kube-controller-manager that a small cluster misses at once.
+"""Duties of kube-controller-manager that even a small cluster needs.
 
 Dependents of a deleted owner go; a deleted namespace is emptied and then removed; pods on a node
 that no longer exists are removed; old events expire. Everything else is not emulated.
@@ -28,7 +28,7 @@ _EXPIRY_ROUND_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
-    """How often each duty is done, in seconds."""
+    """Interval of each duty, in seconds."""
 
     tick_s: float = 0.5
     lost_node_s: float = 20.0  # the pod collector of Kubernetes looks every 20 s
@@ -36,7 +36,7 @@ class Intervals:
 
 
 class Controllers:
-    """Runs the duties over a store until cancelled."""
+    """Perform the duties on a store until cancelled."""
 
     def __init__(self, store: ObjectStore, deleting: Delete, intervals: Intervals) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Controllers:
                 logger.exception("Failed to run a round of the controllers")
 
     async def _collect_dependents(self) -> None:
-        """Delete what has owners of which none exists any more."""
+        """Delete objects whose owners are all gone."""
         if self._seen == self._store.version:
             return
         self._seen = self._store.version

@@ -1,4 +1,4 @@
-"""Errors of the Kubernetes API: each carries the code, reason and details of its `Status` object.
+"""Errors of the Kubernetes API, with code, reason and details of the `Status` object.
 
 The texts follow apimachinery's `api/errors` package, because clients and people match on them.
 `responses` turns an `ApiError` into the HTTP answer.
@@ -14,7 +14,7 @@ from hamicommon.k8s.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One violated rule of an object: where (`field`), which kind of rule, and the sentence."""
+    """Violated rule of an object: `field`, kind of rule, and message."""
 
     field: str
     reason: str
@@ -25,7 +25,7 @@ class Cause:
 
 
 class ApiError(HamiError):
-    """A refusal that the API server answers with a `Status` of kind Failure."""
+    """Refusal that is answered with a `Status` of kind Failure."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ApiError(HamiError):
         self.details = details
 
     def status(self) -> Json:
-        """The `Status` object of this error."""
+        """Return the `Status` object of this error."""
         body: Json = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -51,7 +51,7 @@ class ApiError(HamiError):
 
 
 def qualified(plural: str, group: str) -> str:
-    """`pods` or `deployments.apps`, as the texts name a resource."""
+    """Return `pods` or `deployments.apps`, as messages name a resource."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -63,25 +63,25 @@ def _details(name: str, group: str, plural: str) -> Json:
 
 
 def not_found(plural: str, group: str, name: str) -> ApiError:
-    """404: the object does not exist."""
+    """Return error 404: the object does not exist."""
     text = f'{qualified(plural, group)} "{name}" not found'
     return ApiError(404, "NotFound", text, _details(name, group, plural))
 
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
-    """409: an object of that name exists."""
+    """Return error 409: an object of that name exists."""
     text = f'{qualified(plural, group)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, _details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
-    """409: the object has changed, or forbids the change."""
+    """Return error 409: the object has changed, or forbids the change."""
     text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
     return ApiError(409, "Conflict", text, _details(name, group, plural))
 
 
 def stale(plural: str, group: str, name: str) -> ApiError:
-    """The writer's resourceVersion is not the newest."""
+    """Return error 409: the writer's resourceVersion is outdated."""
     return conflict(
         plural,
         group,
@@ -92,28 +92,28 @@ def stale(plural: str, group: str, name: str) -> ApiError:
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
-    """403: the call is not allowed."""
+    """Return error 403: the call is forbidden."""
     text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
     return ApiError(403, "Forbidden", text, _details(name, group, plural))
 
 
 def bad_request(message: str) -> ApiError:
-    """400: the request is not valid."""
+    """Return error 400: the request is invalid."""
     return ApiError(400, "BadRequest", message)
 
 
 def unauthorized() -> ApiError:
-    """401: the user is unknown."""
+    """Return error 401: the user is unknown."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def no_such_path() -> ApiError:
-    """404: no resource has the path."""
+    """Return error 404: no resource has the path."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> ApiError:
-    """405: the resource has no such method."""
+    """Return error 405: the resource lacks this method."""
     return ApiError(
         405,
         "MethodNotAllowed",
@@ -123,7 +123,7 @@ def method_not_allowed() -> ApiError:
 
 
 def unsupported_media_type(accepted: list[str]) -> ApiError:
-    """415: the body has another form than those accepted."""
+    """Return error 415: the body's content type is not accepted."""
     text = (
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)
@@ -132,12 +132,12 @@ def unsupported_media_type(accepted: list[str]) -> ApiError:
 
 
 def expired(asked: int, oldest: int) -> ApiError:
-    """The history before `oldest` is gone; the client lists again."""
+    """Return error 410: changes before `oldest` are gone, so that the client lists again."""
     return ApiError(410, "Expired", f"too old resource version: {asked} ({oldest})")
 
 
 def internal(message: str) -> ApiError:
-    """500: the server failed."""
+    """Return error 500: the server failed."""
     return ApiError(
         500,
         "InternalError",
@@ -147,7 +147,7 @@ def internal(message: str) -> ApiError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> ApiError:
-    """422: the object breaks the rules in `causes` (not empty)."""
+    """Return error 422: the object violates the rules in `causes` (not empty)."""
     texts = [str(cause) for cause in causes]
     joined = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     text = f'{kind}.{group} "{name}" is invalid: ' if group else f'{kind} "{name}" is invalid: '

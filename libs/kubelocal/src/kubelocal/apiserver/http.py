@@ -1,4 +1,4 @@
-"""HTTP: one request -> one verb of the registry -> one answer.
+"""HTTP front end: map each request to a verb of the registry.
 
 Paths without authentication are health and version, as with the real server's defaults.
 """
@@ -34,7 +34,7 @@ from kubelocal.apiserver.wire import bodies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Verbs over one store."""
+    """Verbs on one store."""
 
     store: ObjectStore
     writing: CreateUpdate
@@ -61,12 +61,12 @@ MAX_WARNINGS_CHARACTERS, MAX_WARNING_CHARACTERS = 4096, 256
 
 
 def build_app(registry: Registry) -> Starlette:
-    """The ASGI application over a registry."""
+    """Return the ASGI application of a registry."""
     return Starlette(routes=[Route("/{path:path}", partial(_serve, registry), methods=_METHODS)])
 
 
 def parse_path(path: str) -> ApiTarget:
-    """Read `/api/v1/namespaces/NS/pods/NAME/status`. Raises: ApiError (404) for other paths."""
+    """Parse `/api/v1/namespaces/NS/pods/NAME/status`. Raises: ApiError (404) for other paths."""
     match [part for part in path.split("/") if part]:
         case ["api", version, *rest] if version == VERSION and rest:
             group = ""
@@ -90,7 +90,7 @@ def parse_path(path: str) -> ApiTarget:
 
 
 def warning_headers(texts: Iterable[str]) -> list[bytes]:
-    """The values of the `Warning` headers: each text once, none with control characters."""
+    """Return the values of the `Warning` headers: each text once, without control characters."""
     fit = [text for text in dict.fromkeys(texts) if text and text.isprintable()]
     if sum(map(len, fit)) > MAX_WARNINGS_CHARACTERS:
         count = MAX_WARNINGS_CHARACTERS // MAX_WARNING_CHARACTERS
@@ -222,7 +222,7 @@ async def _delete(
 async def _delete_listed(
     registry: Registry, target: ApiTarget, caller: Caller, options: Options
 ) -> None:
-    """Delete an object of a list, unless it has passed now."""
+    """Delete an object of a list, unless it is already gone."""
     try:
         await registry.deleting.delete(target, caller, options)
     except ApiError as error:
@@ -236,7 +236,10 @@ async def _json(request: Request, kind: str) -> Json:
 
 
 def _wants_table(accept: str) -> bool:
-    """Whether the first form that we have is a Table. Raises: ApiError 406 where none is."""
+    """Return whether the client prefers a Table.
+
+    Raises: ApiError 406 if it accepts none of ours.
+    """
     for part in accept.split(",") if accept else ["*/*"]:
         media, *parameters = (each.strip() for each in part.split(";"))
         if media not in (_JSON, "application/*", "*/*"):
@@ -249,7 +252,7 @@ def _wants_table(accept: str) -> bool:
 
 
 def _answer(body: bytes | Json, status: int = 200, warnings: Iterable[str] = ()) -> Response:
-    """A JSON answer, of encoded bytes or of an object."""
+    """Return a JSON response, from encoded bytes or an object."""
     content = body if isinstance(body, bytes) else orjson.dumps(body)
     response = Response(content, status, media_type=_JSON)
     response.raw_headers.extend((b"warning", value) for value in warning_headers(warnings))
@@ -257,7 +260,7 @@ def _answer(body: bytes | Json, status: int = 200, warnings: Iterable[str] = ())
 
 
 def _failure(error: ApiError, warnings: Iterable[str]) -> Response:
-    """The `Status` of a refused call."""
+    """Return the response for a refused call."""
     return _answer(error.status(), error.code, warnings)
 
 

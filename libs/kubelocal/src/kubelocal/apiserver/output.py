@@ -1,4 +1,4 @@
-"""Forms of a stored object: with its kind, as a watch line, and as a row of a `Table`.
+"""Encode stored objects: with their kind, as a watch line, or as rows of a `Table`.
 
 A Table is what kubectl asks for to print; a kind without columns of its own shows name and age.
 Source: kubernetes `pkg/printers/internalversion`.
@@ -21,12 +21,12 @@ from kubelocal.apiserver.storage.store import WatchChange
 
 
 def whole(resource: Resource, stored: Stored) -> bytes:
-    """The object with its kind and apiVersion."""
+    """Return the object with its kind and apiVersion."""
     return _head(resource) + stored.raw[1:]
 
 
 def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
-    """The watch line of a change, encoded once for all watchers."""
+    """Return the watch line of a change, encoded once for all watchers."""
     encoded = change.lines.get(kind)
     if encoded is None:
         # To a watcher whose selection it leaves, the real server shows the state before; the
@@ -36,7 +36,7 @@ def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
 
 
 def watch_line(kind: str, whole_object: bytes) -> bytes:
-    """One line of a watch: the event of an object."""
+    """Return one line of a watch: the event of an object."""
     return b'{"type":"' + kind.encode() + b'","object":' + whole_object + b"}\n"
 
 
@@ -52,7 +52,7 @@ _UNKNOWN = "<unknown>"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of `kubectl get`; a `wide` one is shown by `-o wide` only."""
+    """Column of `kubectl get`; a `wide` one is shown only by `-o wide`."""
 
     name: str
     cell: Callable[[Json], Any]
@@ -60,7 +60,7 @@ class Column:
     wide: bool = False
 
     def definition(self) -> Json:
-        """The column as a Table describes it."""
+        """Return the column's definition in a Table."""
         return {
             "name": self.name,
             "type": self.kind,
@@ -71,7 +71,7 @@ class Column:
 
 
 def age(timestamp: str | None) -> str:
-    """`5m`, `3h`, `2d`: two digits of time, as kubectl prints it."""
+    """Return the time since the timestamp as kubectl prints it: `5m`, `3h`, `2d`."""
     if not timestamp:
         return _UNKNOWN
     seconds = int((datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds())
@@ -90,7 +90,7 @@ def age(timestamp: str | None) -> str:
 
 
 def dig(*path: str, absent: Any = _NONE) -> Callable[[Json], Any]:
-    """The value at a path of names, or `absent`."""
+    """Return the value at a path of names, or `absent`."""
 
     def cell(body: Json) -> Any:
         value: Any = body
@@ -108,7 +108,7 @@ def _ready(pod: Json) -> str:
 
 
 def pod_status(pod: Json) -> str:
-    """The pod's state in one text: the reason that explains most."""
+    """Return the pod's STATUS column: the most informative reason."""
     status = pod.get("status", {})
     reason: str = status.get("reason") or status.get("phase", "")
     if any(gate for gate in pod.get("spec", {}).get("schedulingGates", [])):
@@ -237,7 +237,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 def table(
     resource: Resource, objects: Iterable[Stored], meta: dict[str, str | int], include: str
 ) -> bytes:
-    """`include` is the includeObject parameter: None, Metadata (default) or Object."""
+    """Return a Table of the objects; `include`: None, Metadata (default) or Object."""
     columns = COLUMNS.get(resource.kind, (NAME, AGE))
     rows = []
     for stored in objects:
@@ -258,7 +258,7 @@ def table(
 
 
 def table_line(resource: Resource, change: WatchChange, kind: str, include: str) -> bytes:
-    """The watch line of a change, as a table of one row."""
+    """Return the watch line of a change as a Table with one row."""
     meta: dict[str, str | int] = {"resourceVersion": str(change.now.version)}
     return watch_line(kind, table(resource, [change.now], meta, include))
 

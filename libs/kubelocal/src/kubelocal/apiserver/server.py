@@ -1,4 +1,4 @@
-"""The process: settings, the open store with its controllers, uvicorn over TLS around it."""
+"""Process of the API server: settings, store, controllers, and uvicorn with TLS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KEEP_ALIVE_S = 120
 
 
 class Settings(BaseSettings):
-    """Flags are the field names with hyphens: `--tls-cert FILE`."""
+    """Settings of the process; flags are the field names with hyphens: `--tls-cert FILE`."""
 
     model_config = SettingsConfigDict(
         env_prefix="HAMI_APISERVER_",
@@ -65,7 +65,7 @@ class Settings(BaseSettings):
 
 @asynccontextmanager
 async def open_registry(settings: Settings) -> AsyncIterator[Registry]:
-    """A running server without its HTTP side."""
+    """Yield a running registry without an HTTP server."""
     journal = Journal(settings.data)
     store = ObjectStore(journal, compact_every=settings.compact_every)
     client = WebhookClient(_service_map(settings.service_map))
@@ -120,7 +120,7 @@ def _service_map(pairs: list[str]) -> dict[str, str]:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn waits for open answers before it ends: a watch would keep it for an hour."""
+    """uvicorn that does not wait for open watches when it ends."""
 
     def __init__(self, config: uvicorn.Config, registry: Registry) -> None:
         super().__init__(config)
@@ -132,7 +132,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until a signal. Raises: OSError where files or the port are not to be had."""
+    """Serve until a signal. Raises: OSError if files or the port can't be opened."""
     async with open_registry(settings) as registry:
         config = uvicorn.Config(
             build_app(registry),

@@ -1,4 +1,4 @@
-"""The rules that an object must keep: those that people break, in the real server's sentences.
+"""Validation of objects: the rules that users violate, with the real server's messages.
 
 Each function returns the broken ones. Sources: apimachinery `util/validation` and `field`,
 kubernetes `pkg/apis/core/validation`.
@@ -65,7 +65,7 @@ _GRAMMARS = {
 
 
 def validate_create(resource: Resource, body: Json) -> list[Cause]:
-    """The broken rules of a new object, after defaulting and admission."""
+    """Return the violated rules of a new object, after defaulting and admission."""
     causes = list(_metadata(resource, body["metadata"]))
     if resource.kind == "Pod" and body.get("spec", {}).get(_EPHEMERAL):
         causes.append(_forbidden(f"spec.{_EPHEMERAL}", "cannot be set on create"))
@@ -73,7 +73,7 @@ def validate_create(resource: Resource, body: Json) -> list[Cause]:
 
 
 def validate_update(resource: Resource, subresource: str, old: Json, new: Json) -> list[Cause]:
-    """The broken rules of a change."""
+    """Return the violated rules of a change."""
     causes = list(_metadata(resource, new["metadata"]))
     before, after = old.get("spec", {}), new.get("spec", {})
     if subresource == "ephemeralcontainers":
@@ -86,7 +86,7 @@ def validate_update(resource: Resource, subresource: str, old: Json, new: Json) 
 
 
 def validate_pod_spec(field: str, spec: Json) -> list[Cause]:
-    """The broken rules of `spec`, found at `field`."""
+    """Return the violated rules of `spec` at path `field`."""
     causes = list(_named(f"{field}.volumes", spec.get("volumes", []), set()))
     if not spec.get("containers"):
         causes.append(_required(f"{field}.containers"))
@@ -101,14 +101,14 @@ def validate_pod_spec(field: str, spec: Json) -> list[Cause]:
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is counted in whole units by a device plugin or by hand."""
+    """Return whether a resource is an extended one, which is counted in whole units."""
     if "/" not in name or name.startswith("requests."):
         return False
     return re.search(r"(^|\.)kubernetes\.io/", name) is None
 
 
 def invalid_value(field: str, value: Any, detail: str) -> Cause:
-    """A field whose value breaks a rule."""
+    """Return the cause for a field with an invalid value."""
     text = f"Invalid value: {json.dumps(value)}: {detail}"
     return Cause(field=field, reason="FieldValueInvalid", message=text)
 
@@ -166,7 +166,7 @@ def _workload(resource: Resource, spec: Json) -> list[Cause]:
 
 
 def _pod_update(old: Json, new: Json) -> list[Cause]:
-    """The spec of a pod is fixed but for images, a deadline and more tolerations."""
+    """Return the violations of a pod update: images, deadline, new tolerations may change."""
     if causes := validate_pod_spec("spec", new):
         return causes
     kept = all(each in new.get("tolerations", []) for each in old.get("tolerations", []))
@@ -186,7 +186,7 @@ def _fixed_part(spec: Json) -> Json:
 
 
 def _ephemeral_update(old: Json, new: Json) -> Iterator[Cause]:
-    """New ephemeral containers may come (`kubectl debug`), and no other may change."""
+    """Return the violations of an update of ephemeral containers: only new ones may come."""
     field = f"spec.{_EPHEMERAL}"
     volumes = {volume.get("name", "") for volume in new.get("volumes", [])}
     parts = ("initContainers", "containers")
@@ -208,7 +208,7 @@ def _ephemeral_update(old: Json, new: Json) -> Iterator[Cause]:
 def _containers(
     field: str, containers: list[Json], seen: set[str], volumes: set[str]
 ) -> Iterator[Cause]:
-    """The broken rules of containers; `seen`: the names of those before them."""
+    """Return the violated rules of containers; `seen`: names of previous ones."""
     yield from _named(field, containers, seen)
     for index, container in enumerate(containers):
         at = f"{field}[{index}]"
@@ -228,7 +228,7 @@ def _containers(
 
 
 def _named(field: str, items: list[Json], seen: set[str]) -> Iterator[Cause]:
-    """Each item has a name of its own."""
+    """Check that each item has a unique name."""
     for index, item in enumerate(items):
         at, name = f"{field}[{index}].name", item.get("name", "")
         if not name:
@@ -281,7 +281,7 @@ def _labels(field: str, labels: Json) -> Iterator[Cause]:
 
 
 def _qualified(field: str, name: str) -> Iterator[Cause]:
-    """`[prefix/]name`, as the keys of labels and the names of resources are."""
+    """Check a qualified name `[prefix/]name`, as of label keys and resources."""
     prefix, slash, rest = name.rpartition("/")
     if slash:
         yield from _grammar(field, prefix, "subdomain")

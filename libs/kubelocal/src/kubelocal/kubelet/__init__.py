@@ -1,4 +1,4 @@
-"""The simulated kubelet: one node, its device plugins, and containers as local processes.
+"""Simulated kubelet: one node with device plugins, and containers as local processes.
 
 Start with `python -m kubelocal.kubelet --node NAME --kubeconfig FILE --root DIR`. A pod's way here:
 `kubelet` (watch) -> `admission` (serial; `devices`) -> `pod_worker` -> `containers` (the launcher),

@@ -1,4 +1,4 @@
-"""`python -m kubelocal.kubelet`: puts the kubelet together and runs it until SIGTERM or Ctrl-C."""
+"""Run `python -m kubelocal.kubelet` until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletLayout:
-    """Directories below the kubelet's root, named as below /var/lib/kubelet."""
+    """Folders below the kubelet's root, named like those below /var/lib/kubelet."""
 
     device_plugins: Path
     pod_resources: Path
@@ -45,7 +45,7 @@ class KubeletLayout:
 
 
 def lay_out(root: Path) -> KubeletLayout:
-    """Make the directories; sockets of an earlier run go, the checkpoint stays.
+    """Create the folders; old sockets are removed, the checkpoint stays.
 
     The kubelet removes them too: a plugin sees its socket vanish and registers again.
     """
@@ -65,7 +65,7 @@ def lay_out(root: Path) -> KubeletLayout:
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Hold the root for this process.
+    """Lock the root folder for this process.
 
     Raises: Conflict when another kubelet works there.
     """
@@ -74,7 +74,7 @@ def only_one(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise Conflict(f"--root {root}: another kubelet works on this directory") from exc
+            raise Conflict(f"--root {root}: another kubelet uses this folder") from exc
         yield
 
 
@@ -116,7 +116,7 @@ async def _serve(
     mode: MountMode,
     api: KubeApi,
 ) -> None:
-    """Put the parts together and run them; some know each other, so they are named late."""
+    """Create the parts and run them; some refer to each other."""
     identity = NodeIdentity(
         name=options.node,
         cpu=options.cpu,
@@ -211,7 +211,7 @@ async def _run(options: KubeletOptions) -> None:
 
 
 def main() -> int:
-    """Run one kubelet; 1 for an error that a user can repair."""
+    """Run one kubelet; return 1 for an error that the user can repair."""
     options = parse()
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter("hamictl-kubelet"))

@@ -1,4 +1,4 @@
-"""Whether a pod that was bound to this node may run here: devices first, then resources.
+"""Decide whether a pod that is bound to this node may run: devices, then resources.
 
 One pod at a time, one container after the other, as in the kubelet: this is what makes Allocate
 calls of different pods never overlap. `kubelet.py` starts a `PodWorker` with the verdict.
@@ -23,7 +23,7 @@ from kubelocal.pod_resources import PODS, Amounts, add, amounts, pod_requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """Why a pod may not run here, as the pod's status has it."""
+    """Reason of a rejection, as in the pod's status."""
 
     reason: str
     message: str
@@ -36,7 +36,7 @@ def check_predicates(
     allocatable: Amounts,
     labels: Mapping[str, str],
 ) -> Rejection | None:
-    """The first predicate that fails, or None.
+    """Return the first predicate that fails, or None.
 
     Extended resources that the node does not list are not checked: they may be the cluster's.
     """
@@ -63,7 +63,7 @@ def check_predicates(
 
 
 class PodAdmission:
-    """`allocatable` and `labels` are those of the Node object; `delay_s` is a fault for tests."""
+    """Admission of pods; `allocatable` and `labels` of the Node, `delay_s` a fault for tests."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PodAdmission:
         self._delay_s = delay_s
 
     async def admit(self, pod: Json, others: Iterable[Amounts]) -> Rejection | None:
-        """Allocate the pod's devices and check that it fits beside `others`."""
+        """Allocate the pod's devices, and check that it fits beside `others`."""
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
         for container in pod_spec.all_containers(pod):

@@ -1,4 +1,4 @@
-"""The kubelet itself: pods bound to the node come in, are admitted one by one, and get a worker.
+"""The kubelet: admit the node's pods one by one, and run a worker for each.
 
 Watch events arrive through `on_upsert` and `on_delete` (an Informer's handlers); `run` admits.
 """
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """A fault for tests: pods that come within `window_s` are admitted in any order."""
+    """Fault for tests: pods that come within `window_s` are admitted in random order."""
 
     window_s: float
     chance: random.Random
 
 
 class Kubelet:
-    """Pods of one node. `tasks` is the group that the pods' workers run in."""
+    """Pods of one node; `tasks` is the task group of the pods' workers."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Kubelet:
     # Watch events
 
     def on_upsert(self, pod: Json, old: Json | None) -> None:
-        """A pod of this node was seen, or has changed."""
+        """Handle a new or changed pod of this node."""
         uid = pod_spec.uid(pod)
         self._known[uid] = pod
         worker = self._workers.get(uid)
@@ -70,7 +70,7 @@ class Kubelet:
             self._new.put_nowait(uid)
 
     def on_delete(self, pod: Json) -> None:
-        """A pod's object is gone; what still runs of it is stopped."""
+        """Stop what still runs of a pod whose object is gone."""
         uid = pod_spec.uid(pod)
         self._known.pop(uid, None)
         worker = self._workers.get(uid)
@@ -80,7 +80,7 @@ class Kubelet:
     # What others ask
 
     def active_pods(self) -> list[str] | None:
-        """Uids of pods that may hold devices: known and not ended, or still being stopped.
+        """Return uids of pods that may hold devices: not ended, or still being stopped.
 
         None before the first list is complete: who asks then would take every pod for ended.
         """
@@ -94,7 +94,7 @@ class Kubelet:
         return waiting + [uid for uid, worker in self._workers.items() if worker.active]
 
     def listed_pods(self) -> list[Json]:
-        """Pods that PodResources lists: those with a worker, and the one in admission."""
+        """Return pods for PodResources: those with a worker, and the one in admission."""
         pods = [worker.pod for worker in self._workers.values()]
         if self._admitting is not None and self._admitting in self._known:
             pods.append(self._known[self._admitting])
@@ -103,7 +103,7 @@ class Kubelet:
     # The admission loop
 
     async def run(self, synced: asyncio.Event) -> None:
-        """Admit pods forever, after the first list is complete."""
+        """Admit pods until cancelled, after the first list is complete."""
         await synced.wait()
         self._synced = True
         await self._stop_orphans()
@@ -115,7 +115,7 @@ class Kubelet:
                 await self._take(uid)
 
     async def _next(self) -> list[str]:
-        """The pod that came first; with `shuffle` those of the window, in any order."""
+        """Return the pod that came first; with `shuffle` a random one of the window."""
         uids = [await self._new.get()]
         if self._shuffle is not None:
             await asyncio.sleep(self._shuffle.window_s)
@@ -128,7 +128,7 @@ class Kubelet:
         return str(metadata.get("creationTimestamp") or "")
 
     async def _stop_orphans(self) -> None:
-        """End containers whose pods were deleted while no kubelet ran here."""
+        """Stop containers of pods that were deleted while no kubelet ran."""
         for uid in self._machine.runtime.known_pods():
             if uid in self._known:
                 continue

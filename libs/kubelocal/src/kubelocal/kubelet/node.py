@@ -1,4 +1,4 @@
-"""The Node object and its Lease: how a kubelet writes them, and keeping them up to date.
+"""Write the Node object and its Lease, and keep them current.
 
 The status is sent when it changes (a device plugin's list, above all) and every few minutes; in
 between the Lease is the heartbeat, because every needless Node update wakes waiting pods.
@@ -31,7 +31,7 @@ LEASE_DURATION_S = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """Facts that do not change while the kubelet runs; amounts are Kubernetes quantities."""
+    """Constant facts about the node; amounts are Kubernetes quantities."""
 
     name: str
     cpu: str
@@ -42,7 +42,7 @@ class NodeIdentity:
 
 
 def node_labels(identity: NodeIdentity) -> dict[str, str]:
-    """Labels that every kubelet sets on its Node."""
+    """Return the labels that every kubelet sets on its Node."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return {
         "kubernetes.io/hostname": identity.name,
@@ -54,7 +54,7 @@ def node_labels(identity: NodeIdentity) -> dict[str, str]:
 
 
 def node_metadata(identity: NodeIdentity) -> Json:
-    """Metadata of our own; other writers' labels and annotations are left alone."""
+    """Return our metadata; labels and annotations of other writers are not changed."""
     return {
         "name": identity.name,
         "labels": node_labels(identity),
@@ -63,7 +63,7 @@ def node_metadata(identity: NodeIdentity) -> Json:
 
 
 def resources(identity: NodeIdentity) -> dict[str, str]:
-    """Capacity of the machine, which is all allocatable."""
+    """Return the machine's capacity, which is all allocatable."""
     return {
         "cpu": identity.cpu,
         "memory": identity.memory,
@@ -73,14 +73,14 @@ def resources(identity: NodeIdentity) -> dict[str, str]:
 
 
 def allocatable(identity: NodeIdentity, devices: Mapping[str, DeviceCounts]) -> dict[str, str]:
-    """The amounts that pods may ask for at this moment."""
+    """Return the amounts that pods may request now."""
     return resources(identity) | {r: str(c.allocatable) for r, c in devices.items()}
 
 
 def node_status(
     identity: NodeIdentity, devices: Mapping[str, DeviceCounts], *, ready_since: datetime
 ) -> Json:
-    """The status without heartbeat times, so that two of them compare."""
+    """Return the status without heartbeat times, so that two of them can be compared."""
     return {
         "capacity": resources(identity) | {r: str(c.capacity) for r, c in devices.items()},
         "allocatable": allocatable(identity, devices),
@@ -120,13 +120,13 @@ def _condition(kind: str, verdict: str, reason: str, since: datetime) -> Json:
 
 
 def with_heartbeat(state: Json, now: datetime) -> Json:
-    """The status with the time at which it was reported."""
+    """Return the status with its time of report."""
     beats = [{**c, "lastHeartbeatTime": pod_status.stamp(now)} for c in state["conditions"]]
     return {**state, "conditions": beats}
 
 
 def node_lease(identity: NodeIdentity, owner_uid: str, now: datetime) -> Json:
-    """The Lease by which others see that this kubelet lives."""
+    """Return the Lease that shows that this kubelet lives."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -158,7 +158,7 @@ RETRY_S = 1.0
 
 
 class NodeReporter:
-    """Registers one Node and reports for it. `changed()` asks for a report now."""
+    """Register one Node and report its state; `changed()` asks for a report now."""
 
     def __init__(
         self,
@@ -179,11 +179,11 @@ class NodeReporter:
         self.registered = asyncio.Event()
 
     def changed(self) -> None:
-        """Devices may have changed."""
+        """Report soon, because devices may have changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Report until cancelled; an API server that is unavailable is retried."""
+        """Report until cancelled, retrying while the API server is unavailable."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report_forever())
             tasks.create_task(self._renew_forever())
@@ -239,7 +239,7 @@ class NodeReporter:
         await self._untaint(node)
 
     async def _untaint(self, node: Json) -> None:
-        """A new Node is tainted as not ready by admission.
+        """Remove the taint with which admission marks a new Node as not ready.
 
         Where no node controller runs (a bare API server) nobody else would lift it.
         """

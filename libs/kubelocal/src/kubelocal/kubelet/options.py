@@ -18,7 +18,7 @@ Folder = Annotated[Path, AfterValidator(Path.resolve)]
 
 
 class KubeletOptions(BaseModel):
-    """The kubelet of one node: device plugins, and containers as processes of this machine.
+    """Options of one node's kubelet.
 
     A flag is a field's name with hyphens. Amounts (`cpu`, `memory`) are Kubernetes quantities.
     """
@@ -47,7 +47,7 @@ class KubeletOptions(BaseModel):
 
     @property
     def pods_selector(self) -> str:
-        """Field selector of the pods that run here."""
+        """Return the field selector of this node's pods."""
         bound = f"spec.nodeName={self.node}"
         if self.skip_namespace is None:
             return bound
@@ -55,7 +55,7 @@ class KubeletOptions(BaseModel):
 
 
 def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
-    """Read the command line; a mistake in it ends the process with one line each."""
+    """Parse the command line; mistakes end the process with a line each."""
     try:
         return CliApp.run(KubeletOptions, cli_args=None if arguments is None else list(arguments))
     except ValidationError as error:

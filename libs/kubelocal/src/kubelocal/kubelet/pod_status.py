@@ -1,4 +1,4 @@
-"""A pod's status from the states of its containers: phase, conditions, container statuses.
+"""Compute a pod's status from its containers' states: phase, conditions, container statuses.
 
 Pure; `pod_worker.py` supplies the states and sends the result. The rules for
 phase and conditions are those of kubelet 1.20 (`kubelet_pods.go`, `status/generate.go`).
@@ -19,7 +19,7 @@ HOST_IP = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingState:
-    """Not running (yet); reason and message as users see them."""
+    """State of a container that is not running; reason and message as users see them."""
 
     reason: str = "ContainerCreating"
     message: str = ""
@@ -27,14 +27,14 @@ class WaitingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The container's program runs."""
+    """State of a running container."""
 
     started_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminated:
-    """The container has ended; `started_at` is None when it never ran."""
+    """State of an ended container; `started_at` None: it never ran."""
 
     exit_code: int
     reason: str
@@ -48,7 +48,7 @@ State = WaitingState | Running | Terminated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerState:
-    """Everything that a container status holds of one container."""
+    """All that a container status contains."""
 
     state: State = WaitingState()
     last: Terminated | None = None
@@ -57,7 +57,7 @@ class ContainerState:
 
 
 def phase(pod: Json, states: Mapping[str, ContainerState]) -> str:
-    """Pending, Running, Succeeded or Failed."""
+    """Return Pending, Running, Succeeded or Failed."""
     policy = pod_spec.restart_policy(pod)
     inits = [
         states[c["name"]]
@@ -80,7 +80,7 @@ def phase(pod: Json, states: Mapping[str, ContainerState]) -> str:
 
 
 def _exit_code(container: ContainerState) -> int | None:
-    """The exit code of the last end; None when the container never ended."""
+    """Return the exit code of the last end; None if the container never ended."""
     if isinstance(container.state, Terminated):
         return container.state.exit_code
     if isinstance(container.state, WaitingState) and container.last is not None:
@@ -117,7 +117,7 @@ def compute(
 
 
 def rejected(reason: str, message: str, *, now: datetime) -> Json:
-    """The status of a pod that was not admitted."""
+    """Return the status of a pod that was not admitted."""
     return {
         "phase": "Failed",
         "reason": reason,
@@ -235,5 +235,5 @@ def _state(state: State, container_id: str) -> Json:
 
 
 def stamp(moment: datetime) -> str:
-    """A time as Kubernetes writes it: UTC, whole seconds."""
+    """Format a time as Kubernetes does: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

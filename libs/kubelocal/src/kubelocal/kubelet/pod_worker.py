@@ -1,4 +1,4 @@
-"""One pod of this node, from its admission to the removal of its object, and its status on the way.
+"""Run one pod from admission to the removal of its object, and report its status.
 
 Init containers run in order, sidecars keep running, then the regular containers; a stop request
 ends them with a grace. `kubelet.py` owns the workers; `containers/worker.py` runs each container.
@@ -29,7 +29,7 @@ MAX_CONFLICTS = 3
 
 
 class StatusReporter:
-    """The status of one pod on its way to the API server; `run` does the sending."""
+    """Send one pod's status to the API server."""
 
     def __init__(self, api: KubeApi, pod: Json) -> None:
         self._api = api
@@ -43,22 +43,22 @@ class StatusReporter:
 
     @property
     def conditions(self) -> list[Json]:
-        """The conditions wanted last."""
+        """Conditions of the newest status."""
         return list((self._wanted or {}).get("conditions") or [])
 
     def set(self, status: Json) -> None:
-        """Wants this status to be the pod's."""
+        """Send this status."""
         if status != self._wanted:
             self._wanted = status
             self._idle.clear()
             self._wake.set()
 
     async def flushed(self) -> None:
-        """Return when what was wanted last has been sent, or has become impossible."""
+        """Return when the newest status has been sent, or can't be sent any more."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send status changes until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -92,7 +92,7 @@ DELETE_RETRY_S = 1.0
 
 
 class PodWorker:
-    """`rejection` is set for a pod that may not run here; it is shown and waits for its deletion.
+    """Worker of a pod; with `rejection` the pod is shown as rejected until its deletion.
 
     `active` is whether the pod still holds its devices.
     """
@@ -115,7 +115,10 @@ class PodWorker:
         self.active = rejection is None and not pod_spec.is_terminal(pod)
 
     def request_stop(self, grace_s: float, *, gone: bool = False) -> None:
-        """End the pod; a later request may shorten the grace. `gone`: its object is no more."""
+        """Stop the pod; a later request may shorten the grace period.
+
+        `gone`: its object is gone.
+        """
         self._gone |= gone
         if self._stop.is_set() and grace_s < self._grace_s:
             for container in self._stopping:
@@ -124,7 +127,7 @@ class PodWorker:
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until the pod's object and its directory are gone."""
+        """Run until the pod's object and folder are gone."""
         while True:
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -168,7 +171,7 @@ class PodWorker:
         )
 
     async def _run_containers(self) -> None:
-        """Return when no container runs or will run again."""
+        """Run the containers; return when none runs or will run again."""
         self._workers = {
             spec["name"]: ContainerWorker(
                 self._machine, self.pod, spec, on_change=self._show_containers
@@ -195,7 +198,7 @@ class PodWorker:
     async def _run_init_containers(
         self, tasks: asyncio.TaskGroup, sidecars: list[asyncio.Task[int]]
     ) -> bool:
-        """False when one failed for good."""
+        """Run the init containers; return False if one failed for good."""
         for spec in pod_spec.init_containers(self.pod):
             worker = self._workers[spec["name"]]
             if pod_spec.is_sidecar(self.pod, spec):

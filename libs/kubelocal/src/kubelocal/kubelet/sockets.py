@@ -1,4 +1,4 @@
-"""The kubelet's two unix sockets: plugin registration (v1beta1) and PodResources (v1)."""
+"""Serve the kubelet's unix sockets: plugin registration (v1beta1) and PodResources (v1)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.devices.state import DeviceBook
 
 Held = tuple[tuple[str, tuple[str, ...]], ...]
-"""(resource, ids) for each resource and NUMA node."""
+"""Held ids as (resource, ids) for each resource and NUMA node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodDevices:
-    """One pod with its regular containers; init containers are not listed, as in the kubelet."""
+    """Pod with its app containers; init containers are not listed, as in the kubelet."""
 
     name: str
     namespace: str
@@ -36,7 +36,7 @@ class PodDevices:
 
 
 def snapshot(pods: Iterable[Json], book: DeviceBook) -> list[PodDevices]:
-    """The answer to List; a pod whose Allocate has not returned yet shows no ids."""
+    """Return the answer to List; a pod whose Allocate is still running shows no ids."""
     return [
         PodDevices(
             name=pod_spec.name(pod),
@@ -68,7 +68,7 @@ _podresources: Any = podresources_pb2
 
 
 class KubeletRegistrationServicer:
-    """Service v1beta1.Registration; `on_register(resource, endpoint)` is called for a good one."""
+    """Service v1beta1.Registration; calls `on_register(resource, endpoint)` for a valid request."""
 
     def __init__(self, on_register: Callable[[str, str], None]) -> None:
         self._on_register = on_register
@@ -76,7 +76,7 @@ class KubeletRegistrationServicer:
     async def Register(  # noqa: N802 - the name is the protocol's
         self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Take a plugin's registration, or return why not."""
+        """Accept a plugin's registration, or answer why not."""
         refusal = refuse_registration(request.version, request.resource_name, request.endpoint)
         if refusal is not None:
             await context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -85,7 +85,7 @@ class KubeletRegistrationServicer:
 
 
 def refuse_registration(version: str, resource: str, endpoint: str) -> str | None:
-    """Why a registration is not taken, in the kubelet's text; None when it is."""
+    """Return in the kubelet's text why a registration is refused; None if it is accepted."""
     if version != VERSION:
         return (
             f'requested API version "{version}" is not supported by kubelet. '
@@ -101,13 +101,13 @@ def refuse_registration(version: str, resource: str, endpoint: str) -> str | Non
 
 
 class PodResourcesServicer:
-    """Service v1.PodResourcesLister over what `snapshot()` returns."""
+    """Service v1.PodResourcesLister; answers with `snapshot()`."""
 
     def __init__(self, snapshot: Callable[[], list[PodDevices]]) -> None:
         self._snapshot = snapshot
 
     async def List(self, request: Any, context: object) -> Any:  # noqa: N802 - as above
-        """Every pod of the node with the devices of its regular containers."""
+        """Return every pod of the node with the devices of its app containers."""
         del request, context
         pods = [
             _podresources.PodResources(

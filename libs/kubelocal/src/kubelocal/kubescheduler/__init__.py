@@ -1,4 +1,4 @@
-"""A scheduling loop that behaves as kube-scheduler does, for local systems without the real one.
+"""Emulation of kube-scheduler for local systems without the real one.
 
 `configuration` reads a KubeSchedulerConfiguration, `cluster` holds nodes and filters them, `cycle`
 scores and chooses, `queue` holds waiting pods, `extender` speaks to scheduler extenders, `loop`

@@ -1,4 +1,4 @@
-"""`python -m kubelocal.kubescheduler --kubeconfig FILE --config FILE`: the loop as a process."""
+"""Run `python -m kubelocal.kubescheduler --kubeconfig FILE --config FILE`."""
 
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ async def _work(kubeconfig: Path | None, configuration: SchedulerConfiguration) 
 
 
 def main() -> None:
-    """Read the command line and run."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="kubelocal.kubescheduler", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, help="default: the one the configuration names")
     parser.add_argument("--config", type=Path, required=True, help="KubeSchedulerConfiguration")

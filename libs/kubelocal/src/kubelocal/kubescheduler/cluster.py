@@ -1,4 +1,4 @@
-"""Nodes, what the pods on them occupy, and whether a pod fits.
+"""Nodes with the resources that their pods occupy, and checks whether a pod fits.
 
 A pod counts on its node from the moment it is assumed there, before its binding is even sent.
 
@@ -24,7 +24,7 @@ _DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """One node: the object, its parsed room, and what is taken of it."""
+    """Node object with its capacity and occupied amounts."""
 
     name: str
     item: Json
@@ -35,20 +35,20 @@ class Node:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The node's labels."""
+        """Labels of the node."""
         labels: Mapping[str, str] = self.item["metadata"].get("labels") or {}
         return labels
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The node's spec."""
+        """Spec of the node."""
         spec: Mapping[str, Any] = self.item.get("spec") or {}
         return spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPod:
-    """A pod's place and what it takes there."""
+    """Node of a pod, and the amounts that it occupies there."""
 
     node: str
     requests: Mapping[str, int]
@@ -56,7 +56,7 @@ class PlacedPod:
 
 
 class KnownCluster:
-    """The live picture; nodes keep the order in which they were first seen."""
+    """Present state of the cluster; nodes are kept in the order in which they appeared."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -64,11 +64,11 @@ class KnownCluster:
         self._assumed: set[str] = set()
 
     def nodes(self) -> list[Node]:
-        """All nodes that exist."""
+        """All existing nodes."""
         return list(self._nodes.values())
 
     def set_node(self, item: Json) -> None:
-        """Store a node that was added or changed."""
+        """Store a new or changed node."""
         name = item["metadata"]["name"]
         room = pod_resources.amounts((item.get("status") or {}).get("allocatable"))
         node = self._nodes.get(name)
@@ -81,28 +81,28 @@ class KnownCluster:
                 _count(node, placed, 1)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; its pods count again should it come back."""
+        """Remove a node; if it returns, its pods count again."""
         self._nodes.pop(name, None)
 
     def assume(self, pod: Json, node: str) -> None:
-        """We are about to bind the pod there."""
+        """Count the pod on the node before it is bound."""
         self._place(pod, node)
         self._assumed.add(pod["metadata"]["uid"])
 
     def set_pod(self, pod: Json) -> None:
-        """The pod's node according to the API server."""
+        """Set the pod's node as the API server reports it."""
         self._assumed.discard(pod["metadata"]["uid"])
         self._place(pod, pod["spec"]["nodeName"])
 
     def remove_pod(self, uid: str) -> None:
-        """The pod ended, is gone, or is not bound after all."""
+        """Remove a pod that ended, was deleted, or could not be bound."""
         self._assumed.discard(uid)
         placed = self._placed.pop(uid, None)
         if placed is not None and placed.node in self._nodes:
             _count(self._nodes[placed.node], placed, -1)
 
     def is_assumed(self, uid: str) -> bool:
-        """Whether we placed the pod and have not seen it bound yet."""
+        """Return whether the pod was assumed on a node and is not yet seen as bound."""
         return uid in self._assumed
 
     def _place(self, pod: Json, node: str) -> None:
@@ -121,7 +121,7 @@ class KnownCluster:
 
 
 def score_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """CPU and memory as kube-scheduler scores them: every container takes something."""
+    """Return CPU and memory for scoring, in which every container takes at least something."""
     total = {pod_resources.CPU: 0, pod_resources.MEMORY: 0}
     for container in spec.get("containers") or ():
         own = pod_resources.amounts((container.get("resources") or {}).get("requests"))
@@ -142,7 +142,7 @@ _FIRST = {CPU: "", MEMORY: "\0", "ephemeral-storage": "\1"}
 
 
 def why_unfit(pod: Json, node: Node, *, ignored: frozenset[str]) -> tuple[str, ...]:
-    """Why the pod cannot run on the node; empty if it can.
+    """Return why the pod can't run on the node; empty if it can.
 
     `ignored` are resources that an extender decides (`ignoredByScheduler`).
     """
@@ -155,7 +155,7 @@ def why_unfit(pod: Json, node: Node, *, ignored: frozenset[str]) -> tuple[str, .
 
 
 def untolerated_preferences(pod: Json, node: Node) -> int:
-    """How many PreferNoSchedule taints of the node the pod does not tolerate."""
+    """Return the number of PreferNoSchedule taints of the node that the pod does not tolerate."""
     tolerations = pod["spec"].get("tolerations") or ()
     return sum(
         taint.get("effect") == "PreferNoSchedule" and not tolerated(taint, tolerations)
@@ -164,7 +164,7 @@ def untolerated_preferences(pod: Json, node: Node) -> int:
 
 
 def tolerated(taint: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether one of the tolerations is for this taint."""
+    """Return whether one of the tolerations matches this taint."""
     return any(
         toleration.get("effect") in (None, "", taint["effect"])
         and _key_tolerated(taint, toleration)
@@ -182,7 +182,7 @@ def _key_tolerated(taint: Mapping[str, str], toleration: Mapping[str, Any]) -> b
 
 
 def selected(node: Node, terms: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether one of the node selector terms matches; an empty term matches nothing."""
+    """Return whether one of the node selector terms matches; an empty term matches nothing."""
     return any(_term(node, term) for term in terms)
 
 

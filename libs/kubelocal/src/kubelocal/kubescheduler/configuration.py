@@ -1,4 +1,4 @@
-"""The part of a KubeSchedulerConfiguration that matters here, v1beta1 to v1.
+"""Read the used part of a KubeSchedulerConfiguration, v1beta1 to v1.
 
 In: the YAML file that the real kube-scheduler would read. Keys that do not matter are ignored.
 """
@@ -18,7 +18,7 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 
 
 def _seconds(value: object) -> float:
-    """A Go duration such as "30s" or "1m30s", or an integer of nanoseconds."""
+    """Parse a Go duration such as "30s" or "1m30s", or an integer of nanoseconds."""
     if isinstance(value, int):
         return value * 1e-9
     text = str(value)
@@ -42,14 +42,14 @@ class _Part(BaseModel):
 
 
 class ManagedResource(_Part):
-    """A resource that an extender cares for."""
+    """Resource that an extender manages."""
 
     name: str
     ignored_by_scheduler: bool = False
 
 
 class ExtenderConfig(_Part):
-    """One entry of `extenders`."""
+    """Entry of `extenders`."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -63,19 +63,19 @@ class ExtenderConfig(_Part):
 
 
 class SchedulerProfile(_Part):
-    """One scheduler name that we answer to."""
+    """Profile, with the scheduler name to which pods refer."""
 
     scheduler_name: str = "default-scheduler"
 
 
 class ClientConnection(_Part):
-    """The kubeconfig, unless the command line names one."""
+    """Path of the kubeconfig, unless the command line names one."""
 
     kubeconfig: str = ""
 
 
 class SchedulerConfiguration(_Part):
-    """The whole file."""
+    """Contents of the file."""
 
     api_version: str
     kind: str
@@ -88,7 +88,7 @@ class SchedulerConfiguration(_Part):
 
     @property
     def scheduler_names(self) -> frozenset[str]:
-        """The names that pods may ask for."""
+        """Scheduler names of all profiles."""
         return frozenset(
             profile.scheduler_name for profile in self.profiles or [SchedulerProfile()]
         )

@@ -32,7 +32,7 @@ _MIN_PERCENTAGE = 5
 
 
 def scores(pod: Json, nodes: Sequence[Node]) -> dict[str, int]:
-    """By node name, higher is better; the weights are kube-scheduler's defaults, all 1."""
+    """Score nodes by name, higher is better, with kube-scheduler's default weights (1)."""
     wanted = score_requests(pod["spec"])
     affinity = _normalised({node.name: _preference(pod, node) for node in nodes})
     avoided = _normalised({node.name: untolerated_preferences(pod, node) for node in nodes})
@@ -46,7 +46,7 @@ def scores(pod: Json, nodes: Sequence[Node]) -> dict[str, int]:
 
 
 def least_allocated(wanted: Mapping[str, int], node: Node) -> int:
-    """((room - taken - wanted) x 100 / room), the mean over cpu and memory."""
+    """Score by ((capacity - taken - wanted) x 100 / capacity), the mean over cpu and memory."""
     total = 0
     for name in (CPU, MEMORY):
         room = node.allocatable.get(name, 0)
@@ -57,18 +57,18 @@ def least_allocated(wanted: Mapping[str, int], node: Node) -> int:
 
 
 def with_extender(own: Mapping[str, int], theirs: Mapping[str, int], weight: int) -> dict[str, int]:
-    """Add an extender's scores (0..10 by its contract), scaled to ours and weighted."""
+    """Add an extender's scores (0..10 by contract), scaled and weighted."""
     factor = weight * MAX_SCORE // MAX_EXTENDER_SCORE
     return {name: score + theirs.get(name, 0) * factor for name, score in own.items()}
 
 
 def best(totals: Mapping[str, int]) -> str:
-    """The highest score; among equals the first in the order given."""
+    """Return the node with the highest score; of equal ones the first."""
     return max(totals, key=lambda name: totals[name])
 
 
 def nodes_to_find(count: int, percentage: int) -> int:
-    """Number of fitting nodes to find (kube-scheduler's percentageOfNodesToScore; 0: adaptive)."""
+    """Return the number of fitting nodes to find (percentageOfNodesToScore; 0: adaptive)."""
     if count < _MIN_NODES or percentage >= 100:
         return count
     share = percentage or max(50 - count // 125, _MIN_PERCENTAGE)
@@ -95,7 +95,7 @@ NO_NODES = "no nodes available to schedule pods"
 
 
 class NoFit(Exception):
-    """No node will do; the text is kube-scheduler's own sentence.
+    """Error: no node fits; the message is kube-scheduler's.
 
     `by_extender`: an extender refused at least one node that our filters let through.
     """
@@ -106,7 +106,7 @@ class NoFit(Exception):
 
 
 class Decider:
-    """Chooses nodes; remembers only where in the list of nodes it left off."""
+    """Chooser of nodes; remembers at which node the next search starts."""
 
     def __init__(
         self, cluster: KnownCluster, extenders: Sequence[Extender], *, percentage: int = 0
@@ -117,7 +117,7 @@ class Decider:
         self._next_start = 0
 
     async def choose(self, pod: Json) -> str:
-        """The node for this pod.
+        """Return the node for this pod.
 
         Raises:
             NoFit: nothing fits.
@@ -146,7 +146,7 @@ class Decider:
     def _filter(
         self, pod: Json, nodes: list[Node], interested: Sequence[Extender]
     ) -> tuple[list[Node], dict[str, tuple[str, ...]]]:
-        """Nodes that pass our own filters, from where the last cycle ended, until enough."""
+        """Return nodes that pass our filters, continuing after the last cycle, until enough."""
         ignored = frozenset().union(*(one.ignored_resources for one in self._extenders))
         enough = nodes_to_find(len(nodes), self._percentage)
         start = self._next_start % len(nodes)
@@ -181,7 +181,7 @@ async def _ask(
 
 
 async def _prioritize(extender: Extender, pod: Json, nodes: list[Node]) -> dict[str, int]:
-    """A failed prioritize is not an error to kube-scheduler: the extender then does not count."""
+    """Return the extender's scores, or none if the call fails, as in kube-scheduler."""
     try:
         return await extender.prioritize(pod, nodes)
     except ExtenderError as exc:

@@ -1,4 +1,4 @@
-"""Reports of scheduling attempts for users: events, and the PodScheduled condition.
+"""Report scheduling attempts to users: events, and the condition PodScheduled.
 
 Both are written behind the loop's back from bounded queues: a slow API server costs messages, never
 placements.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def fit_message(reasons: Mapping[str, tuple[str, ...]], total: int) -> str:
-    """kube-scheduler's sentence: how many nodes were refused for which reason."""
+    """Return kube-scheduler's message: how many nodes were refused for each reason."""
     counts: dict[str, int] = {}
     for node_reasons in reasons.values():
         for reason in node_reasons:
@@ -31,7 +31,7 @@ def fit_message(reasons: Mapping[str, tuple[str, ...]], total: int) -> str:
 
 
 class Reporter:
-    """Writes events and conditions in the background."""
+    """Write events and conditions in the background."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
@@ -52,7 +52,7 @@ class Reporter:
             self._conditions.put_nowait((pod, reason, message))
 
     async def run(self) -> None:
-        """Write queued events until cancelled."""
+        """Write events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._events.run())
             while True:
@@ -89,7 +89,7 @@ class Reporter:
 
 
 def scheduled_condition(pod: Json) -> Json:
-    """The pod's PodScheduled condition, or {}."""
+    """Return the pod's condition PodScheduled, or {}."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled":
             return dict(condition)

@@ -1,4 +1,4 @@
-"""The extender protocol from kube-scheduler's side: filter, prioritize and bind.
+"""Client of the extender protocol: filter, prioritize and bind.
 
 Field names are written as Go writes them (`Pod`, `NodeNames`) and read in any case.
 Wire: k8s.io/kube-scheduler/extender/v1.
@@ -22,19 +22,19 @@ _KEEPALIVE_S = 3.0
 
 
 class ExtenderError(Exception):
-    """The extender refused the request as a whole, or could not be asked."""
+    """Error: the extender refused the whole request, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """Node names that remain, and why each other one was refused."""
+    """Names of remaining nodes, and reasons for the refused ones."""
 
     kept: tuple[str, ...]
     failed: Mapping[str, str]
 
 
 class Extender:
-    """One configured extender."""
+    """Client of one configured extender."""
 
     def __init__(self, config: ExtenderConfig, client: httpx.AsyncClient) -> None:
         self.config = config
@@ -48,11 +48,11 @@ class Extender:
         return frozenset(one.name for one in managed if one.ignored_by_scheduler)
 
     def is_interested(self, pod: Json) -> bool:
-        """Whether the pod asks for one of its resources (or it wants to see every pod)."""
+        """Return whether the pod requests one of its resources, or the extender sees all pods."""
         return not self._managed or not self._managed.isdisjoint(names_of(pod["spec"]))
 
     async def filter(self, pod: Json, nodes: Sequence[Node]) -> Filtered:
-        """Ask which nodes will do.
+        """Return the nodes that the extender accepts.
 
         Raises:
             ExtenderError: it answered with an error, or names a node that it was not given.
@@ -76,7 +76,7 @@ class Extender:
         return Filtered(kept=kept, failed=failed)
 
     async def prioritize(self, pod: Json, nodes: Sequence[Node]) -> dict[str, int]:
-        """Scores by node, 0..10 by contract.
+        """Return scores by node, 0..10 by contract.
 
         Raises:
             ExtenderError: it could not be asked.
@@ -145,7 +145,7 @@ class Extender:
 
 @asynccontextmanager
 async def open_extender(config: ExtenderConfig) -> AsyncIterator[Extender]:
-    """An extender with its own connections."""
+    """Return an extender with connections of its own."""
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S)
     timeout = httpx.Timeout(config.http_timeout)
     async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:

@@ -1,4 +1,4 @@
-"""The scheduling loop: watches, one pod at a time through `cycle`, binding beside it.
+"""The scheduling loop: watch, schedule one pod at a time, bind in the background.
 
 Events of nodes and pods go into `cluster` and `queue`; each attempt ends in a binding or in a
 report. A pod counts on its node from the decision on, so the next pod sees it there although the
@@ -28,7 +28,7 @@ _LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Unbound(Exception):
-    """The API server refused a binding, in kube-scheduler's sentence."""
+    """Error: the API server refused a binding; the message is kube-scheduler's."""
 
 
 class SchedulingLoop:
@@ -202,7 +202,7 @@ class SchedulingLoop:
 
 
 def schedulable_part(node: Json) -> Json:
-    """The part of a node that can make a waiting pod schedulable: no heartbeats."""
+    """Return the part of a node whose change may make a waiting pod schedulable."""
     metadata, status = node["metadata"], node.get("status") or {}
     return {
         "labels": metadata.get("labels"),
@@ -214,7 +214,7 @@ def schedulable_part(node: Json) -> Json:
 
 
 def _wire(pod: Json) -> Json:
-    """The pod as kube-scheduler sends it: no type, no managed fields."""
+    """Return the pod as kube-scheduler sends it: without kind and managed fields."""
     metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
     return {
         "metadata": metadata,

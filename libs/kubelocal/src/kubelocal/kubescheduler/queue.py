@@ -1,4 +1,4 @@
-"""The three queues of kube-scheduler: active, backing off, unschedulable. Pure; time is given.
+"""Queues of kube-scheduler: active, back-off, unschedulable. Pure; times are arguments.
 
 A pod that failed waits in `unschedulable` until something happens that could help; then, if its
 pause is not over, in `backoff`, otherwise in `active`. What happens while a pod is being tried
@@ -21,7 +21,7 @@ MAX_UNSCHEDULABLE_S = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class QueuedPod:
-    """A pod that waits for its next attempt; `since_s` is when it was queued this time."""
+    """Pod that waits for its next attempt; `since_s` is the time of queueing."""
 
     uid: str
     pod: Json
@@ -35,7 +35,7 @@ class QueuedPod:
 
 @dataclass(slots=True, kw_only=True)
 class SchedulingQueue:
-    """All pods of ours that have no node yet."""
+    """All our pods without a node."""
 
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0
@@ -49,13 +49,13 @@ class SchedulingQueue:
     _number: int = 0
 
     def add(self, pod: Json, now_s: float) -> None:
-        """A pod that we have not seen before."""
+        """Add a new pod."""
         uid = pod["metadata"]["uid"]
         self._number += 1
         self._active[uid] = QueuedPod(uid=uid, pod=pod, since_s=now_s, number=self._number)
 
     def update(self, old: Json, new: Json, now_s: float) -> None:
-        """A pod changed; that may have made it schedulable (see above)."""
+        """Update a changed pod, which the change may have made schedulable (see above)."""
         uid = new["metadata"]["uid"]
         helps = _substance(old) != _substance(new)
         for pool in (self._active, self._backoff, self._in_flight):
@@ -75,12 +75,12 @@ class SchedulingQueue:
             self._move(waiting, now_s)
 
     def remove(self, uid: str) -> None:
-        """The pod is gone, or bound."""
+        """Remove a pod that is gone or bound."""
         for pool in (self._active, self._backoff, self._unschedulable, self._in_flight):
             pool.pop(uid, None)
 
     def pop(self, now_s: float) -> QueuedPod | None:
-        """The next pod to try: highest priority, then longest queued; None if none is due."""
+        """Return the next pod: highest priority, then longest queued; None if none is due."""
         for waiting in [one for one in self._backoff.values() if self._due_s(one) <= now_s]:
             self._active[waiting.uid] = self._backoff.pop(waiting.uid)
         if not self._active:
@@ -95,13 +95,13 @@ class SchedulingQueue:
         return waiting
 
     def is_in_flight(self, uid: str) -> bool:
-        """Whether the pod is being tried or bound."""
+        """Return whether the pod is being scheduled or bound."""
         return uid in self._in_flight
 
     def failed(
         self, uid: str, now_s: float, *, unschedulable: bool, by_extender: bool = False
     ) -> bool:
-        """The attempt failed: nothing fits (wait for an event), or an error (try again soon).
+        """Record a failure: wait for an event if nothing fits, or retry soon after an error.
 
         `by_extender`: nothing fits, and an extender refused at least one node.
         Returns False if the pod is gone or bound by now, so that it does not matter any more.
@@ -119,34 +119,34 @@ class SchedulingQueue:
         return True
 
     def done(self, uid: str) -> None:
-        """The pod is bound."""
+        """Remove a bound pod."""
         self._in_flight.pop(uid, None)
 
     def move_all(self, now_s: float) -> None:
-        """Something changed in the cluster that may help any waiting pod."""
+        """Queue all waiting pods, because the cluster changed in a way that may help any."""
         for waiting in list(self._unschedulable.values()):
             self._move(waiting, now_s)
         self._moved_in_cycle = self._cycle
 
     def move_refused_by_extenders(self, now_s: float) -> None:
-        """Something changed that helps no filter of ours, but perhaps an extender's."""
+        """Queue pods that extenders refused, because a change may help these only."""
         for waiting in list(self._unschedulable.values()):
             if waiting.by_extender:
                 self._move(waiting, now_s)
         self._event_in_cycle = self._cycle
 
     def flush(self, now_s: float) -> None:
-        """Try again what has waited in vain for long."""
+        """Queue pods that have waited for long."""
         for waiting in list(self._unschedulable.values()):
             if now_s - waiting.since_s > MAX_UNSCHEDULABLE_S:
                 self._move(waiting, now_s)
 
     def wake_at_s(self) -> float | None:
-        """When the next pause ends."""
+        """Return when the next pause ends."""
         return min((self._due_s(one) for one in self._backoff.values()), default=None)
 
     def counts(self) -> dict[str, int]:
-        """How many pods wait in each queue."""
+        """Return the number of pods in each queue."""
         return {
             "active": len(self._active),
             "backoff": len(self._backoff),
@@ -170,7 +170,7 @@ def _order(waiting: QueuedPod) -> tuple[int, float, int]:
 
 
 def _substance(pod: Json) -> Json:
-    """The pod without what changes by itself."""
+    """Return the pod without fields that change by themselves."""
     metadata = {
         key: value
         for key, value in pod["metadata"].items()

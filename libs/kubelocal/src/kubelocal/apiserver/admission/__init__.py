@@ -1,1 +1,1 @@
-"""Between a well-formed write and the store: built-in plugins, then webhooks."""
+"""Admission: built-in plugins, then webhooks, before a write is stored."""

@@ -1,4 +1,4 @@
-"""Everything between a well-formed write and the store: the built-in plugins, then the webhooks.
+"""Admission chain of a write: the built-in plugins, then the webhooks.
 
 In: a `Write`. Out: the object as admission leaves it. The next step is validation, in `verbs`.
 """
@@ -32,14 +32,14 @@ _SYSTEM_PRIORITIES = {
 
 
 class AdmissionChain:
-    """The admission chain over the objects of a store."""
+    """Admission chain that uses the objects of a store."""
 
     def __init__(self, store: ObjectStore, client: WebhookClient) -> None:
         self._store = store
         self._client = client
 
     def check_namespace(self, target: ApiTarget) -> None:
-        """Raises: ApiError where a new object's namespace does not exist or is going away."""
+        """Check a new object's namespace. Raises: ApiError if it is missing or being deleted."""
         if not target.resource.namespaced:
             return
         stored = self._store.get("namespaces", "", target.namespace)
@@ -55,7 +55,7 @@ class AdmissionChain:
             )
 
     def default_pod(self, target: ApiTarget, pod: Json) -> None:
-        """The plugins Priority and DefaultTolerationSeconds, in place."""
+        """Apply the plugins Priority and DefaultTolerationSeconds to the pod."""
         spec = pod["spec"]
         tolerate_lost_nodes(spec)
         name = spec.get("priorityClassName", "")
@@ -64,7 +64,7 @@ class AdmissionChain:
         spec.setdefault("preemptionPolicy", policy)
 
     def hooks_for(self, target: ApiTarget, operation: str) -> bool:
-        """Whether any webhook has a rule for this: without one, a write need not wait."""
+        """Return whether a webhook has a rule for this write; without one it need not wait."""
         return any(
             review.rules_match(hook, target, operation)
             for resource in (resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS)
@@ -72,7 +72,7 @@ class AdmissionChain:
         )
 
     async def admit(self, write: Write, finish: Finish) -> Json | None:
-        """Ask the mutating webhooks one by one, then the validating ones together.
+        """Call the mutating webhooks one by one, then the validating ones together.
 
         `finish` cleans and defaults the object after a patch. Raises: ApiError where one refuses.
         """
@@ -92,7 +92,10 @@ class AdmissionChain:
         return write.new
 
     async def _ask(self, hook: Json, write: Write) -> Json | None:
-        """The webhook's answer where it allows; None where it is not concerned or fails open."""
+        """Return the webhook's answer if it allows.
+
+        None if it has no rule for this, or fails open.
+        """
         if not review.rules_match(hook, write.target, write.operation):
             return None
         name = hook["name"]
@@ -121,7 +124,7 @@ class AdmissionChain:
         return response
 
     def _failed(self, hook: Json, why: str) -> None:
-        """Raises: ApiError (500) unless the webhook is one that may be missed."""
+        """Raise ApiError (500) unless the webhook's failure is ignored."""
         text = f'failed calling webhook "{hook["name"]}": failed to call webhook: {why}'
         logger.warning("Failed to call a webhook", extra={"webhook": hook["name"], "error": why})
         if hook.get("failurePolicy", "Fail") == "Fail":
@@ -134,7 +137,7 @@ class AdmissionChain:
         return dict(stored.labels) if stored is not None else {}
 
     def _hooks(self, collection: str) -> Iterable[Json]:
-        """The webhooks of all configurations, in the order of the configurations' names."""
+        """Return the webhooks of all configurations, in the order of the configurations' names."""
         return [
             hook for stored in self._store.items(collection) for hook in _read_hooks(stored.raw)
         ]
@@ -164,7 +167,7 @@ def _read_hooks(raw: bytes) -> list[Json]:
 
 
 def priority_class_bodies() -> list[Json]:
-    """The two classes that every cluster has."""
+    """Return the two PriorityClasses that every cluster has."""
     return [
         {
             "metadata": {"name": name},

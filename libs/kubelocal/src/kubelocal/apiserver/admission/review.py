@@ -1,4 +1,4 @@
-"""The AdmissionReview v1 protocol: which webhook a write concerns, the call, and its answer.
+"""AdmissionReview v1: which webhooks a write needs, the call, and the answer.
 
 The rules are pure; `WebhookClient` calls over HTTPS. A service address is resolved by the
 configured map, because no service network is emulated; the certificate is still checked against
@@ -32,12 +32,12 @@ _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions"}
 
 
 class BadAnswer(ValueError):
-    """The webhook answered something that is no answer."""
+    """Error: the webhook's answer is malformed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One write on its way: `new` and `old` carry kind and apiVersion; None where there is none."""
+    """Write to be admitted; `new` and `old` have kind and apiVersion, or are None."""
 
     target: ApiTarget
     caller: Caller
@@ -46,7 +46,7 @@ class Write:
     old: Json | None
 
     def request(self, uid: str) -> Json:
-        """The `request` of the review."""
+        """Return the `request` of the review."""
         resource = self.target.resource
         kind = {"group": resource.group, "version": VERSION, "kind": resource.kind}
         plural = {
@@ -80,7 +80,7 @@ class Write:
 
 
 def rules_match(hook: Json, target: ApiTarget, operation: str) -> bool:
-    """Whether one of the webhook's rules covers this operation on this resource."""
+    """Return whether one of the webhook's rules covers this operation on this resource."""
     resource = target.resource
     if resource.group == "admissionregistration.k8s.io":
         return False  # or a broken webhook could never be removed
@@ -96,7 +96,7 @@ def rules_match(hook: Json, target: ApiTarget, operation: str) -> bool:
 
 
 def selectors_match(hook: Json, write: Write, namespace_labels: Json | None) -> bool:
-    """Whether the namespace and the object are selected; None: the object is in no namespace."""
+    """Return whether namespace and object are selected; None: the object has no namespace."""
     if write.target.resource.kind == "Namespace":
         namespace_labels = ((write.new or write.old or {}).get("metadata") or {}).get("labels", {})
     if namespace_labels is not None and not from_label_selector(hook.get("namespaceSelector"))(
@@ -112,7 +112,7 @@ def selectors_match(hook: Json, write: Write, namespace_labels: Json | None) -> 
 
 
 def conditions_hold(hook: Json, write: Write) -> bool:
-    """Whether all matchConditions are true.
+    """Return whether all matchConditions are true.
 
     One that is false counts before one that fails, whatever their order.
 
@@ -139,7 +139,7 @@ def conditions_hold(hook: Json, write: Write) -> bool:
 
 
 def review(write: Write) -> tuple[str, bytes]:
-    """The request's uid and the body of the AdmissionReview."""
+    """Return the request's uid and the body of the AdmissionReview."""
     uid = str(uuid.uuid4())
     body = {
         "kind": "AdmissionReview",
@@ -150,7 +150,7 @@ def review(write: Write) -> tuple[str, bytes]:
 
 
 def read_answer(uid: str, body: bytes) -> Json:
-    """The `response` of the answer. Raises: BadAnswer where it is not ours or not v1."""
+    """Return the `response` of the answer. Raises: BadAnswer for another uid or version."""
     try:
         answer = orjson.loads(body)
         versions = (answer.get("apiVersion"), answer.get("kind"))
@@ -170,7 +170,7 @@ def read_answer(uid: str, body: bytes) -> Json:
 
 
 def denial(name: str, response: Json) -> ApiError:
-    """The refusal that the client sees."""
+    """Return the refusal that the client gets."""
     status = response.get("status") or {}
     denied = f'admission webhook "{name}" denied the request'
     if text := status.get("message") or status.get("reason"):
@@ -182,7 +182,10 @@ def denial(name: str, response: Json) -> ApiError:
 
 
 def patched(response: Json, body: Json) -> Json:
-    """The object after the webhook's patch. Raises: BadAnswer where the patch does not apply."""
+    """Return the object after the webhook's patch.
+
+    Raises: BadAnswer if the patch does not apply.
+    """
     encoded = response.get("patch")
     if not encoded:
         return body
@@ -213,14 +216,17 @@ _CONNECTIONS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 
 
 class WebhookClient:
-    """`services` maps `namespace/name` or `namespace/name:port` to `host:port`."""
+    """Client of webhooks.
+
+    `services` maps `namespace/name` or `namespace/name:port` to `host:port`.
+    """
 
     def __init__(self, services: Mapping[str, str]) -> None:
         self._services = dict(services)
         self._clients: dict[str, httpx.AsyncClient] = {}
 
     async def post(self, config: Json, body: bytes, timeout_s: float) -> bytes:
-        """Send a review to the webhook of a `clientConfig`; the bytes of the answer.
+        """Send a review to the webhook of a `clientConfig`; return the answer.
 
         Raises: Unavailable where there is no answer with status 200 in time.
         """
@@ -253,7 +259,7 @@ class WebhookClient:
             await client.aclose()
 
     def _address(self, config: Json) -> tuple[str, str, str]:
-        """(address as people know it, address to dial, name to check or an empty string)."""
+        """Return the displayed address, the address to connect to, and the name to verify or ""."""
         if url := config.get("url"):
             return url, url, ""
         service = config.get("service", {})
@@ -281,11 +287,11 @@ def _trust(bundle: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
     except (ssl.SSLError, binascii.Error, UnicodeDecodeError) as error:
-        raise Unavailable(f"caBundle holds no certificate in PEM form: {error}") from error
+        raise Unavailable(f"caBundle has no certificate in PEM form: {error}") from error
 
 
 class CelError(ValueError):
-    """The expression is malformed, or it failed on these values."""
+    """Error: the expression is malformed, or its evaluation failed."""
 
 
 @lru_cache(maxsize=256)
@@ -302,7 +308,7 @@ def _program(expression: str) -> Any:
 
 
 def holds(expression: str, variables: dict[str, Any]) -> bool:
-    """Whether the expression is true of `variables` (decoded JSON).
+    """Return whether the expression is true for `variables` (decoded JSON).
 
     Raises: CelError where it fails or does not give a boolean.
     """

@@ -1,1 +1,1 @@
-"""Rules of each kind for its objects: defaults, ownership of its halves, merges of patches."""
+"""Rules per kind: defaults, spec and status, and patches."""

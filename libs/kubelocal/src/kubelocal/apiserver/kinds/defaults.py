@@ -1,4 +1,4 @@
-"""Defaults of each kind, and which half of an object a write may change. Pure: bodies in place.
+"""Defaults of each kind, and separation of spec and status. Pure: bodies are edited in place.
 
 `prepare_create` runs on a new object, `prepare_update` on a change of an old one; the status
 belongs to the status subresource and the rest does not. Sources: kubernetes
@@ -29,14 +29,14 @@ _PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "fail
 
 
 def apply_defaults(resource: Resource, body: Json) -> None:
-    """Fill in what the kind defaults; idempotent, so it also runs after a patch or a webhook."""
+    """Fill in the kind's defaults; idempotent, so it also runs after patches and webhooks."""
     default = _DEFAULTS.get(resource.kind)
     if default is not None:
         default(body)
 
 
 def prepare_create(resource: Resource, body: Json) -> None:
-    """The state that a new object starts in, whatever the client sent as status."""
+    """Set the initial state of a new object, ignoring the status that the client sent."""
     body["metadata"].pop("deletionTimestamp", None)
     body["metadata"].pop("deletionGracePeriodSeconds", None)
     if resource.generation:
@@ -50,7 +50,7 @@ def prepare_create(resource: Resource, body: Json) -> None:
 
 
 def prepare_update(resource: Resource, subresource: str, old: Json, new: Json) -> None:
-    """Keep in `new` what this path may not change: the other half, and the server's metadata."""
+    """Restore in `new` what this path may not change: spec or status, and the server's metadata."""
     for name in _SERVER_OWNED:
         if name in old["metadata"]:
             new["metadata"][name] = old["metadata"][name]
@@ -94,7 +94,7 @@ def _keep(new: Json, old: Json, name: str) -> None:
 
 
 def default_pod_spec(spec: Json) -> None:
-    """Fill in what is left open; idempotent."""
+    """Fill in a pod spec's defaults; idempotent."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -111,7 +111,7 @@ def default_pod_spec(spec: Json) -> None:
 
 
 def tolerate_lost_nodes(spec: Json) -> None:
-    """Five minutes on a node that is not ready, unless the pod asks otherwise."""
+    """Add tolerations of five minutes for nodes that are not ready, unless the pod has others."""
     tolerations = spec.setdefault("tolerations", [])
     for key in _TOLERATED:
         if not any(_covers(each, key) for each in tolerations):
@@ -126,7 +126,7 @@ def tolerate_lost_nodes(spec: Json) -> None:
 
 
 def qos_class(spec: Json) -> str:
-    """Guaranteed, Burstable or BestEffort, by the cpu and memory of all containers."""
+    """Return Guaranteed, Burstable or BestEffort, by the cpu and memory of all containers."""
     asked = False
     guaranteed = True
     for container in (*spec.get("initContainers", []), *spec.get("containers", [])):

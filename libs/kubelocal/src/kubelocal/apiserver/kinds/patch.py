@@ -1,4 +1,4 @@
-"""The three types of patches: read by their content type, applied to an object as decoded JSON."""
+"""Parse and apply the three types of patches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DELETE_VALUES = "$deleteFromPrimitiveList/"
 
 
 def read_patch(content_type: str, body: bytes) -> Any:
-    """The decoded patch. Raises: ApiError 415 for another type, 400 for what is no patch."""
+    """Parse a patch. Raises: ApiError 415 for an unknown type, 400 for malformed ones."""
     if content_type not in ACCEPTED:
         raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
@@ -52,7 +52,7 @@ def read_patch(content_type: str, body: bytes) -> Any:
 
 
 def apply_patch(content_type: str, target: Json, patch: Any) -> Json:
-    """A new object: `target` with the patch applied. Raises: ApiError where it cannot be."""
+    """Return a patched copy of `target`. Raises: ApiError if the patch can't be applied."""
     if content_type == JSON_PATCH:
         return apply_json_patch(target, patch)
     if content_type == MERGE_PATCH:
@@ -62,7 +62,7 @@ def apply_patch(content_type: str, target: Json, patch: Any) -> Json:
 
 
 def apply_json_patch(target: Json, operations: list[Any]) -> Json:
-    """RFC 6902, in place. Raises: ApiError 422, as the real server, where a step does not apply."""
+    """Apply a JSON patch (RFC 6902) in place. Raises: ApiError 422 if an operation fails."""
     try:
         patched: Json = jsonpatch.apply_patch(target, operations, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError) as error:
@@ -78,14 +78,14 @@ def apply_json_patch(target: Json, operations: list[Any]) -> Json:
 
 
 def not_an_object(why: str) -> ApiError:
-    """The patch leaves something that is not an object of the resource."""
+    """Return the error for a patch whose result is not an object of the resource."""
     message = f"Invalid value: {why}"
     cause = {"reason": "FieldValueInvalid", "message": message, "field": "patch"}
     return ApiError(422, "Invalid", f' "" is invalid: patch: {message}', {"causes": [cause]})
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """JSON merge patch (RFC 7386): null removes, objects merge, everything else replaces."""
+    """Apply a JSON merge patch (RFC 7386): null removes, objects merge, other values replace."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -98,7 +98,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge(target: Json, patch: Json) -> Json:
-    """Apply a strategic merge patch: it knows which lists are sets of named things.
+    """Apply a strategic merge patch, which merges lists of named items by their keys.
 
     Directives: `$patch: replace|delete|merge`, `$retainKeys`, `$deleteFromPrimitiveList/<field>`,
     `$setElementOrder/<field>`. Source: apimachinery `util/strategicpatch`.
@@ -148,7 +148,7 @@ def _merge_field(name: str, old: Any, new: Any) -> Any:
 
 
 def _key_of(field: str, items: list[Any]) -> str | None:
-    """The key by which the items of a list are the same; None for a list that is replaced."""
+    """Return the key that identifies items of a list; None for a list that is replaced."""
     if field == "ports":  # of a container, or of a Service
         of_container = any(isinstance(item, dict) and "containerPort" in item for item in items)
         return "containerPort" if of_container else "port"
@@ -178,7 +178,7 @@ def _merge_list(key: str, old: list[Any], new: list[Any]) -> list[Any]:
 
 
 def _in_order(merged: list[Any], patch: list[Any], live: list[Any], key: str | None) -> list[Any]:
-    """Elements that the patch names in its order.
+    """Return the items in the order in which the patch names them.
 
     The others before the first named one that they precede in the live object, otherwise at the
     end.

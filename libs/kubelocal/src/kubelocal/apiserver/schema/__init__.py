@@ -1,1 +1,1 @@
-"""Which resources are served and what their objects may hold."""
+"""Served resources, and the fields of their objects."""

@@ -1,4 +1,4 @@
-"""Discovery: the groups, resources and version served, and that fields are validated.
+"""Discovery documents: groups, resources, version, and field validation.
 
 Everything comes from the table in `resources`.
 """
@@ -25,7 +25,7 @@ _SUBRESOURCES = {
 
 
 def version() -> Json:
-    """The answer of `/version`."""
+    """Return the answer of `/version`."""
     return {
         "major": str(MAJOR),
         "minor": str(MINOR),
@@ -35,7 +35,7 @@ def version() -> Json:
 
 
 def discover(path: str) -> Json | None:
-    """The discovery document at `path`, or None where there is none."""
+    """Return the discovery document at `path`, or None if there is none."""
     groups = dict.fromkeys(each.group for each in RESOURCES if each.group)
     match [part for part in path.split("/") if part]:
         case ["api"]:
@@ -54,7 +54,7 @@ def discover(path: str) -> Json | None:
 
 @cache
 def openapi() -> bytes:
-    """OpenAPI v2 in protobuf (gnostic's `openapi.v2.Document`), as far as kubectl reads it.
+    """Return OpenAPI v2 in protobuf (gnostic's `openapi.v2.Document`), as far as kubectl reads it.
 
     client-go has no other form (discovery_client.go, `OpenAPISchema`). kubectl 1.20 to 1.36 ask it
     before `apply` and `create` for one thing only: whether PATCH of the kind has a parameter
@@ -110,7 +110,7 @@ def _subresource_row(resource: Resource, name: str) -> Json:
 
 
 def _patch_of(resource: Resource) -> bytes:
-    """A path with its PATCH operation: the parameters, and which kind it is about."""
+    """Return a path with its PATCH operation: the parameters, and its kind."""
     parameters = b"".join(
         # A ParametersItem that holds a Parameter that holds a query parameter.
         _message(8, _message(1, _message(2, _message(3, _text(2, "query") + _text(4, name)))))
@@ -129,7 +129,7 @@ def _text(number: int, value: str) -> bytes:
 
 
 def _message(number: int, payload: bytes) -> bytes:
-    """A length-delimited field."""
+    """Return a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 

@@ -1,4 +1,4 @@
-"""The shape of every served object: what is kept of a body, and what is refused while reading it.
+"""Fields of all served objects: known ones are kept, wrong types are refused.
 
 In: decoded JSON. Out: a fresh object with only known fields, nulls dropped, quantities and times in
 canonical form. The field table is `_generated/fields.json` (`scripts/kubernetes-schema`).
@@ -34,31 +34,31 @@ _BAD_SUFFIX = "unable to parse quantity's suffix"
 
 
 class Unreadable(ValueError):
-    """A value of the wrong type; `str(error)` names which, where."""
+    """Error: a value has the wrong type; the message names path and type."""
 
 
 @dataclass(slots=True)
 class FieldFindings:
-    """Findings of one reading: paths of fields that do not exist."""
+    """Result of reading an object: paths of unknown fields."""
 
     unknown: list[str] = field(default_factory=list)
 
 
 @cache
 def definitions() -> dict[str, Any]:
-    """Every definition: {definition: {field: type}}."""
+    """Return all definitions: {definition: {field: type}}."""
     loaded: dict[str, Any] = orjson.loads(_FILE.read_bytes())
     return loaded
 
 
 def field_type(definition: str, name: str) -> str:
-    """The type's name of a field, or an empty string where there is no such field."""
+    """Return the type of a field, or an empty string if there is no such field."""
     found: str = definitions().get(definition, {}).get(name, "")
     return found
 
 
 def clean(definition: str, value: Any) -> tuple[Json, list[str]]:
-    """The object as the server keeps it, and the paths of the fields that it dropped.
+    """Return the object without unknown fields, and the paths of these.
 
     Raises: Unreadable where a value has the wrong type.
     """
@@ -141,7 +141,7 @@ def _quantity(value: Any, path: str, findings: FieldFindings) -> str:
 
 
 def _plain(types: type | tuple[type, ...], go_name: str) -> Convert:
-    """A value of one of these types, kept as it is; a boolean is no number."""
+    """Return a check for values of these types, in which a boolean is no number."""
 
     def convert(value: Any, path: str, findings: FieldFindings) -> Any:
         if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):

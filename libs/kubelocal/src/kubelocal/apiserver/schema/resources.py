@@ -1,4 +1,4 @@
-"""The one table of every resource served: its names, its schema, what may be asked of it.
+"""Table of all served resources: names, schema, and verbs.
 
 Everything else reads from here: discovery, OpenAPI, paths, field selectors, printing, storage.
 """
@@ -15,7 +15,7 @@ _WEBHOOKS = "admissionregistration.k8s.io"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Resource:
-    """One row of the table.
+    """Row of the table.
 
     `definition` names the schema where it is not `V1<kind>`; `fields` are the field-selector labels
     beyond the metadata ones, with the value of an absent field; `generation`: a change of spec
@@ -36,17 +36,17 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The `apiVersion` of its objects."""
+        """Value of `apiVersion` of its objects."""
         return f"{self.group}/{VERSION}" if self.group else VERSION
 
     @property
     def schema(self) -> str:
-        """The definition in `fields`."""
+        """Name of its definition in `fields`."""
         return self.definition or f"V1{self.kind}"
 
     @property
     def store_key(self) -> str:
-        """The name of the collection in the store."""
+        """Name of the collection in the store."""
         return f"{self.group}/{self.plural}" if self.group else self.plural
 
     @property
@@ -55,7 +55,7 @@ class Resource:
         return "status" in self.subresources
 
     def field_labels(self) -> frozenset[str]:
-        """Every label that a field selector may name."""
+        """Labels that a field selector may use."""
         names = {"metadata.name", *self.fields}
         if self.namespaced:
             names.add("metadata.namespace")
@@ -74,7 +74,7 @@ _EVENT_FIELDS = (
 
 
 def _workload(kind: str, short: str, group: str = _APPS) -> Resource:
-    """A controller of pods."""
+    """Return the row of a controller of pods."""
     return Resource(
         kind=kind,
         group=group,
@@ -87,7 +87,7 @@ def _workload(kind: str, short: str, group: str = _APPS) -> Resource:
 
 
 def _webhooks(kind: str) -> Resource:
-    """A configuration of admission webhooks."""
+    """Return the row of a configuration of webhooks."""
     return Resource(
         kind=kind, group=_WEBHOOKS, plural=f"{kind.lower()}s", namespaced=False, generation=True
     )

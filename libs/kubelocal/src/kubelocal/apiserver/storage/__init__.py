@@ -1,1 +1,1 @@
-"""The objects, their versions and their recent changes."""
+"""Storage of objects, with versions and recent changes."""

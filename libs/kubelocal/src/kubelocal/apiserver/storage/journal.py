@@ -1,4 +1,4 @@
-"""The durable half of the store: one SQLite file, write-ahead logged.
+"""Durable part of the store: one SQLite file with a write-ahead log.
 
 Each commit reaches the operating system before its future resolves, so a killed process loses
 nothing; `synchronous=NORMAL` leaves the disk flush to checkpoints, so a power cut may lose the last
@@ -41,11 +41,11 @@ class Journal:
         self._connection: sqlite3.Connection | None = None
 
     async def load(self) -> tuple[int, list[Stored]]:
-        """Open the file; the newest resourceVersion ever given out, and every object."""
+        """Open the file; return the newest resourceVersion and all objects."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
 
     async def commit(self, version: int, changes: Iterable[tuple[Key, Stored | None]]) -> None:
-        """Write all changes (None: deleted) and the counter, or nothing.
+        """Write all changes (None: deleted) and the counter atomically.
 
         Raises: Unavailable where the file cannot be written.
         """
@@ -53,7 +53,7 @@ class Journal:
         await loop.run_in_executor(self._thread, self._commit, version, list(changes))
 
     async def close(self) -> None:
-        """Close the file, after what is being written."""
+        """Close the file after pending writes."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 

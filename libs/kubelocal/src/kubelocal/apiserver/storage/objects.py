@@ -1,4 +1,4 @@
-"""One stored version of one object: its bytes, and the few facts that lists and watches select by.
+"""One version of a stored object: its bytes, and the fields by which lists and watches select.
 
 A `Stored` never changes; `load()` decodes a fresh copy each time, so nobody shares a mutable body.
 """
@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`raw` is the JSON without `kind` and `apiVersion`: each face of the API writes its own."""
+    """Version of an object; `raw` is JSON without `kind` and `apiVersion`, which readers add."""
 
     key: Key
     version: int
@@ -32,13 +32,13 @@ class Stored:
     owners: tuple[str, ...]  # uids of the objects that this one goes with
 
     def load(self) -> Json:
-        """A fresh decoded copy."""
+        """Return a new decoded copy."""
         body: Json = orjson.loads(self.raw)
         return body
 
     @property
     def namespace(self) -> str:
-        """Namespace of the object; empty for objects without one."""
+        """Namespace of the object; empty if it has none."""
         return self.key[1]
 
     @property
@@ -48,7 +48,7 @@ class Stored:
 
 
 def seal(collection: str, body: Json, version: int) -> Stored:
-    """Give `body` its resourceVersion and freeze it; `body` must not be used as a copy after."""
+    """Set the body's resourceVersion and encode it; the caller must not use `body` afterwards."""
     meta = body["metadata"]
     meta["resourceVersion"] = str(version)
     body.pop("kind", None)
@@ -66,7 +66,7 @@ def seal(collection: str, body: Json, version: int) -> Stored:
 
 
 def unseal(key: Key, version: int, raw: bytes) -> Stored:
-    """A stored version as it was read back from disk."""
+    """Return a version that was read from disk."""
     body = orjson.loads(raw)
     meta = body["metadata"]
     fields = selectable_fields(STORED[key[0]], body)
@@ -74,7 +74,7 @@ def unseal(key: Key, version: int, raw: bytes) -> Stored:
 
 
 def selectable_fields(resource: Resource, body: Json) -> dict[str, str]:
-    """The values behind the resource's field-selector labels."""
+    """Return the values of the resource's field-selector labels."""
     meta = body["metadata"]
     fields = {"metadata.name": meta["name"]}
     if resource.namespaced:

@@ -1,1 +1,1 @@
-"""Get, list, watch, create, update, patch, delete, bind."""
+"""Implement get, list, watch, create, update, patch, delete and bind."""

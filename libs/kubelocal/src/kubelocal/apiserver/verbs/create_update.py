@@ -1,4 +1,4 @@
-"""Create and update: the rules of a write, in the order of the real server.
+"""Create and update objects, with checks in the order of the real server.
 
 Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook is asked
 in an update, all of it happens inside the transaction, so it cannot lose a race; otherwise the
@@ -50,14 +50,14 @@ class _Moved(Exception):
 
 
 def now_text() -> str:
-    """The present second, as the API writes times."""
+    """Return the present second in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def commit(
     store: ObjectStore, caller: Caller, work: Callable[[Transaction], Stored]
 ) -> Stored:
-    """Run `work` in a transaction; of a dry run only the result stays."""
+    """Run `work` in a transaction; for a dry run, discard the changes."""
     if not caller.dry_run:
         return await store.transact(work)
 
@@ -71,7 +71,7 @@ async def commit(
 
 
 class CreateUpdate:
-    """Creates and changes objects in a store, through an admission chain."""
+    """Create and change objects in a store, through an admission chain."""
 
     def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
@@ -102,7 +102,7 @@ class CreateUpdate:
         return await commit(self._store, caller, lambda tx: self._insert(tx, target, body))
 
     async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> Stored:
-        """PUT of an object that exists. Raises: ApiError."""
+        """Replace an existing object (PUT). Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         _check_name(target, body["metadata"])
         frozen = orjson.dumps(body)
@@ -114,7 +114,7 @@ class CreateUpdate:
         return await self.update(target, caller, change, replaces=True)
 
     async def patch(self, target: ApiTarget, caller: Caller, media: str, patch: Any) -> Stored:
-        """PATCH of one of the three types. Raises: ApiError."""
+        """Patch an object with one of the three types. Raises: ApiError."""
         resource = target.resource
 
         def change(old: Json) -> Json:
@@ -209,7 +209,7 @@ class CreateUpdate:
         return stored
 
     def _prepare(self, target: ApiTarget, old: Stored, new: Json, replaces: bool) -> None:
-        """Preconditions in the new metadata, then what this path may not change."""
+        """Check preconditions in the new metadata, and restore what this path may not change."""
         resource = target.resource
         meta = new.setdefault("metadata", {})
         names = (resource.plural, resource.group, target.name)

@@ -1,4 +1,4 @@
-"""Deletion and binding of objects that exist.
+"""Delete and bind objects.
 
 Deletion: preconditions, the grace of pods, finalizers, namespaces, and the answer. A pod on a node
 is only marked; it goes when the kubelet deletes it with grace 0. Objects that the gone one owned
@@ -25,7 +25,7 @@ _KEPT_NAMESPACES = ("default", "kube-system", "kube-public")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """A DeleteOptions object. `grace_s` None: as long as the pod's own."""
+    """DeleteOptions; `grace_s` None: the pod's own grace period."""
 
     grace_s: int | None = None
     uid: str = ""
@@ -33,7 +33,7 @@ class Options:
 
 
 def read_options(sent: Json, query_grace: str | None) -> Options:
-    """Options from the body, otherwise from the query. Raises: ApiError 400."""
+    """Read options from the body, otherwise from the query. Raises: ApiError 400."""
     grace = sent.get("gracePeriodSeconds")
     if grace is None and query_grace is not None:
         if not query_grace.lstrip("-").isdigit():
@@ -48,7 +48,7 @@ def read_options(sent: Json, query_grace: str | None) -> Options:
 
 
 class Delete:
-    """Deletes objects of a store."""
+    """Delete objects of a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -56,7 +56,10 @@ class Delete:
     async def delete(
         self, target: ApiTarget, caller: Caller, options: Options
     ) -> tuple[Stored, bool]:
-        """The last (or marked) state, and whether the object is gone. Raises: ApiError."""
+        """Delete an object or mark it; return its last state, and whether it is gone.
+
+        Raises: ApiError.
+        """
         gone = False
 
         def work(transaction: Transaction) -> Stored:
@@ -116,7 +119,7 @@ def _delete_one(
 
 
 def _grace_s(pod: Json, options: Options) -> int:
-    """Seconds until the kubelet has to be done; 0 where no kubelet is concerned."""
+    """Return the pod's grace period in seconds; 0 if no kubelet runs it."""
     spec, phase = pod.get("spec", {}), pod.get("status", {}).get("phase")
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
         return 0
@@ -126,7 +129,7 @@ def _grace_s(pod: Json, options: Options) -> int:
 
 
 def _end_namespace(transaction: Transaction, stored: Stored, body: Json) -> Stored:
-    """Mark it; `controllers` empties it, takes the finalizer off and removes it."""
+    """Mark a namespace as terminating; `controllers` empties and removes it."""
     if "deletionTimestamp" in body["metadata"]:
         return stored
     body["metadata"]["deletionTimestamp"] = _seconds_from_now(0)
@@ -139,13 +142,13 @@ def _seconds_from_now(seconds: int) -> str:
 
 
 class Bindings:
-    """Binds pods of a store."""
+    """Bind pods of a store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     async def bind(self, namespace: str, name: str, caller: Caller, sent: Json) -> None:
-        """Set the pod's node, once. Raises: ApiError (409 where it has one already)."""
+        """Set the pod's node, once. Raises: ApiError (409 if it has one)."""
         frame = ApiTarget(resource=BINDINGS, namespace=namespace, name=name)
         body = bodies.read_object(frame, caller, sent)
         name = name or body["metadata"].get("name", "")
@@ -188,7 +191,7 @@ def _refused(target: ApiTarget, why: str) -> ApiError:
 
 
 def _scheduled(pod: Json) -> None:
-    """The condition PodScheduled becomes true."""
+    """Set the condition PodScheduled to true."""
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text()}
     for index, have in enumerate(conditions):

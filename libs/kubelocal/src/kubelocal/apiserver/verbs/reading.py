@@ -1,4 +1,4 @@
-"""Get, list and watch: which objects, in which order, in pages, and what becomes of them.
+"""Get, list in pages, and watch objects.
 
 A page token holds the version of the first page: if the past since then is forgotten the token has
 expired, otherwise a watch from that version brings a paging client up to date.
@@ -26,7 +26,7 @@ from kubelocal.apiserver.storage.store import ObjectStore, WatchChange, WatchSel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The objects of one answer, and where the next page starts."""
+    """Objects of one answer, and the start of the next page."""
 
     version: int
     objects: list[Stored]
@@ -34,7 +34,7 @@ class Page:
     remaining: int = 0
 
     def metadata(self) -> dict[str, str | int]:
-        """The `metadata` of the list."""
+        """Return the `metadata` of the list."""
         meta: dict[str, str | int] = {"resourceVersion": str(self.version)}
         if self.token:
             meta |= {"continue": self.token, "remainingItemCount": self.remaining}
@@ -42,7 +42,7 @@ class Page:
 
 
 def selection(target: ApiTarget, query: Mapping[str, str]) -> WatchSelection:
-    """The objects that a query's selectors take. Raises: ApiError (400)."""
+    """Return the selection by a query's selectors. Raises: ApiError (400)."""
     fields = selectors.parse_fields(query.get("fieldSelector", ""), target.resource.field_labels())
     if target.name:
         only = target.name
@@ -55,7 +55,7 @@ def selection(target: ApiTarget, query: Mapping[str, str]) -> WatchSelection:
 
 
 def asked_version(query: Mapping[str, str]) -> int | None:
-    """The resourceVersion parameter; None where it is absent or empty. Raises: ApiError."""
+    """Return the parameter resourceVersion; None if absent or empty. Raises: ApiError."""
     text = query.get("resourceVersion", "")
     if not text:
         return None
@@ -70,7 +70,7 @@ def asked_version(query: Mapping[str, str]) -> int | None:
 
 
 def get(store: ObjectStore, target: ApiTarget) -> Stored:
-    """Raises: ApiError (404)."""
+    """Return the object. Raises: ApiError (404)."""
     stored = store.get(target.collection, target.namespace, target.name)
     if stored is None:
         raise target.not_found()
@@ -78,7 +78,7 @@ def get(store: ObjectStore, target: ApiTarget) -> Stored:
 
 
 def list_page(store: ObjectStore, target: ApiTarget, query: Mapping[str, str]) -> Page:
-    """The asked page of a list. Raises: ApiError."""
+    """Return the requested page of a list. Raises: ApiError."""
     wanted = selection(target, query)
     version = asked_version(query)
     if version is not None and version > store.version:
@@ -116,7 +116,7 @@ def list_page(store: ObjectStore, target: ApiTarget, query: Mapping[str, str]) -
 
 
 def encode_list(target: ApiTarget, page: Page) -> bytes:
-    """The JSON of a list, spliced from the stored bytes."""
+    """Return the JSON of a list, joined from the stored bytes."""
     resource = target.resource
     head = orjson.dumps(
         {
@@ -159,7 +159,7 @@ Encode = Callable[[Resource, WatchChange, str], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """One request for a watch. `version` None: everything that exists now comes first."""
+    """Watch request; `version` None: all existing objects come first."""
 
     target: ApiTarget
     wanted: WatchSelection
@@ -170,7 +170,7 @@ class Watch:
 
 
 def read_watch(target: ApiTarget, query: Mapping[str, str]) -> Watch:
-    """The watch that a query asks for. Raises: ApiError."""
+    """Return the watch that a query asks for. Raises: ApiError."""
     text = query.get("timeoutSeconds", "") or "0"
     if not text.isdigit():
         raise bad_request(f"timeoutSeconds: {text!r} is not a whole number")
@@ -187,14 +187,14 @@ def read_watch(target: ApiTarget, query: Mapping[str, str]) -> Watch:
 
 
 def is_watch(query: Mapping[str, str]) -> bool:
-    """Whether the call is a watch."""
+    """Return whether the call is a watch."""
     return _is_true(query.get("watch", ""))
 
 
 async def lines(
     store: ObjectStore, watch: Watch, stopping: asyncio.Event, encode: Encode = output.line
 ) -> AsyncIterator[bytes]:
-    """Chunks of whole lines. Ends at the time-out, with an ERROR line, or when the server stops."""
+    """Yield chunks of whole lines until the time-out, an ERROR line, or the server's stop."""
     resource = watch.target.resource
     history = store.histories[watch.target.collection]
     clock = asyncio.get_running_loop().time
@@ -240,7 +240,7 @@ def _next_bookmark(now_s: float, end_s: float, *, at_end: bool) -> float:
 
 
 def _first_lines(store: ObjectStore, watch: Watch, encode: Encode) -> bytes:
-    """Existing objects as ADDED lines, and the mark of their end if it was asked for."""
+    """Yield existing objects as ADDED lines, and a bookmark after them if requested."""
     resource = watch.target.resource
     chunk = [
         encode(resource, WatchChange("ADDED", stored, None), "ADDED")

@@ -1,1 +1,1 @@
-"""Bodies of requests: JSON, YAML, protobuf."""
+"""Decode request bodies in JSON, YAML and protobuf."""

@@ -1,4 +1,4 @@
-"""Bodies of requests: bytes -> an object of the resource, in stored shape.
+"""Convert request bodies into stored form.
 
 JSON, YAML and protobuf are read; what the schema does not know is dropped, with a warning or an
 error as the `fieldValidation` parameter asks.
@@ -26,7 +26,7 @@ ACCEPTED = [_JSON, _YAML, protobuf.MEDIA_TYPE]
 
 
 def decode(content_type: str, body: bytes, kind: str) -> Json:
-    """The JSON or YAML object in a body. Raises: ApiError 400 or 415."""
+    """Decode the JSON or YAML object in a body. Raises: ApiError 400 or 415."""
     media = content_type.partition(";")[0].strip() or _JSON
     if media not in ACCEPTED:
         raise unsupported_media_type(ACCEPTED)
@@ -51,7 +51,7 @@ def decode(content_type: str, body: bytes, kind: str) -> Json:
 
 
 def read_object(target: ApiTarget, caller: Caller, body: Json) -> Json:
-    """A whole object for this path, in stored shape, cleaned but not defaulted.
+    """Return a body as an object for this path, without unknown fields, before defaulting.
 
     Raises: ApiError 400 where it is of another kind, namespace or name, or has wrong types.
     """
@@ -71,7 +71,7 @@ def read_object(target: ApiTarget, caller: Caller, body: Json) -> Json:
 
 
 def check_kind(resource: Resource, body: Json) -> None:
-    """Raises: ApiError 400 where the body claims to be something else."""
+    """Check the body's kind. Raises: ApiError 400 if it is another one."""
     kind = body.get("kind") or resource.kind
     version = body.get("apiVersion") or resource.api_version
     if version != resource.api_version:
@@ -87,7 +87,10 @@ def check_kind(resource: Resource, body: Json) -> None:
 
 
 def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = False) -> Json:
-    """The known part of a body, in stored shape. Raises: ApiError 400, of a patch 422."""
+    """Return the body without unknown fields, in stored form.
+
+    Raises: ApiError 400, for patches 422.
+    """
     cannot = f'{resource.kind} in version "{VERSION}" cannot be handled as a '
     try:
         cleaned, unknown = fields.clean(resource.schema, body)
@@ -106,7 +109,7 @@ def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = 
 
 
 def finish(target: ApiTarget, caller: Caller, body: Json) -> Json:
-    """After a webhook changed an object: clean and default it again; keep its kind for the next."""
+    """Clean and default an object again after a webhook changed it; the next one needs its kind."""
     resource = target.resource
     quiet = Caller(user=caller.user, dry_run=caller.dry_run, field_validation="Ignore")
     stored = clean(resource, quiet, body)
@@ -115,18 +118,18 @@ def finish(target: ApiTarget, caller: Caller, body: Json) -> Json:
 
 
 def for_webhook(resource: Resource, stored: Json) -> Json:
-    """A stored body as webhooks get it."""
+    """Convert a stored body to the form for webhooks."""
     head = {"kind": resource.kind, "apiVersion": resource.api_version}
     return head | stored
 
 
 def from_webhook(body: Json) -> Json:
-    """The stored shape of a body that has been through the webhooks."""
+    """Convert a body from webhooks to the stored form."""
     return {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
 
 
 def check_dry_run(values: list[str], kind: str) -> bool:
-    """Whether `dryRun` parameters ask for one. Raises: ApiError 422 for another value than All."""
+    """Return whether `dryRun` is set. Raises: ApiError 422 for another value than All."""
     if wrong := [value for value in values if value != "All"]:
         listed = ", ".join(f'"{value}"' for value in wrong)
         raise ApiError(

@@ -1,4 +1,4 @@
-"""Bodies in Kubernetes' protobuf form: typed Go clients, new kubectls among them, send it.
+"""Decode request bodies in Kubernetes' protobuf format, which Go clients and kubectl send.
 
 In: the bytes of a request. Out: the same object as JSON has it. Answers are JSON always; all
 clients accept it. The numbers of the fields are `_generated/protobuf_numbers.json`.
@@ -31,11 +31,11 @@ Value = int | bytes
 
 
 class Malformed(ValueError):
-    """The bytes are no message, or hold a field that we do not know."""
+    """Error: the bytes are no message, or have an unknown field."""
 
 
 def decode(data: bytes) -> Json:
-    """The object in an encoded body. Raises: Malformed."""
+    """Decode the object in a body. Raises: Malformed."""
     if not data.startswith(_MAGIC):
         raise Malformed("the body does not begin with the magic number of Kubernetes' protobuf")
     envelope = dict(_fields(data[len(_MAGIC) :]))
@@ -128,7 +128,7 @@ def _as_bytes(raw: Value) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """(number, value) of each field. Raises: Malformed."""
+    """Yield (number, value) of each field. Raises: Malformed."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)

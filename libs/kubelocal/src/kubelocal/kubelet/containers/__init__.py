@@ -1,1 +1,1 @@
-"""Containers as local processes: what they get, how they start, when again."""
+"""Run containers as local processes: environment, start and restarts."""

@@ -1,4 +1,4 @@
-"""The environment, command line and mounts of one container.
+"""Environment, command line and mounts of a container.
 
 The device plugin's variables come first and the container's own after them, so the container's
 win, as in the real kubelet. The stand-in driver's variables come last: they stand for what a
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandInDriver:
-    """The stand-in driver, by its place on this machine."""
+    """Simulated driver, by its folder on this machine."""
 
     library_dir: Path
     config: Path | None
@@ -43,12 +43,12 @@ class StandInDriver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDriver:
-    """The driver of this machine, as its loader finds it."""
+    """This machine's driver, as its loader finds it."""
 
     tools_dir: Path
-    """`vgpu-probe` and `vgpu-load`, which run on any driver."""
+    """Folder of `vgpu-probe` and `vgpu-load`, which run on any driver."""
     library_dir: Path | None
-    """The folder of its libraries, if the loader does not find them by itself."""
+    """Folder of the driver's libraries, if the loader does not find them."""
 
 
 Driver = StandInDriver | OwnDriver
@@ -63,7 +63,7 @@ def environment(
     driver: Driver,
     edits: Edits | None = None,
 ) -> dict[str, str]:
-    """All variables of the container; those of its CDI devices win over its own.
+    """Return all variables of the container; those of CDI devices override its own.
 
     Raises: InvalidRequest when a variable's source is not simulated.
     """
@@ -96,7 +96,7 @@ def _stand_in(
 def _own_driver(
     env: Mapping[str, str], answer: AllocateAnswer, driver: OwnDriver
 ) -> dict[str, str]:
-    """No container runtime hides cards here: CUDA is shown those that one would let in."""
+    """Limit CUDA to the cards that a container runtime would show, as none hides them here."""
     visible = visible_devices(env, answer.mounts)
     found = {"PATH": _with(env["PATH"], str(driver.tools_dir))}
     if driver.library_dir is not None:
@@ -154,7 +154,7 @@ def _field(pod: Json, path: str, node: str) -> str:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """Replace $(NAME); an unknown name stays as it is, and $$ is a plain dollar sign."""
+    """Replace $(NAME); unknown names are unchanged, and $$ is a plain dollar sign."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[1] == "$":
@@ -165,7 +165,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def command_line(container: Json, env: Mapping[str, str]) -> Sequence[str]:
-    """Command and arguments. Without a command the image's own would run; we sleep instead."""
+    """Return command and arguments; without a command (which the image would have) sleep."""
     command = container.get("command") or []
     if not command:
         return PAUSE
@@ -173,7 +173,7 @@ def command_line(container: Json, env: Mapping[str, str]) -> Sequence[str]:
 
 
 def visible_devices(env: Mapping[str, str], mounts: Sequence[Mount]) -> str:
-    """FAKEGPU_VISIBLE_DEVICES as a GPU container runtime would read NVIDIA_VISIBLE_DEVICES."""
+    """Return FAKEGPU_VISIBLE_DEVICES, as a GPU runtime would read NVIDIA_VISIBLE_DEVICES."""
     asked = env.get("NVIDIA_VISIBLE_DEVICES", "")
     if asked == VOLUME_DEVICES:
         prefix = VOLUME_DEVICES + "/"
@@ -188,7 +188,7 @@ PRELOAD_FILE = "/etc/ld.so.preload"
 
 
 class MountMode(StrEnum):
-    """How mounts of containers come about on this machine; the Node's annotation shows it."""
+    """Way in which containers get mounts on this machine; an annotation of the Node shows it."""
 
     NAMESPACE = "namespace"
     PATHMAP = "pathmap"
@@ -196,7 +196,7 @@ class MountMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volumes:
-    """Mounts of the pod's volumes, directories to be made for them, and volumes left out."""
+    """Mounts of the pod's volumes, folders to create for them, and unsupported volumes."""
 
     mounts: tuple[Mount, ...]
     directories: tuple[Path, ...]
@@ -204,7 +204,7 @@ class Volumes:
 
 
 def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
-    """Mounts of emptyDir and hostPath volumes; other kinds are not simulated."""
+    """Return the mounts of emptyDir and hostPath volumes; other kinds are not simulated."""
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
     mounts: list[Mount] = []
     directories: list[Path] = []
@@ -229,7 +229,7 @@ def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
 
 
 def ordered(answer: AllocateAnswer, of_volumes: Sequence[Mount]) -> list[Mount]:
-    """All mounts, parents before what lies below them.
+    """Return all mounts, parents before what is below them.
 
     Device files are mounts too, except those that already stand at their place in the host's /dev.
     """
@@ -249,7 +249,7 @@ def pathmap_env(
     pathmap_library: Path,
     read_text: Callable[[Path], str],
 ) -> dict[str, str]:
-    """Additional variables in pathmap mode.
+    """Return additional variables in pathmap mode.
 
     The path table, and the libraries that the mounted /etc/ld.so.preload names, by their host
     paths.

@@ -1,4 +1,4 @@
-"""The container runtime: starts containers through the launcher, finds them again, stops them.
+"""Container runtime: start containers by the launcher, find them after a restart, stop them.
 
 A launcher outlives this process and writes down how its container ended, so that nothing is lost
 when the kubelet is killed: `recover()` reads the files of the last attempt. They lie in
@@ -33,7 +33,7 @@ from kubelocal.kubelet.devices.state import Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One start of one container.
+    """Arguments of one start of a container.
 
     `rootfs` is where its root is built; None: the host's root. `cgroup`: a directory; None: it
     stays in ours.
@@ -50,7 +50,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pids:
-    """The launcher's and the container's process; starts are clock ticks since boot.
+    """Process ids of launcher and container; start times are clock ticks since boot.
 
     `container` is 0 until the container's program runs.
     """
@@ -63,7 +63,7 @@ class Pids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a container ended: 128+signal when a signal ended it; `message` for a failed start."""
+    """Exit of a container: 128+signal if a signal ended it; `message` for a failed start."""
 
     exit_code: int
     finished_at: datetime
@@ -72,7 +72,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFiles:
-    """Paths of one start."""
+    """Paths of the files of one start."""
 
     launch: Path
     pid: Path
@@ -80,7 +80,7 @@ class AttemptFiles:
 
     @classmethod
     def of(cls, directory: Path, attempt: int) -> AttemptFiles:
-        """Files of the attempt with this number; the first is 0."""
+        """Return the files of the attempt with this number, from 0."""
         return cls(
             launch=directory / f"{attempt}.launch",
             pid=directory / f"{attempt}.pid",
@@ -89,7 +89,7 @@ class AttemptFiles:
 
 
 def encode(launch: Launch) -> bytes:
-    """The launch file.
+    """Encode the launch file.
 
     Raises: InvalidRequest when an argument holds a NUL, which no program can be given.
     """
@@ -111,7 +111,7 @@ def encode(launch: Launch) -> bytes:
 
 
 def parse_pids(text: str) -> Pids:
-    """The pid file's content."""
+    """Parse the pid file."""
     launcher, launcher_start, container, container_start = map(int, text.split())
     return Pids(
         launcher=launcher,
@@ -122,7 +122,7 @@ def parse_pids(text: str) -> Pids:
 
 
 def parse_exit(text: str) -> Ended:
-    """The exit file's content."""
+    """Parse the exit file."""
     code, finished_ns, message = text.rstrip("\n").split(" ", 2)
     finished_at = datetime.fromtimestamp(int(finished_ns) / 1e9, UTC)
     return Ended(exit_code=int(code), finished_at=finished_at, message=message)
@@ -135,19 +135,19 @@ HIERARCHIES = tuple(
 
 
 def container_id(pod_uid: str, container: str, attempt: int) -> str:
-    """64 hexadecimal digits, as runtimes name a start of a container."""
+    """Return 64 hexadecimal digits, as runtimes name a start of a container."""
     return hashlib.sha256(f"{pod_uid}/{container}/{attempt}".encode()).hexdigest()
 
 
 class ContainerCgroups:
-    """The cgroups of one node's containers."""
+    """cgroups of one node's containers."""
 
     def __init__(self, node_dir: Path, hierarchies: Iterable[Path] = HIERARCHIES) -> None:
         name = f"kubelocal-{hashlib.sha256(os.fsencode(node_dir)).hexdigest()[:16]}"
         self._candidates = [_root_of(each) / name for each in hierarchies if each.exists()]
 
     def make(self, pod_uid: str, container: str) -> Path | None:
-        """The cgroup of a container (its id); None where none can be made."""
+        """Create a container's cgroup and return its id; None if that is impossible."""
         for base in self._candidates:
             cgroup = base / f"pod{pod_uid}" / container
             with suppress(OSError):
@@ -168,7 +168,7 @@ START_TIMEOUT_S = 30.0
 
 
 class StartFailed(Exception):
-    """The container's program could not be started; the text names the reason."""
+    """Error: the container's program could not be started; the message has the reason."""
 
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended.message)
@@ -177,18 +177,18 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The last attempt of a container that an earlier kubelet started."""
+    """Last attempt of a container that an earlier kubelet started."""
 
     attempt: int
     started_at: datetime
     running: RunningContainer | None
     ended: Ended | None
     previous: Ended | None
-    """How the attempt before ended; None for the first."""
+    """Exit of the attempt before; None for the first."""
 
 
 class RunningContainer:
-    """A live container, held by its launcher's pidfd, which names no other process ever."""
+    """Running container, identified by its launcher's pidfd."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class RunningContainer:
         asyncio.get_running_loop().add_reader(pidfd, self._on_end)
 
     async def wait(self) -> Ended:
-        """How the container ended, once it has."""
+        """Wait until the container has ended; return its exit."""
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
@@ -218,7 +218,7 @@ class RunningContainer:
         self._signal(signal.SIGUSR1)
 
     def release(self) -> None:
-        """Let go of a container that runs on without us."""
+        """Release the container, which continues to run."""
         if not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -238,7 +238,7 @@ class RunningContainer:
 
 
 class ProcessRuntime:
-    """Containers below `pods_dir`, started by the program `launcher`."""
+    """Runtime with containers below `pods_dir`, started by the program `launcher`."""
 
     def __init__(self, launcher: Path, pods_dir: Path) -> None:
         self._launcher = launcher
@@ -246,7 +246,7 @@ class ProcessRuntime:
         self._cgroups = ContainerCgroups(pods_dir)
 
     async def detect_mount_mode(self, scratch: Path) -> tuple[MountMode, str]:
-        """Detect whether this machine lets us make mount namespaces, and if not, the reason.
+        """Find out whether mount namespaces can be created on this machine, and if not, why.
 
         Tried on the empty directory `scratch`.
         """
@@ -259,15 +259,15 @@ class ProcessRuntime:
         return MountMode(mode), reason
 
     def pod_dir(self, pod_uid: str) -> Path:
-        """The folder of a pod's logs, volumes and launch files."""
+        """Return the folder of a pod's logs, volumes and launch files."""
         return self._pods_dir / pod_uid
 
     def log_file(self, pod_uid: str, container: str) -> Path:
-        """The container's output of all attempts."""
+        """Return the log file of the container, for all attempts."""
         return self.pod_dir(pod_uid) / f"{container}.log"
 
     def rootfs(self, pod_uid: str, container: str) -> Path:
-        """An empty directory on which the container's root is built."""
+        """Create an empty folder on which the container's root is built."""
         return self._container_dir(pod_uid, container) / "rootfs"
 
     def _container_dir(self, pod_uid: str, container: str) -> Path:
@@ -316,7 +316,7 @@ class ProcessRuntime:
             return process, answer.readline().decode(errors="replace")
 
     def recover(self, pod_uid: str, container: str) -> Recovered | None:
-        """The last attempt that an earlier kubelet made, or None."""
+        """Return the last attempt that an earlier kubelet made, or None."""
         directory = self._container_dir(pod_uid, container)
         attempts = sorted(int(file.stem) for file in directory.glob("*.pid"))
         if not attempts:
@@ -338,23 +338,23 @@ class ProcessRuntime:
         )
 
     def known_pods(self) -> list[str]:
-        """Uids of pods that have a directory here."""
+        """Return the uids of pods that have a folder."""
         return sorted(entry.name for entry in self._pods_dir.glob("*") if entry.is_dir())
 
     def running_of(self, pod_uid: str) -> Iterator[RunningContainer]:
-        """Live containers of a pod that nobody holds: left by an earlier kubelet."""
+        """Return running containers of a pod that an earlier kubelet left."""
         for directory in sorted((self.pod_dir(pod_uid) / "containers").glob("*")):
             recovered = self.recover(pod_uid, directory.name)
             if recovered is not None and recovered.running is not None:
                 yield recovered.running
 
     async def forget(self, pod_uid: str) -> None:
-        """Remove the pod's directory."""
+        """Delete the pod's folder."""
         await asyncio.to_thread(shutil.rmtree, self.pod_dir(pod_uid), ignore_errors=True)
 
 
 def _open_launcher(files: AttemptFiles) -> int | None:
-    """A pidfd of the launcher, if the pid still names the same process."""
+    """Return a pidfd of the launcher, if the pid still belongs to the same process."""
     if files.pid.stat().st_mtime < _boot_time_s():
         return None  # start ticks of different boots can't be compared
     pids = parse_pids(files.pid.read_text())
@@ -391,7 +391,10 @@ def _read_exit(files: AttemptFiles) -> Ended:
 
 
 async def stop_containers(root: Path, *, grace_s: float = 2.0) -> int:
-    """SIGTERM, then after the grace SIGKILL; returns how many containers were stopped."""
+    """Send SIGTERM, then after the grace period SIGKILL.
+
+    Return the number of containers stopped.
+    """
     runtime = ProcessRuntime(Path(), root / "pods")
     running = [c for uid in runtime.known_pods() for c in runtime.running_of(uid)]
     await stop_all(running, grace_s)
@@ -399,7 +402,7 @@ async def stop_containers(root: Path, *, grace_s: float = 2.0) -> int:
 
 
 async def stop_all(running: Sequence[RunningContainer], grace_s: float) -> None:
-    """SIGTERM, then after the grace SIGKILL; returns when all have ended."""
+    """Send SIGTERM, then after the grace period SIGKILL; return when all have ended."""
     for container in running:
         container.terminate()
     waits = [asyncio.ensure_future(container.wait()) for container in running]

@@ -1,4 +1,4 @@
-"""One container of a pod: announce, start, wait, back off, start again.
+"""Run one container of a pod: pre-start calls, start, wait, back-off, restart.
 
 `pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
 Nothing of it is lost when the kubelet is killed: `run` continues from what the launcher wrote. The
@@ -38,38 +38,38 @@ from kubelocal.kubelet.pod_status import ContainerState, Running, Terminated, Wa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffRule:
-    """The kubelet's figures, in seconds; tests use smaller ones."""
+    """Parameters of restarts, in seconds; tests use smaller ones than the kubelet's."""
 
     initial_s: float = 10.0
     longest_s: float = 300.0
 
     @property
     def forget_after_s(self) -> float:
-        """A container that ran this long starts again without waiting."""
+        """Running time after which a container restarts without back-off."""
         return 2 * self.longest_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartBackoff:
-    """State of one container's restarts: the wait that its next end brings."""
+    """State of one container's back-off."""
 
     wait_s: float = 0.0
     ended_at_s: float | None = None
 
     def after_end(self, rule: BackoffRule, *, ran_s: float, ended_at_s: float) -> RestartBackoff:
-        """The container has ended: the first restart is at once, then the wait doubles."""
+        """Record an end: the first restart is immediate, then the pause doubles."""
         if self.ended_at_s is None or ran_s > rule.forget_after_s:
             return RestartBackoff(wait_s=0.0, ended_at_s=ended_at_s)
         wait_s = max(rule.initial_s, min(self.wait_s * 2, rule.longest_s))
         return RestartBackoff(wait_s=min(wait_s, rule.longest_s), ended_at_s=ended_at_s)
 
     def restart_at_s(self) -> float:
-        """When the container may start."""
+        """Return when the container may start."""
         return (self.ended_at_s or 0.0) + self.wait_s
 
 
 def restarts(restart_policy: str, *, exit_code: int, sidecar: bool, init: bool) -> bool:
-    """Whether a container that has ended is started again."""
+    """Return whether an ended container is started again."""
     if sidecar:
         return True
     if exit_code == 0:
@@ -85,7 +85,7 @@ START_ERROR = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Parts of the node that every container needs; made once, in `__main__`."""
+    """Parts of the node that all containers use."""
 
     node: str
     allocator: DeviceAllocator
@@ -96,13 +96,13 @@ class Machine:
     pathmap_library: Path
     backoff: BackoffRule
     cdi_dir: Path | None
-    """The folder of CDI files; None: CDI is unknown here."""
+    """Folder of CDI files; None: CDI is not supported."""
     sync_retry_s: float
-    """Pause after a start that could not even be tried; the kubelet's is 10 to 15 s."""
+    """Pause after a start that could not be attempted; the kubelet's is 10 to 15 s."""
 
 
 class ContainerWorker:
-    """`state` is what users see; `running` is the live process, if there is one."""
+    """Runs a container; `state` is what users see, `running` the process if there is one."""
 
     def __init__(
         self, machine: Machine, pod: Json, spec: Json, *, on_change: Callable[[], None]
@@ -126,11 +126,11 @@ class ContainerWorker:
 
     @property
     def name(self) -> str:
-        """The container's name."""
+        """Name of the container."""
         return self._name
 
     async def run(self) -> int:
-        """Keep the container going as the restart policy asks; return its last exit code."""
+        """Run the container as the restart policy asks; return its last exit code."""
         ended = self._recover()
         while True:
             if ended is None and self.running is None:
@@ -171,7 +171,7 @@ class ContainerWorker:
         self._on_change()
 
     def note_end(self, ended: Ended) -> None:
-        """The container has ended: shows it, and counts it for the back-off."""
+        """Record an end in the state and in the back-off."""
         self.running = None
         began = self.state.state
         started_at = began.started_at if isinstance(began, Running) else None
@@ -206,7 +206,7 @@ class ContainerWorker:
         self._machine.recorder.record(self._pod, kind, reason, message, container=self._name)
 
     async def _start(self) -> Ended | None:
-        """Start the container; an Ended instead when its program could not be run."""
+        """Start the container; return an Ended if its program could not be run."""
         while True:
             try:
                 answer = await self._machine.allocator.pre_start(self._pod, self._spec)

@@ -1,1 +1,1 @@
-"""The device manager: plugins, allocations, checkpoint, CDI, PodResources."""
+"""Device manager: plugins, allocations, checkpoint, CDI, PodResources."""

@@ -1,4 +1,4 @@
-"""Puts the plugins' calls around the device book: registration, Allocate, PreStartContainer.
+"""Connect the device book to plugins: registration, Allocate, PreStartContainer.
 
 `admission.py` allocates, one container after the other; `containers/worker.py` asks for the start.
 The checkpoint is written after every change, as the kubelet does.
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceAllocator:
-    """Devices of one node. `on_counts` is called when capacity or allocatable may have changed."""
+    """Devices of one node; `on_counts` is called when capacity or allocatable may have changed."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class DeviceAllocator:
         self.book.restore(allocations, resources, now_s=time.monotonic())
 
     def write_checkpoint(self) -> None:
-        """Write the checkpoint by rename."""
+        """Write the checkpoint atomically."""
         temporary = self._checkpoint_file.with_name(f".{self._checkpoint_file.name}")
         temporary.write_bytes(checkpoint.encode(self.book.allocations(), self.book.healthy_ids()))
         temporary.replace(self._checkpoint_file)
 
     async def serve_plugin(self, resource: str, plugin: PluginClient) -> None:
-        """Run one registration: options, then its device lists until the stream ends."""
+        """Serve one registration: read options, then device lists until the stream ends."""
         try:
             self.book.register(resource, await plugin.options())
             self._plugins[resource] = plugin
@@ -88,7 +88,7 @@ class DeviceAllocator:
             await plugin.close()
 
     def collect(self) -> None:
-        """Take back the ids of pods that have ended; of none until the pods are known.
+        """Free the ids of ended pods, once the pods are known.
 
         As the kubelet's UpdateAllocatedDevices, which does nothing before its sources are ready.
         """
@@ -97,7 +97,7 @@ class DeviceAllocator:
             self.book.release_all_but(active)
 
     async def allocate(self, pod: Json, container: Json) -> None:
-        """Give one container its devices; nothing happens if it holds them already.
+        """Allocate devices to a container, unless it has them already.
 
         Raises: AdmissionError.
         """
@@ -142,7 +142,7 @@ class DeviceAllocator:
         return True
 
     async def pre_start(self, pod: Json, container: Json) -> AllocateAnswer:
-        """Announce a start to the plugins that asked for it, and return what the container gets.
+        """Call PreStartContainer of plugins that ask for it; return what the container gets.
 
         Raises: PluginError when a plugin forbids the start; AdmissionError when devices are missing
         and can't be had.
@@ -182,7 +182,7 @@ class DeviceAllocator:
         await plugin.pre_start(ids)
 
     async def watch_stopped(self, period_s: float = 10.0) -> None:
-        """Drop the capacity of plugins that have been gone for long; runs until cancelled."""
+        """Drop the capacity of plugins that have been gone for long, until cancelled."""
         while True:
             await asyncio.sleep(period_s)
             if self.book.retire_stopped(now_s=time.monotonic()):

@@ -1,4 +1,4 @@
-"""CDI devices of a container: the files that describe them, and what they change in it.
+"""CDI devices of a container: find them in files, and return what they change.
 
 As containerd does it from 1.7 on: a name is looked up in the files of the directory at the
 container's creation, one that no file has is an error, and what a file sets wins over what the
@@ -30,7 +30,7 @@ class Edits:
 
 
 def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
-    """The CDI devices that a container is to get: of the field, then those of its annotations.
+    """Return the CDI devices of a container: from the field, then from annotations.
 
     One that is named in both ways is one device (containerd 1.7 and 2).
     """
@@ -44,7 +44,7 @@ def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
 
 
 def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
-    """The edits of these devices, read now (blocking).
+    """Read the edits of these devices from files (blocking).
 
     Without a directory this is a runtime that knows nothing of CDI: names mean nothing to it, and
     it reports so to nobody (containerd 1.6).
@@ -63,7 +63,7 @@ def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
 
 
 def _devices(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Qualified name -> its own edits and those of its file."""
+    """Return by qualified name the device's own edits and those of its file."""
     for path in sorted(directory.glob("*.json")):
         try:
             spec = orjson.loads(path.read_bytes())

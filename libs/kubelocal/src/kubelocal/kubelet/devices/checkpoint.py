@@ -1,4 +1,4 @@
-"""The kubelet's device checkpoint (`kubelet_internal_checkpoint`), in its JSON form.
+"""Encode and decode the kubelet's device checkpoint (`kubelet_internal_checkpoint`).
 
 In: the book's allocations. Out: bytes that readers of a real node's checkpoint understand:
 `{"Data": {"PodDeviceEntries": [{PodUID, ContainerName, ResourceName, DeviceIDs: {numa: [ids]},
@@ -22,7 +22,7 @@ FILE_NAME = "kubelet_internal_checkpoint"
 
 
 def encode(allocations: Iterable[DeviceAllocation], healthy_ids: Mapping[str, list[str]]) -> bytes:
-    """The checkpoint file's content."""
+    """Encode the checkpoint file."""
     entries = [
         {
             "PodUID": allocation.pod_uid,
@@ -40,7 +40,7 @@ def encode(allocations: Iterable[DeviceAllocation], healthy_ids: Mapping[str, li
 def decode(
     content: bytes, decode_answer: Callable[[bytes], AllocateAnswer]
 ) -> tuple[list[DeviceAllocation], list[str]]:
-    """Allocations and registered resources of a checkpoint written by `encode`.
+    """Decode allocations and registered resources of a checkpoint from `encode`.
 
     Raises: InvalidRequest when the file is damaged.
     """
@@ -65,5 +65,5 @@ def decode(
 
 
 def _checksum(data: Mapping[str, Any]) -> int:
-    """CRC-32 of the canonical JSON. The real one hashes a Go value's text, which only Go makes."""
+    """Return the CRC-32 of the canonical JSON; the real one needs Go's text of a value."""
     return zlib.crc32(orjson.dumps(data, option=orjson.OPT_SORT_KEYS))

@@ -1,4 +1,4 @@
-"""One registered device plugin, spoken to over its unix socket, and its answers.
+"""Client of a registered device plugin on its unix socket, and its answers.
 
 Kubernetes device-plugin v1beta1, service DevicePlugin; failures in the text of a kubelet.
 """
@@ -29,7 +29,7 @@ _messages: Any = deviceplugin_pb2
 
 
 def from_message(message: Any) -> AllocateAnswer:
-    """Decoded answer, with its serialised form beside it."""
+    """Decode an answer, keeping its serialised form."""
     return AllocateAnswer(
         raw=message.SerializeToString(deterministic=True),
         envs=dict(message.envs),
@@ -60,7 +60,7 @@ def decode_answer(content: bytes) -> AllocateAnswer:
 
 
 def merge_answers(answers: list[AllocateAnswer]) -> AllocateAnswer:
-    """Merge the answers for a container of several resources: the first of equal names wins."""
+    """Merge a container's answers for several resources: the first of equal names wins."""
     envs: dict[str, str] = {}
     mounts: dict[str, Mount] = {}
     nodes: dict[str, DeviceNode] = {}
@@ -85,7 +85,7 @@ _GO_NAMES = {grpc.StatusCode.CANCELLED: "Canceled"}
 
 
 def describe(error: grpc.aio.AioRpcError) -> str:
-    """`rpc error: code = Unknown desc = text`, as Go prints a status."""
+    """Format an error as Go prints it: `rpc error: code = Unknown desc = text`."""
     code = error.code()
     name = _GO_NAMES.get(code) or "".join(part.capitalize() for part in code.name.split("_"))
     late = code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -116,7 +116,7 @@ _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is clo
 
 
 class PluginClient:
-    """Calls to one plugin; `close` it when its stream has ended."""
+    """Client of one plugin; close it when its stream has ended."""
 
     def __init__(self, socket: Path, *, allocate_timeout_s: float) -> None:
         self._socket = socket
@@ -127,7 +127,7 @@ class PluginClient:
         self._closed = False
 
     async def options(self) -> PluginOptions:
-        """Ask the plugin which calls it wants.
+        """Return the plugin's options.
 
         Raises: PluginError when the plugin can't be reached.
         """
@@ -143,7 +143,7 @@ class PluginClient:
         )
 
     async def device_lists(self) -> AsyncIterator[list[Device]]:
-        """Every list that the ListAndWatch stream sends.
+        """Yield every list that the ListAndWatch stream sends.
 
         Raises: PluginError when the stream breaks; a stream that the plugin ends just ends.
         """
@@ -163,7 +163,7 @@ class PluginClient:
     async def preferred(
         self, available: Iterable[str], must_include: Iterable[str], size: int
     ) -> list[str]:
-        """The ids that the plugin would like to be chosen.
+        """Return the ids that the plugin prefers.
 
         Raises: PluginError.
         """
@@ -186,7 +186,7 @@ class PluginClient:
         return list(responses[0].deviceIDs) if responses else []
 
     async def allocate(self, ids: Iterable[str]) -> AllocateAnswer:
-        """Give the plugin the ids of a container; the answer is what the container is given.
+        """Call Allocate with a container's ids; return the plugin's answer.
 
         Raises: PluginError.
         """
@@ -199,7 +199,7 @@ class PluginClient:
         return from_message(answer.container_responses[0])
 
     async def pre_start(self, ids: Iterable[str]) -> None:
-        """Announce to the plugin that the container holding these ids is about to start.
+        """Call PreStartContainer for the container that holds these ids.
 
         Raises: PluginError.
         """
@@ -212,7 +212,7 @@ class PluginClient:
         )
 
     async def close(self) -> None:
-        """Close the connection; calls that run fail with PluginError, as the kubelet's do."""
+        """Close the connection; running calls fail with PluginError, as the kubelet's do."""
         self._closed = True
         await self._channel.close(ANSWERS_ON_THE_WAY_S)
 

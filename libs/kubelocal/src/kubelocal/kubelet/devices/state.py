@@ -1,4 +1,4 @@
-"""Which device ids exist and who holds them: the state of a kubelet's device manager, without I/O.
+"""Device ids and their holders: the state of the device manager, without I/O.
 
 Rules as in kubelet 1.20's device manager (`pkg/kubelet/cm/devicemanager`): ids are picked at
 random unless the plugin prefers some; ids of an init container are given again to the containers
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device id of a plugin, as its ListAndWatch stream sent it last."""
+    """Device id of a plugin, with its last health from ListAndWatch."""
 
     id: str
     healthy: bool
@@ -25,7 +25,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginOptions:
-    """Options of a plugin; `None` in place of them: not (yet) registered since our start."""
+    """Options of a plugin; `None` in place of them: not registered since our start."""
 
     pre_start_required: bool = False
     preferred_allocation: bool = False
@@ -33,7 +33,7 @@ class PluginOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A file or directory of the host that a container sees at another path."""
+    """Host's file or folder that a container sees at another path."""
 
     container_path: str
     host_path: str
@@ -42,7 +42,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A device file that a container may open."""
+    """Device file that a container may open."""
 
     container_path: str
     host_path: str
@@ -51,7 +51,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateAnswer:
-    """The decoded ContainerAllocateResponse; `raw` is kept for the checkpoint, byte for byte."""
+    """Decoded ContainerAllocateResponse; `raw` is stored in the checkpoint unchanged."""
 
     raw: bytes = b""
     envs: Mapping[str, str] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class AllocateAnswer:
     nodes: tuple[DeviceNode, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
-    """Qualified names; what they stand for is read when the container is made."""
+    """Qualified names of CDI devices, resolved when the container is created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAllocation:
-    """Ids of one resource held by one container, and the plugin's answer for them."""
+    """Ids of one resource that one container holds, and the plugin's answer for them."""
 
     pod_uid: str
     container: str
@@ -74,7 +74,7 @@ class DeviceAllocation:
 
     @property
     def ids(self) -> frozenset[str]:
-        """All ids, whichever NUMA node they belong to."""
+        """All ids, of all NUMA nodes."""
         return frozenset(i for ids in self.ids_by_numa.values() for i in ids)
 
 
@@ -87,11 +87,11 @@ class DeviceCounts:
 
 
 class AdmissionError(Exception):
-    """A device allocation failed; the text is the message in the pod's status."""
+    """Error: a device allocation failed; the message is that of the pod's status."""
 
 
 class PluginError(Exception):
-    """A call to a device plugin failed; the text is the kubelet's wording of it."""
+    """Error: a call to a device plugin failed; the message is the kubelet's."""
 
 
 # How long the kubelet still shows the capacity of a plugin that has gone.
@@ -100,7 +100,7 @@ STOPPED_GRACE_S = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRequest:
-    """Ids wanted for one container; `preset` are reused from the pod's init containers."""
+    """Request for a container's ids; `preset` are reused from the pod's init containers."""
 
     pod_uid: str
     container: str
@@ -111,7 +111,7 @@ class IdRequest:
 
     @property
     def complete(self) -> bool:
-        """The reused ids suffice: neither the plugin's preference nor chance counts."""
+        """Whether the reused ids suffice, so that no others are chosen."""
         return len(self.preset) == self.size
 
 
@@ -130,18 +130,18 @@ class DeviceBook:
     # Plugins
 
     def register(self, resource: str, options: PluginOptions) -> None:
-        """A plugin has registered; its devices come with the first `update`."""
+        """Record a plugin's registration; its devices come with the first `update`."""
         self._options[resource] = options
         self._devices.setdefault(resource, {})
         self._stopped_at.pop(resource, None)
         self._retired.discard(resource)
 
     def update(self, resource: str, devices: Iterable[Device]) -> None:
-        """The plugin's stream sent its list of devices, which replaces the one before."""
+        """Replace the plugin's list of devices."""
         self._devices[resource] = {device.id: device for device in devices}
 
     def lose(self, resource: str, *, now_s: float) -> None:
-        """The plugin's stream has ended: all its devices count as unhealthy."""
+        """Mark all devices unhealthy, because the plugin's stream has ended."""
         self._devices[resource] = {
             device.id: Device(id=device.id, healthy=False, numa_nodes=device.numa_nodes)
             for device in self._devices.get(resource, {}).values()
@@ -149,7 +149,7 @@ class DeviceBook:
         self._stopped_at[resource] = now_s
 
     def retire_stopped(self, *, now_s: float) -> bool:
-        """Drop resources whose plugin has been gone for the grace; True if there were any."""
+        """Drop resources whose plugin has been gone for the grace period; return True for any."""
         gone = [r for r, at in self._stopped_at.items() if now_s - at > STOPPED_GRACE_S]
         for resource in gone:
             del self._stopped_at[resource]
@@ -159,11 +159,11 @@ class DeviceBook:
         return bool(gone)
 
     def options(self, resource: str) -> PluginOptions | None:
-        """The registered plugin's options; None before it has registered since our start."""
+        """Return the plugin's options; None if it has not registered since our start."""
         return self._options.get(resource)
 
     def counts(self) -> dict[str, DeviceCounts]:
-        """Capacity and allocatable of every resource; a retired one shows 0."""
+        """Return capacity and allocatable of every resource; a retired one shows 0."""
         counts = {
             resource: DeviceCounts(
                 capacity=len(devices), allocatable=sum(d.healthy for d in devices.values())
@@ -173,18 +173,18 @@ class DeviceBook:
         return counts | {r: DeviceCounts(capacity=0, allocatable=0) for r in self._retired}
 
     def serves(self, resource: str) -> bool:
-        """Whether the resource is a device plugin's: registered, or held by some pod."""
+        """Return whether a plugin serves the resource, or a pod holds ids of it."""
         return resource in self._devices or resource in self._held
 
     # Allocation of ids
 
     def begin(self, pod_uid: str) -> None:
-        """A pod's admission begins: only its own init containers' ids may be reused."""
+        """Begin a pod's admission: only ids of its own init containers may be reused."""
         if self._reusable[0] != pod_uid:
             self._reusable = (pod_uid, {})
 
     def release_all_but(self, active_pod_uids: Iterable[str]) -> bool:
-        """Take back the ids of pods that are no longer active; True if there were any."""
+        """Free the ids of pods that are no longer active; return True for any."""
         active = set(active_pod_uids)
         ended = [key for key in self._allocations if key[0] not in active]
         for key in ended:
@@ -194,7 +194,7 @@ class DeviceBook:
         return bool(ended)
 
     def request(self, pod_uid: str, container: str, resource: str, size: int) -> IdRequest | None:
-        """The ids to choose from; None when the container holds its ids already.
+        """Return the ids to choose from; None if the container has its ids already.
 
         Raises: AdmissionError when there are not enough healthy free ids, or the amount changed.
         """
@@ -230,7 +230,7 @@ class DeviceBook:
     def keep(
         self, request: IdRequest, ids: Iterable[str], answer: AllocateAnswer
     ) -> DeviceAllocation:
-        """Write down an allocation that the plugin has answered."""
+        """Record an allocation that the plugin has answered."""
         devices = self._devices.get(request.resource, {})
         by_numa: dict[int, list[str]] = {}
         for device_id in sorted(ids):
@@ -249,19 +249,19 @@ class DeviceBook:
         return allocation
 
     def offer_for_reuse(self, pod_uid: str, container: str) -> None:
-        """An ordinary init container was allocated: the pod's next containers may have its ids."""
+        """Let the pod's next containers reuse the ids of an ordinary init container."""
         for allocation in self.of_container(pod_uid, container):
             self._reusable[1].setdefault(allocation.resource, set()).update(allocation.ids)
 
     def withdraw_from_reuse(self, pod_uid: str, container: str) -> None:
-        """A container that runs beside the others was allocated: its ids are its own."""
+        """Keep the ids of a container that runs beside the others."""
         for allocation in self.of_container(pod_uid, container):
             self._reusable[1].get(allocation.resource, set()).difference_update(allocation.ids)
 
     # Reading and restoring
 
     def of_container(self, pod_uid: str, container: str) -> list[DeviceAllocation]:
-        """Allocations of one container, by resource."""
+        """Return a container's allocations by resource."""
         return [
             allocation
             for (uid, name, _), allocation in self._allocations.items()
@@ -269,19 +269,19 @@ class DeviceBook:
         ]
 
     def has_pod(self, pod_uid: str) -> bool:
-        """Whether any container of the pod holds ids."""
+        """Return whether a container of the pod holds ids."""
         return any(uid == pod_uid for uid, _, _ in self._allocations)
 
     def held_counts(self) -> dict[str, int]:
-        """Ids held, by resource."""
+        """Return the number of held ids by resource."""
         return {resource: len(ids) for resource, ids in self._held.items()}
 
     def allocations(self) -> list[DeviceAllocation]:
-        """Everything held, in the order of allocation."""
+        """Return all allocations in order."""
         return list(self._allocations.values())
 
     def healthy_ids(self) -> dict[str, list[str]]:
-        """Healthy ids by resource, as the checkpoint's RegisteredDevices holds them."""
+        """Return healthy ids by resource, for the checkpoint's RegisteredDevices."""
         return {
             resource: sorted(d.id for d in devices.values() if d.healthy)
             for resource, devices in self._devices.items()
@@ -290,7 +290,7 @@ class DeviceBook:
     def restore(
         self, allocations: Iterable[DeviceAllocation], resources: Iterable[str], *, now_s: float
     ) -> None:
-        """After a restart: allocations stay, capacity is 0 until the plugins register again."""
+        """Restore allocations after a restart; capacity is 0 until the plugins register again."""
         for allocation in allocations:
             self._add(allocation)
         for resource in resources:
@@ -310,7 +310,7 @@ class DeviceBook:
 
 
 def choose(request: IdRequest, preferred: Iterable[str], chance: random.Random) -> frozenset[str]:
-    """The ids for a request: reused ones, then preferred ones that are free, then any at random."""
+    """Choose the ids of a request: reused ones, then preferred free ones, then random ones."""
     wanted = [i for i in dict.fromkeys(preferred) if i in request.available]
     others = sorted(request.available - set(wanted))
     chance.shuffle(others)
