@@ -1,1 +1,1 @@
-"""hami-node-agent."""
+"""hami-node-agent: device plugin, limits and usage of one node."""

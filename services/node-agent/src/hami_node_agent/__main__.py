@@ -1,4 +1,4 @@
-"""Starts hami-node-agent: settings, telemetry, then serve until stopped; SIGHUP reloads them."""
+"""Start hami-node-agent and serve until stopped; SIGHUP reloads the settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWITCH_INTERVAL_S = 0.001
 
 
 def main() -> None:
-    """Console script `hami-node-agent`; takes the flags of HAMi's device plugin."""
+    """Run `hami-node-agent`, which also accepts the flags of HAMi's device plugin."""
     arguments = sys.argv[1:]
     try:
         start = configured(arguments, environment())
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def first(group: BaseExceptionGroup[HamiError]) -> BaseException:
-    """The first error in a tree of groups: task groups nest."""
+    """Return the first error in a tree of exception groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -55,7 +55,7 @@ def first(group: BaseExceptionGroup[HamiError]) -> BaseException:
 
 
 async def _run(arguments: Sequence[str], start: Configured) -> None:
-    """Run agents one after the other: a new one for every new configuration."""
+    """Run an agent for the configuration; after a reload, run another one."""
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
     now: Configured | None = start
@@ -68,7 +68,7 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
 
 
 def _freeze_gc() -> None:
-    """Exempt what is loaded from garbage collection: scanning it takes longer than an answer may.
+    """Exempt loaded objects from garbage collection, whose scans take longer than an answer may.
 
     What only the start needed goes back to the system.
     """
@@ -80,7 +80,7 @@ def _freeze_gc() -> None:
 
 
 async def _wait_for_reload(arguments: Sequence[str], hung_up: asyncio.Event) -> Configured | None:
-    """The configuration that a SIGHUP brought; None when we are to stop.
+    """Wait for SIGHUP and return the new configuration; None: the agent must stop.
 
     One that can't be used changes nothing.
     """

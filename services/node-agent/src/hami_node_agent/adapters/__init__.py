@@ -1,1 +1,1 @@
-"""NVML, Kubernetes, the bus, the kubelet and the host's files, each behind one module."""
+"""Access to NVML, Kubernetes, the bus, the kubelet and the host's files."""

@@ -1,4 +1,4 @@
-"""CDI files of late-bound containers: one for each nonce, gone with the container's pod.
+"""CDI files of late-bound containers: one per nonce, deleted with the container's pod.
 
     <cdi_dir>/hami.io-slice_<nonce>.json
 
@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "hami.io-slice_"
 OUR_FILES = f"{_PREFIX}*.json"
-"""Glob of our files in the directory of all vendors."""
+"""Pattern of our files in the folder that all vendors share."""
 # containerd follows the directory by inotify and takes a file that comes at once for the old one.
 REWRITE_PAUSE_S = 0.02
 
 
 class CdiFiles:
-    """The directory that the container runtime reads."""
+    """Folder of CDI files that the container runtime reads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def write(self, nonce: str, spec: ContainerSpec) -> None:
-        """Describe the device `nonce`, unless it is described already. Raises: Unavailable."""
+        """Describe the device `nonce`, unless it is described. Raises: Unavailable."""
         path = self._path(nonce)
         try:
             if path.exists():
@@ -51,7 +51,7 @@ class CdiFiles:
             raise Unavailable(f"{path} can't be written: {exc}") from exc
 
     def remove(self, nonces: Iterable[str]) -> None:
-        """Take devices away; failures are logged."""
+        """Delete the descriptions of devices; failures are logged."""
         for nonce in nonces:
             path = self._path(nonce)
             try:
@@ -62,24 +62,24 @@ class CdiFiles:
                 )
 
     def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
-        """Take devices away that nobody knows any more."""
+        """Delete descriptions of unknown nonces that are older than this."""
         for nonce in self.nonces():
             if nonce not in nonces and age_s(self._path(nonce)) > older_than_s:
                 self.remove([nonce])
 
     def mounted_paths(self) -> frozenset[str]:
-        """Host paths that any of our devices mounts. Raises: Unavailable."""
+        """Return the host paths that our devices mount. Raises: Unavailable."""
         return frozenset(host for path in self._ours() for host in _mounts(path).values())
 
     def source_of(self, nonce: str, container_path: str) -> str:
-        """Return the host path that the device mounts there; empty if there is none.
+        """Return the host path that the device mounts at `container_path`; empty if there is none.
 
         Raises: Unavailable.
         """
         return _mounts(self._path(nonce)).get(container_path, "")
 
     def nonces(self) -> frozenset[str]:
-        """All that are described."""
+        """Return the nonces of all descriptions."""
         return frozenset(path.stem.removeprefix(_PREFIX) for path in self._ours())
 
     def _ours(self) -> list[Path]:
@@ -110,7 +110,7 @@ def _described(nonce: str, spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _mounts(path: Path) -> dict[str, str]:
-    """Container path -> host path of what the file's devices mount; none: it is gone.
+    """Return container path -> host path of the file's mounts; empty if the file is gone.
 
     Raises: Unavailable.
     """

@@ -1,4 +1,4 @@
-"""NVIDIA's MPS control daemon in operating mode `mps`: kept running, through its own command.
+"""Keep NVIDIA's MPS control daemon running, in operating mode `mps`.
 
 One that answers already is taken as it is (a service of the node's, or our own from before a
 restart); otherwise it is started, and started again when it dies. It is left running when we end,
@@ -24,7 +24,7 @@ LOOK_S = 2.0
 
 
 class MpsControl:
-    """One daemon, known by its pipe directory."""
+    """One daemon, identified by its pipe folder."""
 
     def __init__(self, folder: Path) -> None:
         self._pipe_dir = folder / "pipe"
@@ -32,12 +32,12 @@ class MpsControl:
         self._command = shutil.which(COMMAND) or COMMAND
 
     async def answers(self) -> bool:
-        """Whether the daemon runs. Raises: Unavailable when the command can't be run."""
+        """Return whether the daemon runs. Raises: Unavailable if its command can't be run."""
         code, _ = await self._run(b"get_server_list\n")
         return code == 0
 
     async def start(self) -> None:
-        """Start it; it outlives us. Raises: Unavailable."""
+        """Start the daemon, which outlives the agent. Raises: Unavailable."""
         for directory in (self._pipe_dir, self._log_dir):
             await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
         # Clients are other users of other containers.
@@ -75,7 +75,7 @@ class MpsControl:
 
 
 class Mps:
-    """The daemon's watch."""
+    """Loop that keeps the daemons running."""
 
     def __init__(self, daemon: MpsControl) -> None:
         self._daemon = daemon
@@ -83,7 +83,7 @@ class Mps:
         """Why no pod should come here; empty while the daemon answers."""
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check repeatedly until cancelled."""
         await every(LOOK_S, self.look, name="MPS")
 
     async def look(self) -> None:

@@ -1,4 +1,4 @@
-"""The agent's state as one JSON file, flushed to the disk and replaced by rename.
+"""Save the agent's state as a JSON file, atomically and flushed to disk.
 
 A file that can't be read is kept as `.damaged` and the agent starts without it: the kubelet's
 checkpoint and the ledger know enough to continue (`allocation/prestart.py`).
@@ -29,7 +29,7 @@ _RECORDS = TypeAdapter(list[Record])
 
 
 class StateFile:
-    """`<state_dir>/state.json`."""
+    """State file `<state_dir>/state.json`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class StateFile:
         """By nonce: all but one record of a write are those of the write before."""
 
     def load(self) -> AgentState:
-        """The saved state, or an empty one."""
+        """Return the saved state, or an empty one."""
         try:
             return decode(self._path.read_bytes())
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class StateFile:
 
 
 def encode(state: AgentState) -> bytes:
-    """The file's content."""
+    """Encode the state."""
     return _document(state, map(_record_json, state.records.values()))
 
 
@@ -111,7 +111,7 @@ def _instance_json(instance: OwnInstance) -> dict[str, Any]:
 
 
 def decode(content: bytes) -> AgentState:
-    """Read what `encode` wrote. Raises: InvalidRequest."""
+    """Decode a state of `encode`. Raises: InvalidRequest."""
     try:
         document = orjson.loads(content)
         if document["version"] != VERSION:

@@ -1,1 +1,1 @@
-"""Pods that HAMi started: what they hold, and our records of it."""
+"""Take over pods that HAMi started."""

@@ -1,4 +1,4 @@
-"""Takes up HAMi's answers to pods that the ledger has adopted, so that containers may restart.
+"""Record HAMi's answers for pods that the ledger adopted, so that their containers may restart.
 
 In: grants that came after their Allocate, and the kubelet's state. Out: records marked `foreign`;
 with them PreStartContainer knows the container, usage is sampled, and the pod's end is reported.
@@ -29,14 +29,14 @@ RETRY_LAST_S = 60.0
 
 
 class AdoptedAnswers:
-    """Keeps a record for each adopted container."""
+    """Keep a record for each adopted container."""
 
     def __init__(self, state: NodeState, *, kubelet_state: KubeletState) -> None:
         self._state = state
         self._kubelet_state = kubelet_state
 
     async def run(self) -> None:
-        """Look at every change of the book, until cancelled."""
+        """Check at every change of the grants, until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             seen = self._state.book_changed.version
@@ -49,7 +49,7 @@ class AdoptedAnswers:
                 backoff.reset()
 
     async def take_up(self) -> None:
-        """Record what the kubelet shows now. Raises: Unavailable when they can't be read."""
+        """Record what the kubelet holds now. Raises: Unavailable if it can't be read."""
         if not self._waiting():
             return
         holdings = await self._kubelet_state.holdings()
@@ -67,7 +67,7 @@ class AdoptedAnswers:
                 )
 
     def _waiting(self) -> bool:
-        """Is there a grant without all its records?"""
+        """Return whether a grant lacks records."""
         records = self._state.saved.records.values()
         return any(
             grant.answered and not is_complete(grant, records)
@@ -78,7 +78,7 @@ class AdoptedAnswers:
 def foreign_records(
     book: GrantBook, holdings: Iterable[Holding], records: Iterable[Record]
 ) -> list[Record]:
-    """Records for answers of HAMi's that the ledger adopted and that we have not recorded yet.
+    """Return records for HAMi's answers that the ledger adopted and that have none yet.
 
     An answer that shows other cards than were adopted gets none: its container may not start.
     """
@@ -122,4 +122,4 @@ def _foreign(holding: Holding, grant: NodeGrant, granted: ContainerGrant) -> Rec
 
 
 _FOREIGN = UUID("c5d9a1de-5b0e-4c0f-9a53-5b8c8f0f9d11")
-"""Namespace of nonces of answers that have none; any constant will do."""
+"""Namespace of UUIDs from which nonces of answers without one are made; an arbitrary constant."""

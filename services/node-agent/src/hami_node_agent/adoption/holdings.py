@@ -1,4 +1,4 @@
-"""Reply to the scheduler with the pods that hold devices here: the evidence of adoptions.
+"""Answer the scheduler's question which pods hold devices on this node, for adoption.
 
 In: the kubelet's checkpoint and PodResources. Out: the reply on `hami.agents.holdings.<node>`; the
 scheduler's `hami_scheduler.adoption` judges with it. Nothing is decided here, and nothing here
@@ -20,7 +20,7 @@ from hami_node_agent.grants.state import NodeState
 
 
 class HoldingsService:
-    """Serves `hami.agents.holdings.<node>`."""
+    """Serve `hami.agents.holdings.<node>`."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class HoldingsService:
         self._node = node
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Serve until cancelled."""
         await self._bus.serve(holdings_subject(self._node), "", self.answer)
 
     async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
-        """Answer what the kubelet has now."""
+        """Answer with what the kubelet holds now."""
         reading = await self._kubelet_state.read()
         ended = self._pods.snapshot().ended
         return NodeHoldings(
@@ -72,7 +72,7 @@ class HoldingsService:
         )
 
     def _recorded(self, holding: Holding) -> bool:
-        """Allocations of this agent that the checkpoint does not show."""
+        """Return allocations of this agent that the checkpoint lacks."""
         return any(
             record.belongs_to(holding.pod_uid, holding.container) and not record.foreign
             for record in self._state.saved.records.values()
@@ -80,5 +80,5 @@ class HoldingsService:
 
 
 def _uuids(visible: tuple[str, ...], by_index: Mapping[str, str]) -> tuple[str, ...]:
-    """UUIDs of cards that were named by index (strategy `index`); unknown ones as named."""
+    """Return uuids of cards that are named by index; unknown names are unchanged."""
     return tuple(by_index.get(card, card) for card in visible)

@@ -1,1 +1,1 @@
-"""Allocate and PreStartContainer: which grant a container gets, and its response."""
+"""Answer the kubelet's Allocate and PreStartContainer."""

@@ -1,4 +1,4 @@
-"""Allocate on nodes that don't bind late: answer with the one grant that is in flight.
+"""Answer Allocate on nodes without late binding, with the one grant in flight.
 
 The kubelet does not name the pod, but the scheduler lets one pod at a time be between its binding
 and its answer (the node lock). So the grant in flight is the answer, and PreStartContainer checks
@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 
 CONFIRM_TIMEOUT_S = 3.0
-"""The kubelet stores an answer within milliseconds; after this long in doubt it is reported."""
+"""Maximum wait for the kubelet to store an answer; then the pod is reported anyway."""
 _CONFIRM_POLL_S = 0.02
 
 
 class _Outdated(Exception):
-    """Another call has answered the container since its grant was found."""
+    """Error: another call has answered the container since its grant was found."""
 
 
 class Allocate:
-    """The Allocate and GetPreferredAllocation use cases."""
+    """Answer Allocate and GetPreferredAllocation."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Allocate:
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Return ids on the cards of the grant in flight; none if there is no such grant."""
+        """Return ids on the cards of the grant in flight; empty if there is none."""
         found = self._in_flight(size)
         if found is None:
             return ()
@@ -110,7 +110,7 @@ class Allocate:
         return found
 
     async def _find_repeated(self, ids: frozenset[str], found: InFlight | None) -> Record | None:
-        """Find the Allocate response to give again to a kubelet that was killed, or after we were.
+        """Return the earlier answer if the kubelet, or this agent, was killed after it.
 
         While a grant is in flight, only an answer of its own pod can be meant. The kubelet gives
         the ids of an app container to no other one. It gives those of an init container again, and
@@ -147,7 +147,7 @@ class Allocate:
         )
 
     async def _warn_unscheduled(self, count: int, message: str) -> None:
-        """Warn on the pods that may have caused it: waiting here, and without a grant."""
+        """Warn on pods that may have caused the call: they wait here and have no grant."""
         for pod in self._pods.waiting_for(count):
             if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
                 await self._pods.warn(pod, message)
@@ -168,7 +168,7 @@ class Allocate:
         return self._slices.spec(cut, env)
 
     async def _answer(self, found: InFlight, ids: frozenset[str]) -> ContainerSpec:
-        """Raises: _Outdated, HamiError."""
+        """Answer for one container. Raises: _Outdated, HamiError."""
         grant, container = found
         with allocate_span(grant, container):
             try:
@@ -184,11 +184,11 @@ class Allocate:
             return self._slices.spec(cut, env)
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
-        """Make the record's instances first, on cards in MIG mode."""
+        """Create the record's MIG instances first, on cards in MIG mode."""
         return nullcontext(record) if self._mig is None else self._mig.cutting(record)
 
     def _with_own_cache_dir(self, record: Record) -> Record:
-        """Rename the cache directory if another answer has it: a container may have mounted it."""
+        """Rename the cache folder if another answer has it, as a container may have mounted it."""
         records = self._state.saved.records.values()
         if all(other.cache_dir != record.cache_dir for other in records):
             return record
@@ -209,7 +209,7 @@ class Allocate:
     # The report
 
     def _confirm(self, grant: NodeGrant) -> None:
-        """Report the pod once the kubelet has stored its answers, without delaying this one."""
+        """Report the pod when the kubelet has stored its answers, in the background."""
         if is_complete(grant, self._state.saved.records.values()):
             task = asyncio.create_task(self._report(grant))
             self._confirming.add(task)
@@ -231,7 +231,7 @@ class Allocate:
             logger.error("Failed to store the report of a pod", extra={"error": str(exc)})
 
     async def _has_its_answers(self, grant: NodeGrant) -> bool:
-        """Whether the kubelet has stored them for this pod; True if that can't be known."""
+        """Return whether the kubelet has stored the answers of this pod; True if unknown."""
         wanted = {
             record.nonce: (record.pod_uid, record.container)
             for record in self._state.saved.of_pod(grant.pod_uid)

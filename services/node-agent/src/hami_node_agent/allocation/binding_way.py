@@ -1,4 +1,4 @@
-"""The way of binding that a node may use: late, or by the node lock.
+"""Choose how containers of the node get slices: late binding, or the node lock.
 
 A runtime that knows nothing of CDI starts the container without limits and without a warning
 (containerd 1.6), so that it supports CDI must be proven.
@@ -13,21 +13,21 @@ from pathlib import PurePosixPath
 from hami_node_agent.allocation.response import NamedBy
 
 _KUBELET = (1, 29)
-"""First kubelet that passes device plugins' CDI names to the runtime without a feature gate."""
+"""First kubelet that passes CDI names of device plugins to the runtime by default."""
 _ANNOTATING = (1, 20)
-"""Kubelets before hand on the annotations of a plugin's answer; from here on that was tried."""
+"""Oldest kubelet tested to pass on annotations of a plugin's answer."""
 _RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
-"""First versions that read the kubelet's CDI names."""
+"""First versions of runtimes that read the kubelet's CDI names."""
 _SWITCHED = frozenset({"containerd"})
 """Runtimes that can be configured to ignore CDI (`enable_cdi`)."""
 _READ_ANNOTATIONS = frozenset({"containerd"})
-"""Runtimes that were tried with names in annotations."""
+"""Runtimes that were tested with CDI names in annotations."""
 _ALWAYS_ON = (2, 0)
-"""First containerd whose default for `enable_cdi` is on."""
+"""First containerd in which `enable_cdi` is on by default."""
 
 
 def named_by(kubelet_version: str) -> NamedBy:
-    """Ways in which this kubelet passes CDI names; both if its version is unknown."""
+    """Return how this kubelet passes CDI names; both ways if its version is unknown."""
     if not kubelet_version:
         return NamedBy.FIELD | NamedBy.ANNOTATION
     return NamedBy.FIELD if _version(kubelet_version) >= _KUBELET else NamedBy.ANNOTATION
@@ -35,14 +35,14 @@ def named_by(kubelet_version: str) -> NamedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeReport:
-    """The container runtime's report of itself."""
+    """Facts that the container runtime reports."""
 
     name: str
     version: str
     cdi_enabled: bool | None = None
-    """Value in the running configuration; None if that does not name it."""
+    """Value in the running configuration; None if it is not set there."""
     cdi_dirs: tuple[str, ...] | None = None
-    """Directories in which it reads CDI files; None if they are not known."""
+    """Folders in which the runtime reads CDI files; None if unknown."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -50,7 +50,7 @@ class RuntimeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingWay:
-    """Binding mode of this node: how containers get their slices."""
+    """Way in which containers of this node get their slices, with the reason."""
 
     late: bool
     reason: str
@@ -61,7 +61,7 @@ class BindingWay:
 
 
 def way_of(kubelet_version: str, runtime: RuntimeReport, *, cdi_dir: str) -> BindingWay:
-    """Return what `auto` means if kubelet and runtime report this of themselves.
+    """Return the choice of `auto` for these reports of kubelet and runtime.
 
     Late only if it is proven: containerd has a switch, which its running configuration shows; CRI-O
     has none, and its files name the directories that it reads.
@@ -101,7 +101,7 @@ def _obstacle(kubelet_version: str, runtime: RuntimeReport, cdi_dir: str) -> str
 
 
 def _plain(directory: str) -> str:
-    """Normalize /var/run to /run."""
+    """Replace /var/run by /run."""
     path = PurePosixPath(directory)
     return str(PurePosixPath("/", *path.parts[2:]) if path.parts[1:3] == ("var", "run") else path)
 

@@ -1,4 +1,4 @@
-"""Late binding: the slice is looked up when the container is about to start and its pod is known.
+"""Late binding: find the slice when the container is about to start and its pod is known.
 
 Allocate answers a nonce and waits for nobody, so the order of Allocate calls means nothing.
 PreStartContainer, which knows from the kubelet's checkpoint which container holds the nonce,
@@ -36,11 +36,11 @@ SETTLE_S = 0.02
 
 
 class _Settled(Exception):
-    """Another call has described the slice already."""
+    """Error: another call has described the slice already."""
 
 
 class LateBinding:
-    """The Allocate and PreStartContainer use cases of late-bound containers."""
+    """Answer Allocate and PreStartContainer for late-bound containers."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LateBinding:
         unproven: str = "",
         mig: MigInstances | None = None,
     ) -> None:
-        """`is_used`: containers of this node bind late from now on; earlier ones may have, too.
+        """`is_used`: whether new containers bind late; earlier ones may have, anyway.
 
         `unproven`: why it is not known that the runtime honours CDI; empty: it is, or the operator
         set it so. Nothing that rests on it is started then.
@@ -67,11 +67,11 @@ class LateBinding:
         self._mig = mig
 
     def allocate(self, requests: Iterable[frozenset[str]]) -> list[ContainerSpec]:
-        """Return a new nonce for each container; none is ever used again."""
+        """Answer with a new nonce for each container; none is used twice."""
         return [late_answer(str(uuid4()), self._named_by) for _ in requests]
 
     async def check(self, owners: Sequence[Holding]) -> None:
-        """Return when the container may start; it is one of those that hold its ids.
+        """Return when the container, one of `owners`, may start.
 
         Raises: Conflict when it must not start, Unavailable when that can't be known now.
         """
@@ -84,7 +84,9 @@ class LateBinding:
             await asyncio.sleep(SETTLE_S)
 
     async def _settle_all(self, owners: Iterable[Holding]) -> bool:
-        """True when something is new. Raises: Conflict, Unavailable when no owner may start.
+        """Prepare all owners; return True if one is new.
+
+        Raises: Conflict, Unavailable if none may start.
 
         A dead pod's entry may still be in the checkpoint with these ids. Who of several owners is
         about to start is not known; one that may not has no file, and its runtime refuses it.
@@ -101,7 +103,7 @@ class LateBinding:
         return any(settled)
 
     async def _settle(self, owner: Holding) -> bool:
-        """Put everything in place; True when something is new. Raises: Conflict, Unavailable."""
+        """Prepare one container; return True if it is new. Raises: Conflict, Unavailable."""
         assert owner.answer is not None
         nonce = owner.answer.nonce
         known = self._state.saved.records.get(nonce)
@@ -136,7 +138,7 @@ class LateBinding:
         return True
 
     async def _save(self, grant: NodeGrant, record: Record, env: Mapping[str, str]) -> None:
-        """Raises: _Settled when another call, which the kubelet gave up, has done it by now."""
+        """Save the record. Raises: _Settled if an abandoned call of the kubelet has done so."""
 
         def edit(saved: AgentState) -> AgentState:
             if record.nonce in saved.records:
@@ -153,7 +155,7 @@ class LateBinding:
         granted: ContainerGrant,
         env: Mapping[str, str],
     ) -> Record:
-        """Record what is described under the pod's present grant: a file is for a pod's life."""
+        """Record an existing description under the pod's present grant."""
         try:
             record = self._slices.renew(known, grant, granted, env)
         except Conflict as exc:
@@ -162,11 +164,11 @@ class LateBinding:
         return record
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
-        """Return a block with the record and its MIG instances, made where they are missing."""
+        """Return a context with the record and its MIG instances, which are created if missing."""
         return nullcontext(record) if self._mig is None else self._mig.cutting(record)
 
     async def _require_devices(self, owner: Holding, record: Record) -> None:
-        """Check that its MIG devices exist. Raises: Conflict when not, Unavailable."""
+        """Check that the MIG devices exist. Raises: Conflict if not, Unavailable."""
         reason = "" if self._mig is None else await self._mig.missing(record)
         if reason:
             await self._refuse(owner, reason)

@@ -1,4 +1,4 @@
-"""The node's ports, and how a slice is put in place: a record, its files, and a description.
+"""Prepare a slice on the node: record, files, and CDI description.
 
 Containers that bind late and those of ResourceClaims find theirs by a CDI file (`make`, `put`); the
 others have it in the answer to Allocate (`write`, `spec`).
@@ -38,7 +38,7 @@ tracer = get_tracer(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """Ports of one node: its state, its kubelet, its pods, and its files."""
+    """Interfaces to one node: state, kubelet, pods and files."""
 
     state: NodeState
     kubelet_state: KubeletState
@@ -50,7 +50,7 @@ class NodePorts:
 
 @contextmanager
 def allocate_span(grant: NodeGrant, container: ContainerGrant) -> Iterator[None]:
-    """Trace the step in which a container of the grant is given its slices."""
+    """Trace the step in which a container gets its slices."""
     context = telemetry.extract({"traceparent": grant.traceparent})
     pod = telemetry.pod_attributes(
         uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
@@ -71,17 +71,17 @@ class DeviceDescriptions(Protocol):
     """Descriptions of devices for the container runtime."""
 
     def write(self, nonce: str, spec: ContainerSpec) -> None:
-        """Describe a nonce once and for all (blocking). Raises: Unavailable."""
+        """Describe a nonce, permanently (blocking). Raises: Unavailable."""
 
     def source_of(self, nonce: str, container_path: str) -> str:
-        """Return the host path mounted there; empty: the nonce is not described (blocking).
+        """Return the host path mounted there; empty if the nonce is not described (blocking).
 
         Raises: Unavailable.
         """
 
 
 class DescribedSlices:
-    """Slices of this node's containers."""
+    """Slices of this node's containers, with records, files and descriptions."""
 
     def __init__(
         self, node: NodePorts, *, devices: DeviceDescriptions, answers: AnswerPolicy
@@ -100,7 +100,7 @@ class DescribedSlices:
         granted: ContainerGrant,
         env: Mapping[str, str],
     ) -> Record:
-        """Return the record to put in place; `device_ids`: the kubelet's, none of a claim."""
+        """Return a new record; `device_ids`: the kubelet's, empty for a claim."""
         shares = tuple(share for each in grant.containers for share in each.shares)
         return Record(
             nonce=nonce,
@@ -145,7 +145,7 @@ class DescribedSlices:
         )
 
     def in_place(self, record: Record) -> Record | None:
-        """The record with the folder that its nonce is described with already (blocking).
+        """Return the record with the folder that the nonce's description already names (blocking).
 
         A container may have it: another one would be another account. None: it is not described.
         Raises: Unavailable.
@@ -163,12 +163,12 @@ class DescribedSlices:
         self.put(record, env)
 
     def put(self, record: Record, env: Mapping[str, str]) -> None:
-        """Write missing files of a record and its description (blocking). Raises: Unavailable."""
+        """Write a record's missing files and its description (blocking). Raises: Unavailable."""
         self.write(record)
         self._devices.write(record.nonce, self.spec(record, env))
 
     def write(self, record: Record, *, new: bool = False) -> None:
-        """Write limits and cache directory, without a description (blocking).
+        """Write limits and cache folder, without a description (blocking).
 
         `new`: empty the cache directory. Raises: Unavailable.
         """
@@ -188,7 +188,7 @@ class DescribedSlices:
         )
 
     def recorded(self, saved: AgentState, grant: NodeGrant, *records: Record) -> AgentState:
-        """The state with them, and with the report once the pod has all that it was granted."""
+        """Return the state with the records, and a report if the pod now has all its slices."""
         after = saved.with_records(records)
         if is_complete(grant, after.records.values()):
             after = after.with_report(self._reports.allocated(grant, after))

@@ -1,4 +1,4 @@
-"""PreStartContainer: before every start, the answer must be the container's own.
+"""Answer PreStartContainer: check before each start that the slices are the container's own.
 
 In: the ids of the container about to start. The kubelet's state shows which container holds them
 and which answer it was given. A container that bound late has but a name as its answer, which
@@ -33,7 +33,7 @@ from hami_node_agent.inventory.mig_instances import MigInstances
 logger = logging.getLogger(__name__)
 
 KUBELET_STATE_TIMEOUT_S = 3.0
-"""Covers a slow disk: the kubelet writes its checkpoint before it calls, within 30 s."""
+"""Time-out for the kubelet's checkpoint, which it writes before the call."""
 _KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 
 _UNKNOWN_ANSWER = (
@@ -56,7 +56,7 @@ _ANOTHERS_ANSWER = (
 
 
 class PreStart:
-    """The PreStartContainer use case."""
+    """Answer PreStartContainer."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class PreStart:
                 await self._check(owner)
 
     async def _check(self, owner: Holding) -> None:
-        """Raises: Conflict, Unavailable."""
+        """Check one container. Raises: Conflict, Unavailable."""
         if not self._is_as_granted(owner):
             # Whatever is changed or refused rests on the ledger's newest answer.
             await refresh_book(self._state, self._source, self._pods)
@@ -145,7 +145,7 @@ class PreStart:
     async def _refuse_anothers(
         self, owner: Holding, known: Record, grant: NodeGrant | None
     ) -> NoReturn:
-        """Refuse the start and have the scheduler end the pod."""
+        """Refuse the start, and have the scheduler end the pod, which got another pod's answer."""
         pod = self._pod_of(owner)
         if pod is None:
             raise Unavailable(f"the container waits until the agent sees its pod {owner.pod_uid}")
@@ -178,7 +178,7 @@ class PreStart:
 
 
 def find_record(owner: Holding, saved: AgentState) -> Record | None:
-    """Find the Allocate response of the container: by its nonce, otherwise by its device ids."""
+    """Return the record of the container, by its nonce or otherwise by its device ids."""
     if owner.answer is not None:
         return saved.records.get(owner.answer.nonce)
     same = [record for record in saved.records.values() if record.device_ids == owner.device_ids]
@@ -193,7 +193,7 @@ def find_record(owner: Holding, saved: AgentState) -> Record | None:
 
 
 def _kept_by_kubelet(owner: Holding) -> Record:
-    """Make a record of an Allocate response that only the kubelet kept: ours was lost."""
+    """Return a record of an answer that only the kubelet has, because ours was lost."""
     answer = owner.answer
     assert answer is not None
     return Record(
@@ -217,14 +217,14 @@ def _kept_by_kubelet(owner: Holding) -> Record:
 
 
 class ContainerOwners:
-    """Finds the containers that hold ids: one, or several of one pod that follow on."""
+    """Find the containers that hold ids: one, or successive ones of one pod."""
 
     def __init__(self, kubelet_state: KubeletState, pods: NodePodApi) -> None:
         self._kubelet_state = kubelet_state
         self._pods = pods
 
     async def of(self, ids: frozenset[str], *, with_answers: bool) -> list[Holding]:
-        """Return the containers that hold exactly these ids, waiting for the kubelet to show one.
+        """Return the containers that hold exactly these ids, waiting until the kubelet shows one.
 
         `with_answers`: only the checkpoint will do. Raises: Unavailable when nothing is shown.
         """
@@ -255,6 +255,6 @@ class ContainerOwners:
         return self._with_ids(ids, await self._kubelet_state.holdings())
 
     def _with_ids(self, ids: frozenset[str], holdings: tuple[Holding, ...]) -> list[Holding]:
-        """Leave out dead pods, whose entries stay in the checkpoint for a while."""
+        """Leave out ended pods, whose entries stay in the checkpoint for a while."""
         ended = self._pods.snapshot().ended
         return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]

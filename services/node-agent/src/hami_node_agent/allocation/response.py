@@ -1,4 +1,4 @@
-"""The Allocate answer of one container: env, mounts and devices (protocol 5.7.1).
+"""Make the Allocate answer of one container: variables, mounts and devices (protocol 5.7.1).
 
 HAMi's in hami-core mode but for three mounts: the container's limits directory at `/etc/hami`; its
 folder is read-only and its region in it a mount of its own, so that a tenant writes one file of the
@@ -37,58 +37,60 @@ from hami_node_agent.grants.records import Record
 LIMITS_MOUNT = "/etc/hami"
 CDI_KIND = "hami.io/slice"
 CDI_VERSION = "0.5.0"
-"""The first with which a name may contain a dot; runtimes read older ones."""
+"""First CDI version in which a name may contain a dot."""
 CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
-"""Any key with this prefix passes CDI names to a runtime."""
+"""Key of the annotation with CDI names; runtimes accept any key with this prefix."""
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 class NamedBy(Flag):
-    """Places of a CDI name in the answer to the kubelet; a name in both counts once."""
+    """Places in the answer where a CDI name is written; a name in both counts once."""
 
     FIELD = auto()
-    """`cdi_devices` of the device plugin API."""
+    """Field `cdi_devices` of the device plugin API."""
     ANNOTATION = auto()
-    """An annotation of the container, for kubelets that do not know that field."""
+    """Annotation of the container, for kubelets without that field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPolicy:
-    """Additions of the node's settings to every answer, and the paths in it."""
+    """Settings of the node that affect every answer, and the paths in it."""
 
     container_base: PurePosixPath
-    """`/usr/local/vgpu`: as the container sees it."""
+    """Folder `/usr/local/vgpu` as the container sees it."""
     host_base: PurePosixPath
-    """`$HOOK_PATH/vgpu` on the host."""
+    """Folder `$HOOK_PATH/vgpu` on the host."""
     library: PurePosixPath
-    """libvgpu.so on the host, versioned."""
+    """Path of libvgpu.so on the host, with its version."""
     enforced: bool = True
-    """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
-    from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
+    """Whether containers get HAMi's variables; false for whole cards and MIG instances.
+
+    Then the answer is like NVIDIA's, with the limits folder by which we recognise it.
+    """
     may_be_plain: bool = False
-    """Pods that have whole cards only may run without the library."""
+    """Whether pods with whole cards only may run without the library."""
     whole_cards_plain: bool = False
-    """They do, unless a container states the contrary."""
+    """Whether they do by default; a container's variable goes before."""
     mps: MpsPolicy | None = None
-    """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
+    """Paths for clients of the MPS daemon, in mode `mps`."""
     oversubscribe: bool = False
     log_level: str = "1"
     disable_core_limit: bool = False
     allow_disable_control: bool = False
-    """A container's variables may leave libvgpu out and switch its core limit off, as with HAMi."""
+    """Whether a container's variables may disable libvgpu or its core limit, as with HAMi."""
     licensed: bool = False
-    """`$HOOK_PATH/vgpu/license` exists on the host."""
+    """Whether `$HOOK_PATH/vgpu/license` exists on the host."""
     devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
-    """How cards are passed to the runtime."""
+    """Ways in which cards are passed to the runtime."""
 
     @property
     def cores_unlimited(self) -> bool:
-        """Whether libvgpu leaves cores alone: switched off, or MPS gives threads already."""
+        """Whether libvgpu leaves cores alone, because it is off or MPS limits threads."""
         return self.disable_core_limit or self.mps is not None
 
 
 def region_path(container_base: PurePosixPath, nonce: str) -> str:
-    """Return the path of the region that a container's processes share, as it sees it.
+    """Return the path of the region that a container's processes share, as they see it.
 
     The answer's environment and its limits file name the same.
     """
@@ -96,17 +98,17 @@ def region_path(container_base: PurePosixPath, nonce: str) -> str:
 
 
 def region_name(nonce: str) -> str:
-    """The region's name in the container's directory."""
+    """Return the name of the region in the container's folder."""
     return f"{nonce}.cache"
 
 
 def cache_dir_name(pod_uid: str, container: str) -> str:
-    """Name of a container's directory under `$HOOK_PATH/vgpu/containers`."""
+    """Return the name of a container's folder under `$HOOK_PATH/vgpu/containers`."""
     return f"{pod_uid}_{container}"
 
 
 def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
-    """The limits file's policy: the node's switch, otherwise what the webhook or the pod asked for.
+    """Return the core policy: the node's switch, otherwise the webhook's or the pod's.
 
     A container's variable may make its limit stricter; what lifts it counts by the node's setting
     alone, as the pod's author writes it. One that is no policy counts as the strictest.
@@ -129,7 +131,7 @@ NOT_WHOLE = (
 
 
 def are_whole_cards(shares: Iterable[DeviceShare], cards: Mapping[GpuUuid, GpuDevice]) -> bool:
-    """Whether each share is all of its card's memory, without a limit of cores."""
+    """Return whether each share is all of its card's memory, without a limit of cores."""
     every = tuple(shares)
     return bool(every) and all(_is_whole(share, cards.get(share.uuid)) for share in every)
 
@@ -140,7 +142,7 @@ def runs_plain(
     env: Mapping[str, str],
     policy: AnswerPolicy,
 ) -> bool:
-    """Whether a container runs without the library; `shares`: of all containers of its pod."""
+    """Return whether a container runs without the library; `shares`: of its pod's containers."""
     asked = env.get(CONTROL_ENV)
     wanted = policy.whole_cards_plain if asked is None else is_true(asked)
     return wanted and policy.may_be_plain and are_whole_cards(shares, cards)
@@ -156,7 +158,7 @@ def _is_whole(share: DeviceShare, card: GpuDevice | None) -> bool:
 
 
 def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
-    """Return the Allocate response of a late-binding container: a CDI name, defined later."""
+    """Return the answer for a late-bound container: a CDI name, which is defined later."""
     name = f"{CDI_KIND}={nonce}"
     return ContainerSpec(
         envs={},
@@ -167,7 +169,7 @@ def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
 
 
 def nonce_of(name: str) -> str | None:
-    """Return the nonce in a qualified CDI name; None if it is none of ours."""
+    """Return the nonce in a qualified CDI name; None if the name is not ours."""
     kind, equals, nonce = name.partition("=")
     return nonce if equals and kind == CDI_KIND else None
 
@@ -179,7 +181,7 @@ def container_response(
     container_env: Mapping[str, str],
     policy: AnswerPolicy,
 ) -> ContainerSpec:
-    """The answer for the container that `record` is about."""
+    """Return the answer for the container of `record`."""
     listed = device_list(
         record.mig_uuids or record.cards, response_id=record.nonce, policy=policy.devices
     )

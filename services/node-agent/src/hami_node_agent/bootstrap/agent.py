@@ -1,4 +1,4 @@
-"""Composition root: from settings to a running agent, closed in reverse; pods are left alone."""
+"""Open and close a running agent from its settings; pods continue without it."""
 
 from __future__ import annotations
 

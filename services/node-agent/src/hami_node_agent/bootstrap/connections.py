@@ -1,4 +1,4 @@
-"""Connections of the agent: the bus, the API server, the driver, the host's files, its own state.
+"""Open the agent's connections: bus, API server, driver, host's files, and its own state.
 
 The driver's cards are offered as slices, or as the MIG instances that they have or are cut into.
 """
@@ -50,32 +50,35 @@ DRIVER_RETRY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigWiring:
-    """Cards that are cut on demand."""
+    """Parts for cutting cards into MIG instances on demand."""
 
     driver: MigDriver
     probe: MigProbe
     minors: Mapping[GpuUuid, int | None]
-    """All cards, with the number of each one's file."""
+    """Minor number of each card's device file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConnection:
-    """Cards and links that the driver offers."""
+    """Driver with its cards and links."""
 
     probe: DeviceProbe
-    """Shows the cards that are offered as slices."""
+    """Probe of the cards that are offered in slices."""
     devices: DeviceListPolicy
     names: CardNames
-    """Behind `devices`; it is to hear of cards that are plugged in."""
+    """Indexes and files of cards, which must be updated when cards are added."""
     mig: MigCards | None = None
     mig_plugins: Mapping[str, MigPlugin]
-    """By resource name."""
+    """Plugins for existing MIG instances, by resource name."""
     cutting: MigWiring | None = None
-    """In operating mode `mig`."""
+    """Parts for cutting cards, in operating mode `mig`."""
 
 
 async def open_driver(settings: Settings, stack: AsyncExitStack) -> DriverConnection:
-    """Raises: Unavailable when there is no driver; InvalidRequest when MIG is not as wanted."""
+    """Open the driver.
+
+    Raises: Unavailable without one; InvalidRequest if MIG is not as configured.
+    """
     nvml = await _open(settings, stack)
     shown = FilteredProbe(nvml, frozenset(settings.hidden_devices))
     names = CardNames(settings.dev_root)
@@ -181,12 +184,12 @@ def _of_instances(
 
 DISTRIBUTION = "hami-node-agent"
 CONTAINER_BASE = PurePosixPath("/usr/local/vgpu")
-"""Folder in which containers see library and region; admission keeps tenants' mounts out."""
+"""Folder in which containers see library and region, where admission allows no mounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConnections:
-    """Connections and files."""
+    """Connections and files of the agent."""
 
     api: KubeApi
     bus: Bus
@@ -201,14 +204,14 @@ class AgentConnections:
     faults: Faults | None = None
 
     def mig_driver(self, driver: MigDriver) -> MigDriver:
-        """The driver that cuts cards, with the faults of tests around it."""
+        """Return the driver that cuts cards, with injected faults for tests."""
         return around(driver, "node_mig", self.faults)
 
 
 async def open_connections(
     settings: Settings, stack: AsyncExitStack, bulkhead: Bulkhead
 ) -> AgentConnections:
-    """Open all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
+    """Open all; bus and API server may be unavailable. Raises: Unavailable, InvalidRequest."""
     faults = faults_of(FailpointSettings().file)
     cdi = CdiFiles(settings.cdi_dir)
     files = HostFiles(

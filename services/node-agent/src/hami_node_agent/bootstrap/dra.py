@@ -1,4 +1,4 @@
-"""Whether the node's cards are devices of Dynamic Resource Allocation, and the driver if so.
+"""Decide whether to offer cards by Dynamic Resource Allocation, and construct the driver.
 
 Part of the composition root, like `agent.py`.
 """
@@ -45,12 +45,12 @@ from hami_node_agent.inventory.tracker import CardTracker
 logger = logging.getLogger(__name__)
 
 SINCE = (1, 36)
-"""The first Kubernetes in which a part of a device can be claimed without feature gates."""
+"""First Kubernetes in which part of a device can be claimed without feature gates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraDriver:
-    """The driver's loops; without one, what takes back the slices of an agent that had it."""
+    """Loops of the driver; without it, one that removes an earlier agent's slices."""
 
     on: bool
     loops: Mapping[str, Coroutine[Any, Any, None]]
@@ -65,7 +65,7 @@ async def dra_driver(
     node: NodeVersions,
     bulkhead: Bulkhead,
 ) -> DraDriver:
-    """Raises: InvalidRequest when `dra` is `on` with what it can't do."""
+    """Construct the driver. Raises: InvalidRequest if `dra` is `on` but impossible."""
     if settings.dra == "off":
         return DraDriver(on=False, loops={})
     reason = await obstacle_of(settings, node)
@@ -113,7 +113,7 @@ async def dra_driver(
 
 
 async def obstacle_of(settings: Settings, node: NodeVersions) -> str:
-    """Why the driver can't be; empty: it can."""
+    """Return why the driver can't run; empty if it can."""
     if settings.operating_mode in (WHOLE, MIG):
         return f"operating_mode is {settings.operating_mode}, which does not share cards by claims"
     obstacle = cdi_obstacle(settings)
@@ -134,6 +134,6 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def relies_on_proof(settings: Settings, way: BindingWay, driver: DraDriver) -> bool:
-    """Whether something rests on the runtime's proven CDI."""
+    """Return whether a configured feature depends on the runtime's proven CDI support."""
     late = way.late and settings.binding == "auto"
     return late or (driver.on and settings.dra == "auto")

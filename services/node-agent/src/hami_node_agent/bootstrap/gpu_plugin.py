@@ -1,4 +1,4 @@
-"""The device plugin of slices, put together: who finds grants, answers, and checks the start."""
+"""Construct the device plugin of slices."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def plugin_of(
 
 
 def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports) -> NodePorts:
-    """Return the ports that the node's use cases share."""
+    """Return the interfaces to the node that the use cases share."""
     return NodePorts(
         state=connections.state,
         kubelet_state=connections.kubelet_state,
@@ -71,7 +71,7 @@ def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports
 
 
 def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
-    """Return what the settings add to every answer."""
+    """Return the settings that affect every answer."""
     return AnswerPolicy(
         container_base=CONTAINER_BASE,
         host_base=PurePosixPath(connections.files.base),

@@ -1,4 +1,4 @@
-"""Which way containers of this node get their slices: settled at the start, and looked after.
+"""Choose the way of binding at the start, and watch that it stays possible.
 
 Part of the composition root, like `agent.py`.
 """
@@ -32,7 +32,7 @@ class NodeVersions(Protocol):
 
 
 async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
-    """Choose the way of binding. Raises: InvalidRequest when late binding is not possible."""
+    """Choose the way of binding. Raises: InvalidRequest if late binding is set but impossible."""
     way = await _binding_way(settings, node)
     logger.info("Selected the binding mode", extra={"way": str(way)})
     return way
@@ -53,7 +53,7 @@ async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
 
 
 async def kubelet_version(node: NodeVersions) -> str:
-    """The kubelet's version; empty where the API server does not answer."""
+    """Return the kubelet's version; empty if the API server does not answer."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
             return (await node.versions())[0]
@@ -63,7 +63,7 @@ async def kubelet_version(node: NodeVersions) -> str:
 
 
 async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
-    """Late where kubelet and runtime are proven to honour CDI; otherwise the reason."""
+    """Return late binding if kubelet and runtime are proven to support CDI, else the reason."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
             kubelet, runtime_version = await node.versions()
@@ -78,7 +78,7 @@ async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
 
 
 async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
-    """Return what the runtime reports of itself, or the Node of it (`containerd://2.1.9`).
+    """Return the runtime's report, or what the Node states about it (`containerd://2.1.9`).
 
     Raises: Unavailable.
     """
@@ -92,7 +92,7 @@ async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
 
 
 async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool) -> None:
-    """Return never while what was proven holds; a runtime that is unavailable proves nothing.
+    """Run while the proof holds; an unavailable runtime proves nothing.
 
     `relied_on`: whether something rests on the proof. Raises: Unavailable when the runtime now runs
     without CDI: the agent ends, and the next one takes the lock way and publishes no ResourceSlice.
@@ -113,7 +113,7 @@ async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool
 
 
 def cdi_obstacle(settings: Settings) -> str:
-    """Why slices can't be described by CDI files; empty: they can."""
+    """Return why slices can't be described by CDI files; empty if they can."""
     if set(settings.device_list_strategy) & {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}:
         return "device_list_strategy names cards by CDI, which a CDI file can't do"
     return ""

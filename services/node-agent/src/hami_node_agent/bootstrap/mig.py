@@ -1,4 +1,4 @@
-"""Cards cut on demand (`OPERATING_MODE=mig`), put together.
+"""Construct the parts that cut cards on demand (`OPERATING_MODE=mig`).
 
 Part of the composition root, like `agent.py`.
 """
@@ -25,7 +25,7 @@ Files = Sequence[tuple[str, str]]
 
 
 def require_possible(settings: Settings) -> None:
-    """Raises: InvalidRequest for what can't go with cards that are cut on demand."""
+    """Check settings that exclude cutting cards on demand. Raises: InvalidRequest."""
     if settings.operating_mode != MIG:
         return
     if settings.mig_strategy != "none":
@@ -43,7 +43,7 @@ def require_possible(settings: Settings) -> None:
 
 
 def mig_instances(settings: Settings, connections: AgentConnections) -> MigInstances | None:
-    """None in the other operating modes."""
+    """Return the MIG instances of the node; None in other operating modes."""
     cutting = connections.driver.cutting
     if cutting is None:
         return None
@@ -60,7 +60,7 @@ def mig_instances(settings: Settings, connections: AgentConnections) -> MigInsta
 def with_instances(
     answers: AnswerPolicy, settings: Settings, connections: AgentConnections
 ) -> AnswerPolicy:
-    """The policy for answers that name instances, by uuid: an index names cards to the runtime."""
+    """Return the policy for answers that name instances by uuid: an index would name a card."""
     cutting = connections.driver.cutting
     if cutting is None:
         return answers
@@ -77,7 +77,7 @@ def with_instances(
 
 
 class InstanceFiles(Mapping[str, Files]):
-    """By uuid of a MIG device: the files that a program needs for it, read when it is asked for."""
+    """Device files of MIG devices by uuid, read when requested."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Takes the agent's traces off one host and its Node, when all of HAMi is removed.
+"""Remove the agent's traces from host and Node when HAMi is uninstalled.
 
 `python -m hami_node_agent.bootstrap.removal` runs in place of the agent, with the agent's settings
 (`k8s/removal/node-agent.yaml`, docs/operations.md). In: the node's pods and the agent's folders.
@@ -37,16 +37,16 @@ from hami_node_agent.metrics.http_server import make_routes, serving
 logger = logging.getLogger(__name__)
 
 WRITTEN_ON_THE_NODE = (AGENT, NVIDIA_REGISTER, NVIDIA_PAIR_SCORES, BINDING)
-"""The agent's annotations; the policy `hami-node-agent-nodes` lets its token change no others."""
+"""Annotations of the agent; the policy `hami-node-agent-nodes` lets its token change no others."""
 LOOK_S = 2.0
 TREE_S = 60.0
-"""For one folder in one look: tenants may have filled it, and the next look continues."""
+"""Maximum time for one folder per round, as tenants may have filled it."""
 NAMED = 5
-"""Pods that a reason names."""
+"""Maximum number of pods that a reason names."""
 
 
 def main() -> None:
-    """End at SIGTERM."""
+    """Run until everything is removed, or SIGTERM."""
     try:
         settings = configured(sys.argv[1:], environment()).settings
     except InvalidRequest as exc:
@@ -88,7 +88,7 @@ class NodeRemoval:
         """Empty: nothing is left."""
 
     async def run(self) -> None:
-        """Return when nothing is left. An API server or disk that fails is retried."""
+        """Return when nothing is left; failures of API server and disk are retried."""
         while True:
             try:
                 reason = await self._look()
@@ -105,7 +105,7 @@ class NodeRemoval:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> str:
-        """Remove all, or name what it waits for. Raises: Unavailable, Forbidden, NotFound."""
+        """Remove all, or return what must end first. Raises: Unavailable, Forbidden, NotFound."""
         pods = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self._name}")
         known = await asyncio.to_thread(self._folders.pods)
         holders = holding(pods["items"], known)
@@ -119,7 +119,7 @@ class NodeRemoval:
 
 
 def holding(pods: Sequence[Json], with_files: frozenset[str]) -> list[str]:
-    """Pods that have not ended and were granted a slice, or (by uid) have files of ours."""
+    """Return pods that have not ended and have a slice, or (by uid) files of ours."""
     return sorted(
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         for pod in pods
@@ -128,7 +128,7 @@ def holding(pods: Sequence[Json], with_files: frozenset[str]) -> list[str]:
 
 
 class _Folders:
-    """The agent's files on its host. All calls block."""
+    """Files of the agent on its host; all calls block."""
 
     def __init__(self, settings: Settings) -> None:
         self._vgpu = settings.hook_path / "vgpu"
@@ -142,7 +142,7 @@ class _Folders:
         self._driver = sockets.claims.parent
 
     def pods(self) -> frozenset[str]:
-        """Uids of pods whose containers have a folder. Raises: Unavailable."""
+        """Return uids of pods whose containers have a folder. Raises: Unavailable."""
         try:
             names = [path.name for path in (self._vgpu / "containers").iterdir()]
         except FileNotFoundError:
@@ -163,7 +163,7 @@ class _Folders:
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is; no link is followed and no mount is entered."""
+    """Remove whatever has this path, without following links or entering mounts."""
     try:
         remove_tree(path, deadline_s=time.monotonic() + TREE_S)
     except FileNotFoundError:

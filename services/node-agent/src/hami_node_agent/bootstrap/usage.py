@@ -1,4 +1,4 @@
-"""Puts the monitor together: regions, samples, feedback loop, limits and their metrics."""
+"""Construct the monitor: regions, samples, feedback loop, limits and their metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hami_node_agent.usage.sampler import FirstKernels, Observation, Sampler, Us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageWiring:
-    """Parts of usage that others run and show."""
+    """Parts of usage monitoring that others run and show."""
 
     loops: Mapping[str, Coroutine[object, object, None]]
     metrics: tuple[Families, ...]
@@ -49,7 +49,7 @@ def monitoring(
     mig_devices: Callable[[], Sequence[MigDevice]],
     bulkhead: Bulkhead,
 ) -> UsageWiring:
-    """The monitor of one node; nothing runs yet."""
+    """Return the monitor of one node, not yet running."""
     probe, pods = connections.driver.probe, connections.pods
     regions = Regions(connections.files.base / "containers", bulkhead=bulkhead)
     proc = settings.proc_root
@@ -127,7 +127,7 @@ def _check_policy(settings: Settings) -> CheckPolicy:
 
 
 def _names(connections: AgentConnections) -> Callable[[str], PodRef | None]:
-    """Return the pods' names; the records may know one that the watch no longer has."""
+    """Return a function that names pods, also former ones that records still name."""
 
     def name_of(pod_uid: str) -> PodRef | None:
         known = connections.pods.name_of(pod_uid)

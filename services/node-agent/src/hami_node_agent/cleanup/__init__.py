@@ -1,1 +1,1 @@
-"""Removal of directories of pods that left and of older libraries."""
+"""Remove folders of pods that left, and old libraries."""

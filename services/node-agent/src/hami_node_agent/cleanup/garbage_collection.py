@@ -1,4 +1,4 @@
-"""Pods that left: reported to the scheduler, their records dropped, their directories removed.
+"""Find pods that left: report them, drop their records, and remove their folders.
 
 A pod has left when its object is gone from the API server, the kubelet has it no more and its
 cgroup holds no process. While one of the first two can't be asked, nothing is reported: unknown is
@@ -40,22 +40,22 @@ STRAY_INTERVAL_S = 60.0
 
 
 class PodFiles(Protocol):
-    """The host's directories."""
+    """Folders of pods on the host."""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Remove directories of a pod that left (blocking)."""
+        """Release the folders of a pod that left, for removal (blocking)."""
 
     def described(self) -> frozenset[str]:
-        """Nonces that the container runtime finds descriptions of (blocking)."""
+        """Return the nonces that CDI files describe (blocking)."""
 
     def remove_strays(
         self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
     ) -> None:
-        """Remove directories that nobody knows (blocking)."""
+        """Release unknown folders, for removal (blocking)."""
 
 
 class Strays:
-    """Looks for leftovers and removes them."""
+    """Find and remove files that belong to no pod."""
 
     def __init__(self, state: NodeState, *, kubelet_state: KubeletState, files: PodFiles) -> None:
         self._state = state
@@ -65,13 +65,13 @@ class Strays:
         self._unheld: frozenset[str] = frozenset()
 
     async def sweep(self) -> None:
-        """Remove stray files if a minute has passed since the last time."""
+        """Remove stray files, at most once a minute."""
         if time.monotonic() - self._swept_at > STRAY_INTERVAL_S:
             await self._remove()
             self._swept_at = time.monotonic()
 
     async def _remove(self) -> None:
-        """Leftovers of kills between writing and recording, and of pods before our time."""
+        """Remove files left by kills between writing and recording, or by earlier agents."""
         try:
             holdings = await self._kubelet_state.holdings()
         except Unavailable:
@@ -92,7 +92,7 @@ class Strays:
         )
 
     async def _claimed(self, known: frozenset[str]) -> frozenset[str]:
-        """Slices that pods have by ResourceClaims, of which the records are lost (`dra/`).
+        """Return slices by claims whose records are lost; `dra/` needs their files.
 
         Where the kubelet can't be asked, all that are described.
         """
@@ -105,7 +105,7 @@ class Strays:
             return unknown
 
     async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
-        """Answers without a pod that the kubelet has not had for two rounds."""
+        """Drop answers without a pod that the kubelet has not had for two rounds."""
         nonces = {h.answer.nonce for h in holdings if h.answer is not None}
         ids = {h.device_ids for h in holdings if h.answer is None}
         unheld = frozenset(
@@ -128,31 +128,31 @@ RETRY_LAST_S = 30.0
 REMOVAL_INTERVAL_S = 5.0
 BUSY_REMOVAL_INTERVAL_S = 1.0
 REMOVAL_BUDGET_S = 2.0
-"""Longest time of a round; with the shorter pause it is two thirds of a core at the most."""
+"""Maximum time of one round; with the pauses this takes two thirds of a core at most."""
 
 
 class PodLookup(Protocol):
-    """Source of what is known about pods."""
+    """Source of facts about pods."""
 
     @property
     def live(self) -> bool:
-        """True while the watch follows the API server."""
+        """Return whether the watch is current."""
 
     def knows(self, pod_uid: str) -> bool:
-        """True while the watch has the pod."""
+        """Return whether the watch has the pod."""
 
     def uid_of(self, namespace: str, name: str) -> str:
-        """The uid of the pod of this node that has this name now."""
+        """Return the present uid of this node's pod of that name."""
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
-        """Ask the API server itself. Raises: HamiError."""
+        """Ask the API server whether the pod object exists. Raises: HamiError."""
 
 
 class Processes(Protocol):
-    """Source of the processes that still run on the host."""
+    """Source of facts about processes on the host."""
 
     def populated(self, pod_uid: str) -> bool:
-        """True when processes of the pod are seen (blocking)."""
+        """Return whether the pod has processes (blocking)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +168,12 @@ class _Suspect:
 class _Retry:
     backoff: Backoff
     at_s: float = 0.0
-    """On the monotonic clock."""
+    """Time of the retry, on the monotonic clock."""
 
 
 @dataclass(eq=False)
 class Sweeper:
-    """Looks for pods that left."""
+    """Find pods that left, and clean up after them."""
 
     state: NodeState
     _: KW_ONLY
@@ -185,9 +185,9 @@ class Sweeper:
     interval_s: float
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     _retries: dict[str, _Retry] = field(default_factory=dict, init=False)
-    """By pod: those whose last look failed."""
+    """Failed checks by pod, for retries."""
     _reported_to_stay: set[str] = field(default_factory=set, init=False)
-    """Allocations whose pods this process reported as running on."""
+    """Allocations whose pods this process has reported as still running."""
     _strays: Strays = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ class Sweeper:
         await every(self.interval_s, self.sweep, name="sweep")
 
     async def sweep(self) -> None:
-        """Find grants that no pod holds, once. Raises: Unavailable."""
+        """Check once for grants whose pods left. Raises: Unavailable."""
         if not self.pods.live:
             return
         suspects = self._suspects()
@@ -216,7 +216,7 @@ class Sweeper:
         return retry is None or time.monotonic() >= retry.at_s
 
     async def _check(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
-        """Check one suspect; after an error it is checked again later, without delaying others."""
+        """Check one suspect; after an error, retry later without delaying others."""
         uid = suspect.pod_uid
         try:
             with self.bulkhead.item("sweep", uid):
@@ -236,14 +236,14 @@ class Sweeper:
         )
 
     async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
-        """Raises: HamiError."""
+        """Check one pod, and clean up if it left. Raises: HamiError."""
         if await self._left(suspect, kept):
             await self._forget(suspect)
         elif await self._outlives_its_grant(suspect):
             await self._report_that_it_stays(suspect)
 
     def _suspects(self) -> list[_Suspect]:
-        """Pods with records, and bound pods that never came to Allocate, that the watch has not.
+        """Return pods that the watch lacks, with records or with a grant but no Allocate call.
 
         Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
         the kubelet gave to another pod than was meant) shows only that the pod was here.
@@ -271,7 +271,7 @@ class Sweeper:
         return list(found.values())
 
     async def _left(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> bool:
-        """Raises: Unavailable when somebody can't be asked."""
+        """Return whether the pod left. Raises: Unavailable if this can't be determined."""
         if not suspect.name:
             # Of a pod that took another's answer before our watch knew it there is only its uid.
             holdings = await self.kubelet_state.holdings()
@@ -283,7 +283,7 @@ class Sweeper:
         return not there and not await asyncio.to_thread(self.processes.populated, suspect.pod_uid)
 
     async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
-        """Return whether a pod that has not left is over. Raises: Unavailable.
+        """Return whether a pod that has not left has ended. Raises: Unavailable.
 
         A kubelet keeps pods that are over for a while: only processes run on.
         """
@@ -307,7 +307,7 @@ class Sweeper:
         self._reported_to_stay.add(suspect.allocation_id)
 
     def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
-        """Whether the kubelet still has the pod; PodResources names pods without their uid."""
+        """Return whether the kubelet has the pod; PodResources names pods without their uid."""
         if (suspect.namespace, suspect.name) not in kept:
             return False
         # The name may be a successor's. The kubelet admits that one only after it is done with
@@ -351,7 +351,7 @@ class Sweeper:
         )
 
     async def _shared(self, suspect: _Suspect) -> frozenset[str]:
-        """Nonces of the pod's slices that the kubelet still has for others, by a claim.
+        """Return nonces of the pod's slices that other pods have by the same claim.
 
         The kubelet gives them to a second pod without asking us, and the grant of that one may not
         be known yet: records, limits and account are kept for it. Raises: Unavailable.
@@ -361,7 +361,7 @@ class Sweeper:
         return own & await self.kubelet_state.claimed() if own else own
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
-        """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.
+        """Return nonces of the pod's answers that the kubelet has given to other pods.
 
         Such a container has the directories mounted, or will have. Raises: Unavailable.
         """
@@ -373,7 +373,7 @@ class Sweeper:
 
 
 async def remove_leftovers(work: Callable[[float], bool]) -> None:
-    """Call `work` (blocking; True: there is more) with its budget in seconds until cancelled."""
+    """Call `work` with a time budget until cancelled; it returns True if more is left."""
     more = False
 
     async def one_round() -> None:

@@ -1,4 +1,4 @@
-"""Library, preload list and limits files on the host: as they should be, and no longer than needed.
+"""Keep library, preload list and limits files as they should be, and remove old libraries.
 
 The library is marked before it is installed. What somebody else emptied, replaced or removed is
 written again: without the library or the preload list the containers that start next would run
@@ -39,7 +39,7 @@ _MARKED = b"libvgpu limits file: required\0"
 
 
 def marked(content: bytes) -> bytes:
-    """Return the library's bytes with the mark; marked ones are returned as they are.
+    """Return the library's bytes with our mark, unless they have it.
 
     Raises: InvalidRequest when it is no build of libvgpu that looks for the mark.
     """
@@ -54,7 +54,7 @@ def marked(content: bytes) -> bytes:
 
 
 def require_same_machine(library: bytes, program: bytes) -> None:
-    """Compare the ELF headers of the library and of a program that runs on this node.
+    """Check that the library is for this machine, by the ELF header of a program on the node.
 
     The dynamic linker leaves a preloaded library for another processor out without ending the
     program, which then has no limits. Symbol versions are checked when libvgpu is built
@@ -62,53 +62,53 @@ def require_same_machine(library: bytes, program: bytes) -> None:
     """
     # e_ident up to the byte order, and e_machine.
     if (library[:6], library[18:20]) != (program[:6], program[18:20]):
-        raise InvalidRequest("containers can't load it: it is no ELF library for this processor")
+        raise InvalidRequest("containers can't load it: it is not a library for this processor")
 
 
 class InstalledFiles(Protocol):
-    """The host's files (blocking; each call may run twice)."""
+    """Files on the host (blocking; each call may run twice)."""
 
     def restore_installed(self) -> Mapping[Path, str]:
-        """Write library and preload list again if they differ: path -> what was wrong.
+        """Rewrite library and preload list if they differ; return path -> difference.
 
         Raises: Unavailable, with the path.
         """
 
     def wrong_limits(self, records: Iterable[Record]) -> list[Record]:
-        """Return records whose limits file, or its folder, is there and differs from theirs."""
+        """Return the records whose limits file exists, or its folder, and differs."""
 
     def write_limits(self, record: Record) -> None:
-        """Make the container's limits those of the record. Raises: Unavailable."""
+        """Write the record's limits into the container's file. Raises: Unavailable."""
 
     def limits_dir(self, nonce: str) -> Path:
-        """Return the directory that a container sees at /etc/hami."""
+        """Return the folder that a container sees at /etc/hami."""
 
     def old_libraries(self) -> frozenset[Path]:
-        """List installed libraries of other versions than ours."""
+        """Return installed libraries of other versions."""
 
     def remove_library(self, path: Path) -> None:
-        """Remove the library of an earlier version; failures are logged."""
+        """Delete the library of an earlier version; failures are logged."""
 
 
 @dataclass(eq=False)
 class FileRestorer:
-    """Compares the files with what they should be, repeatedly."""
+    """Compare files with what they should be, repeatedly."""
 
     files: InstalledFiles
     state: NodeState
     _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     restored: Counter[str] = field(default_factory=Counter, init=False)
-    """How often files of each name were written again; the log has their paths."""
+    """Number of rewrites by file name; the log has the paths."""
     problem: str = field(default="", init=False)
-    """Why a file can't be written again, which keeps pods off the node; or empty."""
+    """Reason why a file can't be rewritten, because of which no pod may come; or empty."""
 
     async def run(self) -> None:
         """Run until cancelled."""
         await every(RESTORE_INTERVAL_S, self.once, name="files", bulkhead=self.bulkhead)
 
     async def once(self) -> None:
-        """Compare the installed files once and write back what differs. Raises: Unavailable."""
+        """Compare the installed files once, and rewrite those that differ. Raises: Unavailable."""
         try:
             installed = await asyncio.to_thread(self.files.restore_installed)
             for path, wrong in installed.items():
@@ -143,7 +143,7 @@ class FileRestorer:
 
 @dataclass(eq=False)
 class OldLibraries:
-    """Removes libraries that nobody names.
+    """Remove libraries that no container uses.
 
     The kubelet keeps an Allocate answer, and with it the library's path, for the pod's whole life:
     a container that restarts months later mounts the version of that day. A version goes only when

@@ -1,1 +1,1 @@
-"""Settings, HAMi's flags and the node's own configuration."""
+"""Read settings, HAMi's flags, and the node's own configuration."""

@@ -1,4 +1,4 @@
-"""Flags and variables of HAMi's device plugin, and names that our settings had before.
+"""Convert flags and variables of HAMi's device plugin, and old setting names, to settings.
 
 A DaemonSet written for HAMi's plugin runs our agent with its command line; `docs/node-agent.md` has
 the table (protocol 5.1). Both sets are deprecated: each name that is used has one line in the log.
@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest
 
 OUR_PREFIX = "HAMI_NODE_AGENT_"
 LAST_VERSION = "0.4.0"
-"""Until it HAMi's flags, variables and files are read (docs/compatibility.md)."""
+"""Last version that reads HAMi's flags, variables and files (docs/compatibility.md)."""
 
 # Texts that Go's strconv.ParseBool takes, which reads HAMi's flags.
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
@@ -24,18 +24,18 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fro
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One option that is read as a setting of ours."""
+    """Option that sets one of our settings."""
 
     names: str
-    """On the command line, without the dashes, separated by spaces."""
+    """Names on the command line, without dashes, separated by spaces."""
     variables: str = ""
     setting: str = ""
     read: Callable[[str], object] = str
-    """The setting's value; a tuple is added to what other options give; None: none is given."""
+    """Function that returns the setting's value; tuples are combined, None sets nothing."""
     weak: bool = False
-    """HAMi reads it and goes by the device configuration: it counts where that is silent."""
+    """Whether the device configuration overrides it, as in HAMi."""
     unused: str = ""
-    """Why it means nothing here."""
+    """Reason why the option has no effect here."""
 
 
 def _bool(value: str) -> bool:
@@ -109,11 +109,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag("", "DP_DISABLE_HEALTHCHECKS", "health_checks", _entries("-")),
     Flag("", "DP_ENABLE_HEALTHCHECKS", "health_checks", _entries()),
 )
-"""In the order of HAMi's documentation. KUBECONFIG is a setting of ours by the same name."""
+"""Flags in the order of HAMi's documentation; KUBECONFIG is a setting of the same name."""
 
 
 def _kubelet_dir_of(*inner: str) -> Callable[[str], object]:
-    """Read a path below the kubelet's folder."""
+    """Return a function that reads the kubelet's folder from a path below it."""
 
     def read(value: str) -> Path:
         path = Path(value)
@@ -162,19 +162,19 @@ RETIRED: tuple[Flag, ...] = (
     Flag("", "SNAPSHOT_INTERVAL_S", unused=_INTERVALS),
     Flag("", "SWEEP_INTERVAL_S", unused=_INTERVALS),
 )
-"""Variables behind `HAMI_NODE_AGENT_` of the version before, read for one release more."""
+"""Old names of variables behind `HAMI_NODE_AGENT_`, read for one more release."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiOptions:
-    """Options by what they count before."""
+    """Settings from HAMi's options, by precedence."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
-    """They count before the device configuration."""
+    """Settings that override the device configuration."""
     weak: Mapping[str, object] = field(default_factory=dict)
-    """They count where no file sets another value."""
+    """Settings that apply only if no file sets them."""
     notes: tuple[str, ...] = ()
-    """One sentence for each that was given."""
+    """A sentence for each option that was given."""
 
 
 def options_of(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOptions:
@@ -224,7 +224,7 @@ def _note(flag: Flag, name: str) -> str:
 
 
 def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
-    """(Flag, its name as written, value) of each argument, in order."""
+    """Yield (flag, its name as written, value) for each argument, in order."""
     by_name = {name: flag for flag in FLAGS for name in flag.names.split()}
     found = []
     rest = list(arguments)
@@ -247,5 +247,5 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
 
 
 def _is_switch(flag: Flag) -> bool:
-    """Whether the flag may stand alone, and is true then."""
+    """Return whether the flag may have no value, which means true."""
     return flag.read is _bool or flag.setting == "features"

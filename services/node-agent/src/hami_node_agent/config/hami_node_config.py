@@ -1,4 +1,4 @@
-"""HAMi's `config.json`: what one node overrides in the device configuration (protocol 5.2).
+"""Read HAMi's `config.json`, which overrides the device configuration per node (protocol 5.2).
 
     {"nodeconfig": [{"name": "node-1", "devicesplitcount": 4, "filterdevices": {"index": [0]}}]}
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 from hami_node_agent.config.hami_flags import LAST_VERSION
 
 PATH = Path("/config/config.json")
-"""HAMi's mount path of it."""
+"""Path at which HAMi mounts the file."""
 
 
 class _Keys(BaseModel):
@@ -30,14 +30,14 @@ class _Keys(BaseModel):
 
 
 class FilterKeys(_Keys):
-    """Cards that are not offered."""
+    """Lists of cards that are hidden."""
 
     uuid: list[str] = []
     index: list[NonNegativeInt] = []
 
 
 class NodeKeys(_Keys):
-    """One node's entry; an alias is the setting that a key stands for."""
+    """Entry of one node; an alias is the setting that a key stands for."""
 
     name: str = ""
     migstrategy: str = ""
@@ -66,15 +66,15 @@ K = TypeVar("K", bound=_Keys)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """The file's settings of one node."""
+    """Settings for one node from the file."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """One sentence for each key that means nothing, and one that the file goes."""
+    """A sentence for each key without effect, and one that the file is deprecated."""
 
 
 def load(path: Path, node: str) -> NodeFile:
-    """Read the file; without one nothing is overridden.
+    """Read the file; a missing one overrides nothing.
 
     Raises: InvalidRequest that names the file, and the key when one is wrong.
     """
@@ -89,7 +89,7 @@ def load(path: Path, node: str) -> NodeFile:
 
 
 def parse(content: bytes, node: str) -> NodeFile:
-    """Merge the entries of `node`.
+    """Merge the entries for `node`.
 
     Raises: InvalidRequest with the path of the wrong key, its value and what would be right.
     """
@@ -128,7 +128,7 @@ def parse(content: bytes, node: str) -> NodeFile:
 
 
 def _lowered(value: Any, where: str) -> dict[str, Any]:
-    """Return a JSON object's keys in lower case, without those that are null, as Go reads them."""
+    """Return a JSON object with keys in lower case and without nulls, as Go reads it."""
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{where}: expected an object, not {value!r}")
     return {str(key).lower(): entry for key, entry in value.items() if entry is not None}

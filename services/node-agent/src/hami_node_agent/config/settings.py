@@ -1,4 +1,4 @@
-"""Settings of one node's agent: the fields in capitals behind HAMI_NODE_AGENT_ are variables.
+"""Settings of one node's agent: environment variables HAMI_NODE_AGENT_ and the field's name.
 
 `docs/node-agent.md` lists them; `hami_flags.py` has the names that some had before.
 """
@@ -172,42 +172,42 @@ class Settings(BaseSettings):
 
     @property
     def device_plugins_dir(self) -> Path:
-        """The folder of device plugins' sockets and of the kubelet's checkpoint."""
+        """Folder of device plugins' sockets and of the kubelet's checkpoint."""
         return self.kubelet_dir / "device-plugins"
 
     @property
     def checkpoint_path(self) -> Path:
-        """The kubelet's device checkpoint."""
+        """Path of the kubelet's device checkpoint."""
         return self.device_plugins_dir / "kubelet_internal_checkpoint"
 
     @property
     def pod_resources_socket(self) -> Path:
-        """The kubelet's PodResources API: who holds which ids."""
+        """Socket of the kubelet's PodResources API."""
         return self.kubelet_dir / "pod-resources" / "kubelet.sock"
 
     @property
     def cgroup_root(self) -> Path:
-        """The host's cgroups."""
+        """Folder of the host's cgroups."""
         sibling = (self.proc_root or Path("/proc")).parent / "cgroup"
         return sibling if sibling.is_dir() else Path("/sys/fs/cgroup")
 
     @property
     def mps_shm_dir(self) -> Path | None:
-        """The MPS daemon's /dev/shm; None: containers have the host's (hostIPC)."""
+        """Folder that is the MPS daemon's /dev/shm; None: containers use the host's (hostIPC)."""
         shm = self.mps_dir / "shm"
         return shm if shm.is_dir() else None
 
     @property
     def probe_interval_s(self) -> float:
-        """Pause between health probes."""
+        """Interval between health probes."""
         return self.heartbeat_s / 2
 
     @property
     def snapshot_interval_s(self) -> float:
-        """Pause between comparisons of the grants with the ledger."""
+        """Interval between comparisons of grants with the ledger."""
         return self.heartbeat_s * 1.5
 
     @property
     def sweep_interval_s(self) -> float:
-        """Pause between looks for pods that left."""
+        """Interval between searches for pods that left."""
         return self.heartbeat_s / 5

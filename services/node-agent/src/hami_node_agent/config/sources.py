@@ -1,4 +1,4 @@
-"""One node's settings from command line, variables and files.
+"""Combine command line, variables and files into settings.
 
 Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
 entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
@@ -31,25 +31,25 @@ _FROM_DEVICE_CONFIG = {
     "libcuda_log_level": "lib_cuda_log_level",
     "mig_profile_allowlist": "mig_profile_allowlist",
 }
-"""Setting -> key of the block `nvidia`."""
+"""Setting -> its key in the block `nvidia`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """Settings, and one sentence for each option that was read and means nothing."""
+    """Settings, and a sentence for each option without effect."""
 
     settings: Settings
     notes: tuple[str, ...] = ()
 
 
 def environment() -> Mapping[str, str]:
-    """This process's variables."""
+    """Return this process's environment variables."""
     source = EnvSettingsSource(Settings, case_sensitive=True)
     return {name: value for name, value in source.env_vars.items() if value is not None}
 
 
 def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
-    """Read everything again.
+    """Read all sources again.
 
     Raises: InvalidRequest that names the flag, the variable or the file and its key.
     """

@@ -1,1 +1,1 @@
-"""The kubelet's device-plugin API v1beta1."""
+"""Device plugins for the kubelet (API v1beta1)."""

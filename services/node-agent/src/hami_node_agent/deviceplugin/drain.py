@@ -1,4 +1,4 @@
-"""A stop that no pod notices: the scheduler binds no more here, and who is on the way gets through.
+"""Stop without harm: no new pods, and pods on their way still get their devices.
 
 On SIGTERM and SIGHUP. In: the grants in flight. Readiness answers no from the first moment, then
 the agent serves on until every pod that was bound before has its answers, or `drain_s` is over;
@@ -25,7 +25,7 @@ GRANT_FOLLOWS_S = 2.5
 
 
 class Drain:
-    """Whether we are stopping, and the wait for who is on the way."""
+    """State of a stop: whether it has begun, and which pods are on their way."""
 
     def __init__(self, state: NodeState, pods: NodePodApi, *, drain_s: float) -> None:
         self._state = state
@@ -35,16 +35,16 @@ class Drain:
         self._follows_until = 0.0
 
     def coming(self) -> list[str]:
-        """Uids of pods that were granted cards and have not asked for all of them."""
+        """Return uids of pods with a grant that have not asked for all of their devices."""
         found = grants_in_flight(self._state.book, self._state.saved, self._pods.snapshot())
         return [each.grant.pod_uid for each in found]
 
     def expect_grant(self) -> None:
-        """The scheduler was answered that a pod may come; its grant is on the way."""
+        """Record that the scheduler may send a pod, whose grant will follow."""
         self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
 
     async def drain(self) -> None:
-        """Return when nobody is on the way, or the time is over."""
+        """Return when no pod is on its way, or the time is over."""
         self.begun = True
         deadline = time.monotonic() + self._drain_s
         while self.coming() or time.monotonic() < self._follows_until:

@@ -1,4 +1,4 @@
-"""The count resource of NVIDIA cards (`nvidia.com/gpu`): slices, as many per card as it has slots.
+"""Device plugin of NVIDIA slices (`nvidia.com/gpu`), with a device per slot of each card.
 
 ListAndWatch follows `tracker.py`; Allocate and GetPreferredAllocation go to `allocate.py`,
 PreStartContainer to `prestart.py`.
@@ -18,7 +18,7 @@ from hami_node_agent.inventory.tracker import CardTracker
 
 
 class Plugin(DevicePluginService):
-    """Slots of all cards."""
+    """Device plugin of all cards' slots."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class Plugin(DevicePluginService):
         self._numa_topology = numa_topology
 
     def devices(self) -> Iterator[Advertised]:
-        """`<GPU-uuid>-<replica>` for each slot."""
+        """Return a device `<GPU-uuid>-<replica>` for each slot."""
         for card in self._cards.devices():
             numa = card.numa if self._numa_topology else None
             for replica in replicas_of(card.uuid, card.slots):
                 yield Advertised(device_id=str(replica), healthy=card.healthy, numa=numa)
 
     def knows(self, device_id: str) -> bool:
-        """Whether the device's card is known; its slot, and the number of slots, do not matter."""
+        """Return whether the id's card is known, whatever its slot."""
         return card_of(device_id) in {card.uuid for card in self._cards.devices()}
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """The slices of the grant in flight, or names for slices that are known at the start."""
+        """Answer with the slices of the grant in flight, or with names for late binding."""
         if self._late.is_used:
             return self._late.allocate(requests)
         return await self._allocating.allocate(requests)
@@ -57,9 +57,9 @@ class Plugin(DevicePluginService):
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Slots on the granted cards first."""
+        """Prefer slots on the granted cards."""
         return self._allocating.prefer(available=available, must_include=must_include, size=size)
 
     async def check(self, ids: frozenset[str]) -> None:
-        """The container with these ids must have its own limits."""
+        """Check that the container with these ids has its own limits."""
         await self._prestarting.check(ids)

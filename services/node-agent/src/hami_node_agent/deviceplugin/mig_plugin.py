@@ -1,4 +1,4 @@
-"""MIG instances as a resource of their own (`nvidia.com/mig-1g.10gb`, or the count resource).
+"""Device plugins of existing MIG instances (`nvidia.com/mig-1g.10gb`, or the count resource).
 
 The kubelet hands them out, without the scheduler's ledger, and a container gets what NVIDIA's
 plugin answers. An instance is as well as its card.
@@ -23,7 +23,7 @@ from hami_node_agent.grants.state import Signal
 
 
 class MigCards:
-    """Health of the cards in MIG mode, by the rules of all cards."""
+    """Health of the cards in MIG mode."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class MigCards:
         self._health.of |= dict.fromkeys(cards, Health())
 
     def healthy(self, card: GpuUuid) -> bool:
-        """Whether the card's instances may be used."""
+        """Return whether the card's instances may be used."""
         return self._health.of[card].healthy
 
     def on_xid(self, card: GpuUuid, xid: int) -> None:
-        """Take in an error of the card; which of its instances is meant is not asked."""
+        """Record an error of the card, which counts for all of its instances."""
         self._health.after_xid(card, xid, now=time.monotonic())
 
     async def run(self) -> None:
-        """Probe until cancelled."""
+        """Probe the cards until cancelled."""
         await every(self._interval_s, self._probe_all, name="MIG cards")
 
     async def _probe_all(self) -> None:
@@ -62,7 +62,7 @@ class MigCards:
 
 
 class MigPlugin(DevicePluginService):
-    """The instances of one profile."""
+    """Device plugin of one profile's instances."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class MigPlugin(DevicePluginService):
         self._numa_topology = numa_topology
 
     def devices(self) -> Iterator[Advertised]:
-        """The instances, by uuid."""
+        """Return the instances by uuid."""
         for each in self._instances:
             numa = each.numa if self._numa_topology else None
             yield Advertised(device_id=each.uuid, healthy=self._cards.healthy(each.card), numa=numa)
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """NVIDIA's answer for these instances."""
+        """Answer like NVIDIA's plugin for these instances."""
         return [
             device_list(sorted(ids), response_id=str(uuid4()), policy=self._policy)
             for ids in requests

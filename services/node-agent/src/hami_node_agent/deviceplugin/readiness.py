@@ -1,4 +1,4 @@
-"""Readiness of this node to take a pod, asked by the scheduler before each binding.
+"""Answer the scheduler's question before each binding whether this node can take a pod.
 
 A pod that is bound while the kubelet or this agent is unavailable fails its admission for good,
 so the scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`.
@@ -23,7 +23,7 @@ SETTLED_S = 1.0
 
 
 class ReadinessService:
-    """Serves `hami.agents.readiness.<node>`."""
+    """Serve `hami.agents.readiness.<node>`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ReadinessService:
         take: Callable[[Grant], None],
         late: bool = False,
     ) -> None:
-        """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
+        """`reachable`: whether the kubelet can open our socket; an open stream outlives its file.
 
         `not_ready_reason`: what else keeps pods from coming here; empty: nothing.
         `on_ready` is called at each yes to a question without a grant: it will follow.
@@ -54,7 +54,7 @@ class ReadinessService:
         self._late = late
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Serve until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
     async def _answer(self, _subject: str, data: bytes) -> Readiness:
@@ -74,7 +74,7 @@ class ReadinessService:
         return Readiness(node=self._node, ready=True, taken=taken, late=self._late)
 
     def _take_grant(self, data: bytes) -> bool:
-        """Whether a grant came with the question. Raises: InvalidRequest."""
+        """Keep the grant of the question, if it has one; return whether. Raises: InvalidRequest."""
         asked = read(ReadinessRequest, data, "readiness request")
         if asked.grant is None:
             return False

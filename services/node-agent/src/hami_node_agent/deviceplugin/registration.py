@@ -1,4 +1,4 @@
-"""Serving and registering the plugin.
+"""Serve device plugins, and register them at the kubelet.
 
 The kubelet forgets plugins when it restarts, and removes all sockets in its directory.
 
@@ -47,7 +47,7 @@ Identity = tuple[int, int, int]
 
 
 async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Repeat `cycle`, which serves until it should begin again, until cancelled.
+    """Repeat `cycle`, which serves until the socket or the kubelet changes, until cancelled.
 
     Raises: Unavailable when it fails too often.
     """
@@ -70,7 +70,7 @@ async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> No
 
 
 class KubeletRegistration:
-    """Keeps the plugin served and known to the kubelet."""
+    """Keep one plugin served and registered at the kubelet."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class KubeletRegistration:
         socket_name: str,
         resource_name: str,
     ) -> None:
-        """Prepare the registration. Raises: InvalidRequest when the socket's path is too long."""
+        """Prepare the registration. Raises: InvalidRequest if the socket's path is too long."""
         self._plugin = plugin
         self._dir = socket_dir
         self._socket = socket_dir / socket_name
@@ -95,11 +95,11 @@ class KubeletRegistration:
             )
 
     def reachable(self) -> bool:
-        """Whether the plugin is registered and its socket is where the kubelet calls it."""
+        """Return whether the plugin is registered and its socket exists."""
         return self.registered and self._own is not None and _identity(self._socket) == self._own
 
     async def run(self) -> None:
-        """Cycle until cancelled. Raises: Unavailable when serving fails too often."""
+        """Serve and register until cancelled. Raises: Unavailable if serving fails too often."""
         await keep_serving(self._cycle, name="device plugin")
 
     async def _cycle(self) -> None:

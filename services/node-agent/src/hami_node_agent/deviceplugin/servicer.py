@@ -1,4 +1,4 @@
-"""The kubelet's device plugin API, v1beta1, without any vendor: what each plugin here is made of.
+"""Base class of device plugins for the kubelet's API v1beta1, independent of vendors.
 
 A vendor names the devices there are and what a container gets that was given some of them
 (`devices`, `answers`); `registration.py` serves it. Errors of ours become gRPC codes in one table;
@@ -45,16 +45,16 @@ class Advertised:
     device_id: str
     healthy: bool = True
     numa: int | None = None
-    """NUMA node, if the kubelet is to know it."""
+    """NUMA node, if it is reported to the kubelet."""
 
 
 class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
-    """One resource; one instance serves across restarts of the server."""
+    """One resource; the instance is used across restarts of its server."""
 
     def __init__(
         self, changed: Signal, *, prefers: bool = False, checks_starts: bool = False
     ) -> None:
-        """Create the instance.
+        """`prefers` and `checks_starts`: whether the kubelet shall make these calls.
 
         `changed` wakes when `devices` has something new. `prefers` and `checks_starts`: whether the
         kubelet is to call `prefer` and `check`.
@@ -71,20 +71,20 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
 
     @abstractmethod
     def devices(self) -> Iterable[Advertised]:
-        """All devices now."""
+        """Return all present devices."""
 
     @abstractmethod
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
         """Answer for the containers that were given these ids. Raises: HamiError."""
 
     def knows(self, device_id: str) -> bool:
-        """Whether the id may be asked for; a unhealthy device may."""
+        """Return whether the id may be requested, even of an unhealthy device."""
         return any(device.device_id == device_id for device in self.devices())
 
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Ids that a container should rather get; none: the kubelet chooses."""
+        """Return ids that the container should get; empty: the kubelet chooses."""
         del available, must_include, size
         return ()
 
@@ -92,13 +92,16 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         """Return when the container with these ids may start. Raises: HamiError."""
 
     def listened_for_s(self) -> float | None:
-        """How long a kubelet has had our devices, in seconds; None while it is unavailable."""
+        """Return for how many seconds a kubelet has had our devices.
+
+        None while it is unavailable.
+        """
         if not self._listening_since_s:
             return None
         return time.monotonic() - min(self._listening_since_s.values())
 
     async def calls_finished(self, timeout_s: float) -> bool:
-        """Return when no Allocate and no PreStartContainer runs and the answers are sent.
+        """Return when no Allocate or PreStartContainer call is running and all answers are sent.
 
         False: one is not yet.
         """
@@ -110,7 +113,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         return True
 
     def _count(self, context: Context) -> None:
-        """A call that decides on a pod runs until its answer is sent, or its caller is gone."""
+        """Count a call as running until its answer is sent, or its caller is gone."""
         self._running += 1
         self._idle.clear()
         context.add_done_callback(self._sent)  # type: ignore[arg-type]  # stubs: a class of theirs
@@ -121,7 +124,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             self._idle.set()
 
     def end_streams(self) -> None:
-        """End the streams that are open: the kubelet then has nothing to hand out.
+        """End the open streams, so that the kubelet has no devices to hand out.
 
         It closes its connection, too, so calls that run fail there.
         """
@@ -131,13 +134,13 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
-        """Repeat the options that the kubelet got at registration."""
+        """Return the options that the kubelet also got at registration."""
         return self.options
 
     async def ListAndWatch(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> AsyncIterator[api.ListAndWatchResponse]:
-        """All devices, at once and after every change."""
+        """Stream all devices, immediately and after every change."""
         end = asyncio.ensure_future(self._streams_end.wait())
         seen = self._changed.version
         yield self._listed()
@@ -170,7 +173,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802 - the API's name
         self, request: api.PreferredAllocationRequest, context: Context
     ) -> api.PreferredAllocationResponse:
-        """A container for which nothing is preferred is left out."""
+        """Return preferences; containers without one are left out."""
         answer = api.PreferredAllocationResponse()
         for wanted in request.container_requests:
             ids = self.prefer(
@@ -185,7 +188,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def Allocate(  # noqa: N802 - the API's name
         self, request: api.AllocateRequest, context: Context
     ) -> api.AllocateResponse:
-        """Env, mounts and devices of each container; all or none."""
+        """Return variables, mounts and devices of each container; all or none."""
         self._count(context)
         try:
             wanted = [self._known(c.devices_ids) for c in request.container_requests]
@@ -197,7 +200,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802 - the API's name
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """An error keeps the container from starting."""
+        """Check a start; an error keeps the container from starting."""
         self._count(context)
         try:
             await self.check(_distinct(request.devices_ids))
@@ -222,7 +225,7 @@ def _distinct(listed: Iterable[str]) -> frozenset[str]:
 
 
 def answer_message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
-    """The answer on the wire."""
+    """Return the answer as protobuf."""
     return api.ContainerAllocateResponse(
         envs=dict(spec.envs),
         mounts=[

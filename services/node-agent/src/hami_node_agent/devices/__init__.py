@@ -1,1 +1,1 @@
-"""Facts of hardware: offers, health, topology, MIG layouts. Pure."""
+"""Facts about hardware: offers, health, topology, MIG. Pure."""

@@ -1,4 +1,4 @@
-"""How the container runtime learns which cards a container gets (protocol 5.7.1).
+"""Name a container's cards for the container runtime (protocol 5.7.1).
 
 NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
 Allocate answer that NVIDIA's own plugin would give; `allocation/response.py` puts HAMi's part
@@ -21,14 +21,14 @@ from hamicommon.domain.allocations import DeviceShare
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE_MOUNTS = "/var/run/nvidia-container-devices"
-"""Value of VISIBLE, and the folder of the mounts, with the strategy `volume-mounts`."""
+"""Value of the variable, and folder of mounts, with the strategy `volume-mounts`."""
 CDI_VENDOR = "k8s.device-plugin.nvidia.com"
 CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin"
 Feature = Literal["gdrcopy", "gds", "mofed"]
 
 
 class Strategy(StrEnum):
-    """Place where the runtime looks for the cards."""
+    """Way in which cards are named for the runtime."""
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
@@ -50,20 +50,20 @@ class MountSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """An Allocate answer as a domain value; `servicer.py` writes it as protobuf."""
+    """Allocate answer as a domain value; `servicer.py` converts it to protobuf."""
 
     envs: Mapping[str, str]
     mounts: tuple[MountSpec, ...]
     device_files: tuple[tuple[str, str], ...] = ()
-    """(container path, host path), read and write."""
+    """Device files as (container path, host path), for reading and writing."""
     annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     cdi_devices: tuple[str, ...] = ()
-    """Qualified CDI names for the container runtime interface."""
+    """Qualified names of CDI devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceListPolicy:
-    """Settings of the node for device lists."""
+    """Settings of the node for naming cards."""
 
     strategies: frozenset[Strategy] = frozenset({Strategy.ENVVAR})
     id_strategy: Literal["uuid", "index"] = "uuid"
@@ -71,22 +71,22 @@ class DeviceListPolicy:
     """NVML index by card uuid, for the id strategy `index`."""
     imex_channels: tuple[int, ...] = ()
     features: tuple[Feature, ...] = ()
-    """Extras that are on."""
+    """Enabled extra features."""
     device_files: Mapping[str, str] | None = None
-    """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
+    """Control files as container path -> host path, with PASS_DEVICE_SPECS."""
     card_files: Mapping[str, Sequence[tuple[str, str]]] | None = None
-    """With PASS_DEVICE_SPECS: device uuid -> (container path, host path) of its files."""
+    """Device's files as (container path, host path) by uuid, with PASS_DEVICE_SPECS."""
 
     @property
     def all_cdi(self) -> bool:
-        """The runtime learns everything through CDI, and nothing else is answered."""
+        """Whether cards are named only by CDI."""
         return self.strategies <= _CDI
 
 
 def device_list(
     devices: Sequence[str], *, response_id: str, policy: DeviceListPolicy
 ) -> ContainerSpec:
-    """The answer for these devices (cards, or MIG instances).
+    """Return the answer for these devices (cards or MIG instances).
 
     `response_id` distinguishes the CDI annotations of several plugins on one pod.
     """
@@ -147,20 +147,20 @@ def _device_files(devices: Sequence[str], policy: DeviceListPolicy) -> tuple[tup
 
 
 CONTAINER_PIPES = "/tmp/nvidia-mps"
-"""CUDA's default for CUDA_MPS_PIPE_DIRECTORY."""
+"""Default of CUDA_MPS_PIPE_DIRECTORY."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsPolicy:
-    """Paths of the daemon's files on the host."""
+    """Paths of the MPS daemon's files on the host."""
 
     pipe_dir: str
     shm_dir: str = ""
-    """The daemon's /dev/shm, which its clients must have; empty: they share the host's IPC."""
+    """Folder that is the daemon's /dev/shm, which clients need; empty: they use the host's IPC."""
 
 
 def mps_envs(shares: Sequence[DeviceShare]) -> dict[str, str]:
-    """The variables of a container with these slices; two of one card are one device."""
+    """Return the variables of a container with these slices; two of one card are one device."""
     memory_mib: dict[str, int] = {}
     for share in shares:
         memory_mib[share.uuid] = memory_mib.get(share.uuid, 0) + share.memory_mib
@@ -176,7 +176,7 @@ def mps_envs(shares: Sequence[DeviceShare]) -> dict[str, str]:
 
 
 def mps_mounts(policy: MpsPolicy) -> tuple[MountSpec, ...]:
-    """The daemon's pipes, and its shared memory."""
+    """Return the mounts of the daemon's pipes and shared memory."""
     mounts = [MountSpec(container_path=CONTAINER_PIPES, host_path=policy.pipe_dir, read_only=False)]
     if policy.shm_dir:
         mounts.append(

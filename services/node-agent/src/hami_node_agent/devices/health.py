@@ -1,4 +1,4 @@
-"""When a card is unhealthy, and when it is well again (protocol 5.5).
+"""Decide when a card becomes unhealthy and healthy again (protocol 5.5).
 
 In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
 Unknown is unhealthy. A card that is surely bad is unhealthy at once, one that only did not answer
@@ -16,8 +16,11 @@ from enum import StrEnum
 from hamicommon.domain.ids import GpuUuid
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Errors of the application, not of the card: graphics exceptions, page faults, preempted
-contexts, video processor exceptions, context switch time-outs (NVIDIA's XID catalogue)."""
+"""XIDs that are errors of the application, not of the card (NVIDIA's XID catalogue).
+
+Graphics exceptions, page faults, preempted contexts, video processor exceptions, context switch
+time-outs.
+"""
 
 # HAMi#2200: one good probe between two bad ones is a flapping card, three in a row are not.
 GOOD_PROBES = 3
@@ -27,7 +30,7 @@ BAD_PROBES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidPolicy:
-    """Which XID events make a card unhealthy."""
+    """XID events that make a card unhealthy."""
 
     all_disabled: bool = False
     ignored: frozenset[int] = IGNORED_XIDS
@@ -35,19 +38,25 @@ class XidPolicy:
     all_enabled: bool = False
 
     def matters(self, xid: int) -> bool:
-        """True when this XID makes its card unhealthy; enabling wins over ignoring."""
+        """Return whether this XID makes its card unhealthy.
+
+        Enabling takes precedence over ignoring.
+        """
         if self.all_enabled or xid in self.enabled:
             return True
         return not self.all_disabled and xid not in self.ignored
 
     @property
     def any_matters(self) -> bool:
-        """False when no event needs to be listened for."""
+        """Return whether any event can matter, so that events must be read."""
         return self.all_enabled or bool(self.enabled) or not self.all_disabled
 
 
 def xid_policy(entries: Iterable[str]) -> XidPolicy:
-    """Read the setting `health_checks`; `xids` is all, as in HAMi, and junk is ignored."""
+    """Parse the setting `health_checks`.
+
+    `xids` means all, as in HAMi, unknown parts are ignored.
+    """
     given = {entry.lower() for entry in entries}
     disabled = {entry[1:] for entry in given if entry.startswith("-")}
     enabled = given - {f"-{entry}" for entry in disabled}
@@ -64,46 +73,46 @@ def _numbers(entries: set[str]) -> frozenset[int]:
 
 
 class HealthCause(StrEnum):
-    """Why a card's health changed."""
+    """Reason of a change of health."""
 
     XID = "xid"
     """The driver reported an error of the card itself."""
     FAILED = "failed"
-    """The driver reported the card as bad, lost, or not watched."""
+    """The driver reported the card as bad or lost, or its events can't be watched."""
     UNANSWERED = "unanswered"
-    """The card could not be asked, several times in a row."""
+    """The card did not answer several probes in a row."""
     RECOVERED = "recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """A card's health; `reason` is empty when it is healthy."""
+    """Health of a card; `reason` is empty if it is healthy."""
 
     healthy: bool = True
     reason: str = ""
     good_probes: int = GOOD_PROBES
     bad_probes: int = 0
-    """Without an answer, in a row, while it still counts as healthy."""
+    """Number of unanswered probes in a row while the card still counts as healthy."""
     quiet_until: float = 0.0
-    """Monotonic seconds before which an XID keeps the card unhealthy."""
+    """Monotonic time before which an XID keeps the card unhealthy."""
 
 
 def after_xid(health: Health, xid: int, *, now: float, quiet_s: float) -> Health:
-    """The card reported a critical error."""
+    """Return the health after a critical error of the card."""
     return replace(health, healthy=False, reason=f"XID {xid}", quiet_until=now + quiet_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a probe failed."""
+    """Reason of a failed probe."""
 
     reason: str
     certain: bool
-    """False: the card may be well, it only could not be asked."""
+    """Whether the card is certainly bad; false: it only did not answer."""
 
 
 def after_bad_probe(health: Health, failure: Failure) -> Health:
-    """NVML did not report the card as well."""
+    """Return the health after a failed probe."""
     bad = health.bad_probes + 1
     if health.healthy and not failure.certain and bad < BAD_PROBES:
         return replace(health, bad_probes=bad)
@@ -111,7 +120,7 @@ def after_bad_probe(health: Health, failure: Failure) -> Health:
 
 
 def after_good_probe(health: Health, *, now: float) -> Health:
-    """NVML answered for the card."""
+    """Return the health after a successful probe."""
     if health.healthy:
         return Health()
     good = min(health.good_probes + 1, GOOD_PROBES)
@@ -121,7 +130,7 @@ def after_good_probe(health: Health, *, now: float) -> Health:
 
 
 class CardHealth:
-    """Health of several cards over time; `on_change` hears of each change, with its cause."""
+    """Health of several cards over time; `on_change` is called with each change and its cause."""
 
     def __init__(
         self,
@@ -137,7 +146,7 @@ class CardHealth:
         self._on_change = on_change
 
     def after_probe(self, failing: Mapping[GpuUuid, Failure], *, now: float) -> None:
-        """Take in a probe of all cards."""
+        """Apply a probe of all cards."""
         for card, health in list(self.of.items()):
             failure = failing.get(card)
             if failure is None:
@@ -147,7 +156,7 @@ class CardHealth:
                 self._set(card, after_bad_probe(health, failure), cause)
 
     def after_xid(self, card: GpuUuid | None, xid: int, *, now: float) -> bool:
-        """Take in an XID event; False: it does not count.
+        """Apply an XID event; return False if it does not count.
 
         One that names no card of these may be any card's.
         """

@@ -1,4 +1,4 @@
-"""MIG instances: those that an administrator made, and those that are made for grants. Pure.
+"""Compute changes of MIG instances: an administrator's, and those made for grants. Pure.
 
 Instances that are there are offered by NVIDIA's strategies: `none` (cards are whatever they are),
 `single` (the count resource counts instances, which are all alike), `mixed` (a resource for each
@@ -32,22 +32,22 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """One compute instance in its GPU instance."""
+    """Compute instance within its GPU instance."""
 
     uuid: str
     card: GpuUuid
     profile: str
-    """Such as 1g.10gb, or 1c.2g.20gb for a part of a GPU instance."""
+    """Profile, such as 1g.10gb, or 1c.2g.20gb for part of a GPU instance."""
     gpu_instance: int
     compute_instance: int
     minor: int | None = None
-    """Minor number of its card's file."""
+    """Minor number of the card's device file."""
     numa: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigLayout:
-    """How the node's cards are cut."""
+    """MIG instances of the node's cards."""
 
     cards: frozenset[GpuUuid] = frozenset()
     """All cards."""
@@ -59,7 +59,7 @@ class MigLayout:
 def profile_name(
     *, gpu_slices: int, compute_slices: int, memory_mib: int, card_memory_bytes: int
 ) -> str:
-    """NVIDIA's name of a profile.
+    """Return NVIDIA's name of a profile.
 
     Its gigabytes are the card's, rounded up, times the instance's part in eighths, rounded up: an
     instance of 9728 MiB on an 80 GB card is called 10gb (go-nvlib, MIG profiles).
@@ -73,7 +73,7 @@ def profile_name(
 def mig_resources(
     layout: MigLayout, strategy: MigStrategy, count_resource: str
 ) -> dict[str, tuple[MigInstance, ...]]:
-    """Resource name -> its instances; empty when cards are offered as slices alone.
+    """Return resource name -> instances; empty if cards are only offered in slices.
 
     Raises: InvalidRequest when `single` is wanted and the instances are not all alike.
     """
@@ -109,47 +109,47 @@ def _require_identical(layout: MigLayout) -> None:
 
 
 MIG = "mig"
-"""The operating mode."""
+"""Operating mode in which cards are cut on demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFacts:
-    """One GPU instance profile, as the driver has it."""
+    """GPU instance profile as the driver describes it."""
 
     number: int
-    """Number in the family `NVML_GPU_INSTANCE_PROFILE_*`; compute instances have the same."""
+    """Number in the family `NVML_GPU_INSTANCE_PROFILE_*`, also of compute instances."""
     profile_id: int
-    """Id by which its instances are made and known."""
+    """Id by which its instances are created and identified."""
     name: str
-    """Such as 1g.10gb; empty where the driver does not name it."""
+    """Name such as 1g.10gb; empty if the driver does not name it."""
     slices: int
     memory_mib: int
     multiprocessors: int
     instances: int
-    """How many fit on an empty card."""
+    """Number of instances that fit on an empty card."""
     placements: tuple[tuple[int, int], ...]
-    """(start, size) in memory slices."""
+    """Possible placements as (start, size) in memory slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigOffer:
-    """Profiles that a card in MIG mode is registered with."""
+    """Profiles with which a card in MIG mode is registered."""
 
     profiles: tuple[MigProfile, ...]
     slots: int
-    """Instances of the smallest profile: no more containers fit."""
+    """Number of instances of the smallest profile, which is the maximum of containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A GPU instance that is there."""
+    """Existing GPU instance."""
 
     card: GpuUuid
     gpu_instance: int
     start: int
     size: int
     devices: tuple[tuple[int, str], ...]
-    """(compute instance, uuid of the MIG device) of its compute instances."""
+    """Compute instances as (id, uuid of the MIG device)."""
 
     @property
     def uuids(self) -> frozenset[str]:
@@ -159,17 +159,17 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnInstance:
-    """One that we made, or were about to make when this was written down."""
+    """Instance that we created, or were about to create when this was recorded."""
 
     card: GpuUuid
     part: MigSlice
     uuid: str = ""
-    """Uuid of its MIG device; empty: whether it was made is not known, and no answer names it."""
+    """Uuid of its MIG device; empty: it may not exist, and no answer names it."""
     gpu_instance: int = 0
     compute_instance: int = 0
 
     def is_at(self, found: Instance) -> bool:
-        """Whether that one is ours: at our place, and what we made, not a later one of others."""
+        """Return whether `found` is this instance, and not a later one of others at its place."""
         return (
             self.card == found.card
             and (self.part.start, self.part.size) == (found.start, found.size)
@@ -179,23 +179,23 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """Changes to the existing instances and to their records."""
+    """Changes of existing instances and their records."""
 
     kept: tuple[OwnInstance, ...] = ()
-    """There, and held."""
+    """Existing instances of ours that containers hold."""
     destroy: tuple[tuple[OwnInstance, Instance], ...] = ()
-    """Ours, and nobody holds them."""
+    """Existing instances of ours that nobody holds, to be destroyed."""
     forget: tuple[OwnInstance, ...] = ()
-    """Written down, not there, not held."""
+    """Recorded instances that neither exist nor are held."""
     lost: tuple[OwnInstance, ...] = ()
-    """Held, and not there: the card was reset, the node restarted, or somebody destroyed it."""
+    """Held instances that do not exist, after a reset, a restart, or somebody's deletion."""
     foreign: tuple[Instance, ...] = ()
 
 
 def plan(
     own: Iterable[OwnInstance], found: Iterable[Instance], held: Collection[str]
 ) -> PartitionPlan:
-    """`held`: uuids of MIG devices that answers to containers name that are not over."""
+    """Compute the changes; `held`: uuids that answers name to containers of live pods."""
     left = list(own)
     kept, destroy, foreign = [], [], []
     for instance in found:
@@ -218,7 +218,7 @@ def plan(
 
 
 def joined(plans: Iterable[PartitionPlan]) -> PartitionPlan:
-    """Plans of several cards as one."""
+    """Combine the plans of several cards."""
     each = tuple(plans)
     return PartitionPlan(
         kept=tuple(one for found in each for one in found.kept),
@@ -230,12 +230,12 @@ def joined(plans: Iterable[PartitionPlan]) -> PartitionPlan:
 
 
 def in_the_way(part: MigSlice, card: GpuUuid, found: Iterable[Instance]) -> tuple[Instance, ...]:
-    """The instances with which that part of the card overlaps."""
+    """Return the instances that overlap this part of the card."""
     return tuple(one for one in found if one.card == card and part.overlaps(one.start, one.size))
 
 
 def profile_of(name: str, facts: Sequence[ProfileFacts]) -> ProfileFacts | None:
-    """The driver's profile that is meant by `1g.10gb`.
+    """Return the driver's profile that `1g.10gb` names.
 
     By its name, otherwise by its slices: HAMi's table writes 7g.79gb where an A100's driver has
     7g.80gb.
@@ -249,7 +249,7 @@ def profile_of(name: str, facts: Sequence[ProfileFacts]) -> ProfileFacts | None:
 
 
 def offer_of(allowed: Iterable[str], facts: Sequence[ProfileFacts]) -> MigOffer | None:
-    """The allowed profiles as they are registered (protocol 5.6); None when the card has none."""
+    """Return the allowed profiles for registration (protocol 5.6); None if the card has none."""
     most = max((one.multiprocessors for one in facts), default=0)
     chosen = [(name, one) for name in allowed if (one := profile_of(name, facts)) is not None]
     if not chosen or not most:
@@ -270,7 +270,7 @@ def offer_of(allowed: Iterable[str], facts: Sequence[ProfileFacts]) -> MigOffer 
 
 
 def without_places(offer: MigOffer, taken: Iterable[Instance]) -> MigOffer:
-    """The offer where somebody else's instances are: nothing can be made in their place."""
+    """Return the offer without placements that other owners' instances occupy."""
     others = tuple(taken)
 
     def free(start: int, size: int) -> bool:

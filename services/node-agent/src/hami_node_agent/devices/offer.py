@@ -1,4 +1,4 @@
-"""Cards as the driver shows them, turned into what the node offers (protocol 5.6)."""
+"""Convert the driver's facts about cards into what the node offers (protocol 5.6)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """One card, as NVML and sysfs have it."""
+    """Facts about one card from NVML and sysfs."""
 
     uuid: GpuUuid
     index: int
@@ -24,29 +24,29 @@ class CardFacts:
     memory_mib: int
     numa: int = 0
     minor: int | None = None
-    """The card's file is /dev/nvidia<minor>."""
+    """Number of the card's file /dev/nvidia<minor>."""
     mig: MigOffer | None = None
-    """Profiles into which it can be cut, in operating mode `mig`."""
+    """Profiles into which the card can be cut, in operating mode `mig`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """How a card is offered."""
+    """Settings for offering a card."""
 
     split_count: int = 10
     memory_scaling: float = 1.0
     core_scaling: float = 1.0
     mode: str = "hami-core"
-    """Operating mode: `hami-core`, `whole` for one container per card, `mig` for instances."""
+    """Operating mode: `hami-core`, `whole` (one container per card), or `mig`."""
 
 
 def product_type(name: str) -> str:
-    """The type in inventory and annotations: always begins with NVIDIA."""
+    """Return the type for inventory and annotations, which begins with NVIDIA."""
     return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
 def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
-    """The card as it is registered; scaled amounts are truncated, as HAMi does."""
+    """Return the card as it is registered; scaled amounts are truncated, as in HAMi."""
     if offer.mode == WHOLE:
         offer = Offer(split_count=1, mode=WHOLE)
     if facts.mig is not None:
@@ -67,5 +67,5 @@ def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
 
 
 def with_health(device: GpuDevice, health: Health) -> GpuDevice:
-    """The card with its health filled in."""
+    """Return the card with its health."""
     return replace(device, healthy=health.healthy, health_reason=health.reason)

@@ -1,4 +1,4 @@
-"""Ports to the cards; `adapters/nvml` implements them."""
+"""Interfaces to the cards, implemented by `adapters/nvml`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hami_node_agent.devices.topology import CardLinks
 
 
 class DeviceProbe(Protocol):
-    """The node's cards; every call ends within its time-out or raises Unavailable."""
+    """Access to the node's cards; every call ends within its time-out or raises Unavailable."""
 
     async def cards(self) -> tuple[CardFacts, ...]:
-        """All cards, by index."""
+        """Return all cards, by index."""
 
     async def links(self) -> tuple[CardLinks, ...]:
-        """How the cards are linked, by index. Raises: Unavailable."""
+        """Return the links between cards, by index. Raises: Unavailable."""
 
     async def reload(self) -> bool:
-        """Initialise NVML again where the driver was reloaded or cards came or went.
+        """Initialise NVML again if the driver was reloaded, or cards were added or removed.
 
         True if it did.
 
@@ -34,26 +34,26 @@ class DeviceProbe(Protocol):
         """
 
     async def failing(self) -> Mapping[GpuUuid, Failure]:
-        """Cards that do not answer, with the reason."""
+        """Return cards that do not answer, with the reason."""
 
     async def watch_events(self) -> None:
-        """Register for XID events, after `cards`; must precede `next_xid`."""
+        """Register for XID events, after `cards` and before `next_xid`."""
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
-        """Wait about a second for an XID event; a None uuid means that any card may be meant."""
+        """Wait about a second for an XID event; uuid None: any card may be meant."""
 
     async def samples(self) -> tuple[DeviceSample, ...]:
         """Sample each card. Raises: Unavailable."""
 
     async def processes(self) -> Mapping[str, CardProcesses]:
-        """List each card's processes, and which computed since the last call.
+        """Read each card's processes, and their use since the last call.
 
         Raises: Unavailable.
         """
 
 
 class MigDriver(Protocol):
-    """Cuts cards; every call ends within its time-out or raises Unavailable."""
+    """Cuts cards into MIG instances; every call ends within its time-out or raises Unavailable."""
 
     async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
         """Return the MIG profiles of the card; an unused card is put into MIG mode.
@@ -62,16 +62,16 @@ class MigDriver(Protocol):
         """
 
     async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
-        """All GPU instances of these cards. Raises: Unavailable."""
+        """Return all GPU instances of these cards. Raises: Unavailable."""
 
     async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
-        """Make GPU and compute instance of that profile at that place.
+        """Create GPU and compute instance of that profile at that place.
 
         Raises: Conflict when there is no such profile or no room there; Unavailable.
         """
 
     async def destroy(self, instance: Instance) -> None:
-        """Destroy a GPU instance and what is in it; gone already is as good.
+        """Destroy a GPU instance with its contents; without effect if it is gone.
 
         Raises: Conflict while a process uses it; Unavailable.
         """

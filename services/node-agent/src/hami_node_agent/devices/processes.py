@@ -1,4 +1,4 @@
-"""Processes on the host, and which of them have a context on a card."""
+"""Processes on the host, and those of them with a context on a card."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 LONGEST_SAMPLE_US = 1_000_000
-"""A driver's sample is up to a second long (NVML API Reference, nvmlUtilization_t)."""
+"""Maximum length of a driver's sample (NVML API Reference, nvmlUtilization_t)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """A living process, as the host's /proc shows it."""
+    """Living process, as the host's /proc shows it."""
 
     host_pid: int
     inner_pid: int
-    """In its innermost namespace."""
+    """Pid in its innermost namespace."""
     started_ticks: int
     pod_uid: str
-    """From its cgroup; empty where that names none."""
+    """Uid of its pod, from its cgroup; empty if it has none."""
     container_id: str = ""
-    """The runtime's, from its cgroup; empty where that names none."""
+    """Id of its container at the runtime, from its cgroup; empty if it has none."""
     static_pod: str = ""
-    """Kubelet's uid of a static pod, by which the API server does not know it."""
+    """Kubelet's uid of a static pod, which the API server does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardProcesses:
-    """The processes that have a context on one card, by host pid."""
+    """Processes with a context on one card, by host pid."""
 
     pids: frozenset[int] = frozenset()
     busy_percent: Mapping[int, float] | None = None
-    """Use by processes that computed since the last look; None: the card can't report it."""
+    """Use by processes that computed since the last call; None: the card can't report it."""
     held_mib: Mapping[int, int | None] = field(default_factory=dict)
-    """Memory of each process by the driver's report; None: it does not know."""
+    """Memory of each process as the driver reports it; None: the driver does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class BusySample:
     pid: int
     percent: float
     end_us: int
-    """When that newest one ended, in microseconds since 1970."""
+    """End of the newest sample, in microseconds since 1970."""
 
 
 def busy_shares(
     samples: Iterable[BusySample], *, since_us: int, now_us: int
 ) -> tuple[dict[int, float], int]:
-    """Percent of each process from `since_us` to the newest sample of the card; when that ended.
+    """Return the percent per process from `since_us` to the newest sample, and that sample's end.
 
     A process that computed for a while and then no more has a mean of that while alone: it counts
     for the whole time. So do samples that the driver counts for one process where several ran (seen

@@ -1,4 +1,4 @@
-"""Device ids as the kubelet counts them: `<GPU-uuid>-<replica>`, and how to prefer some of them.
+"""Device ids for the kubelet, `<GPU-uuid>-<replica>`, and preferences among them.
 
 A card is advertised `slots` times. Which replica a container holds carries no meaning beyond its
 card; the codec of the text form is here and nowhere else (protocol 5.4, 5.7, 5.9).
@@ -15,7 +15,7 @@ from hamicommon.domain.ids import GpuUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ReplicaId:
-    """One of the slots of one card."""
+    """Id of one slot of a card."""
 
     uuid: GpuUuid
     replica: int
@@ -25,12 +25,12 @@ class ReplicaId:
 
 
 def replicas_of(uuid: GpuUuid, slots: int) -> tuple[ReplicaId, ...]:
-    """All slots of a card, from 0."""
+    """Return all slots of a card, from 0."""
     return tuple(ReplicaId(uuid=uuid, replica=number) for number in range(slots))
 
 
 def card_of(device_id: str) -> GpuUuid:
-    """The card of a kubelet id; an id in another form names a card itself (MIG, `<id>::<n>`)."""
+    """Return the card of a device id; other ids name a card or MIG device themselves."""
     if "::" in device_id:
         return GpuUuid(device_id.partition("::")[0])
     head, _, tail = device_id.rpartition("-")
@@ -43,7 +43,7 @@ def card_of(device_id: str) -> GpuUuid:
 def preferred_ids(
     cards: Sequence[GpuUuid], *, available: Iterable[str], must_include: Sequence[str], size: int
 ) -> tuple[str, ...]:
-    """Ids for the kubelet to take: those it must, one free slot of each granted card, then packed.
+    """Return the ids to prefer: required ones, free slots of granted cards, then packed ones.
 
     Where a granted card has no free slot (the kubelet counts a pod that we know to be gone), the
     fullest other cards come first, each once before any comes twice: empty ones stay for who needs

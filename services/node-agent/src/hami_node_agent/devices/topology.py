@@ -1,4 +1,4 @@
-"""How near two cards are to each other (protocol 5.6): what topology-aware placement sums up.
+"""Score how closely two cards are connected (protocol 5.6), for topology-aware placement.
 
 In: where the two meet by the driver's report, and their NVLinks. Out: HAMi's score of the pair,
 more is nearer.
@@ -17,7 +17,7 @@ SCORE_PER_NVLINK = 100
 
 
 class Meeting(IntEnum):
-    """Connection between two cards; the values are NVML's."""
+    """Level at which two cards are connected; the values are NVML's."""
 
     SAME_BOARD = 0
     SINGLE_SWITCH = 10
@@ -39,19 +39,19 @@ _SCORES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLinks:
-    """One card's way to the others."""
+    """Links of one card to others."""
 
     uuid: GpuUuid
     meetings: Mapping[GpuUuid, int]
-    """By the other card; of those that the driver knows."""
+    """Connection levels by other card, as far as the driver knows them."""
     nvlinks: Mapping[GpuUuid, int]
-    """Enabled links that go straight to another card."""
+    """Number of enabled direct NVLinks by other card."""
     switch_links: int = 0
-    """Enabled links to an NVSwitch, by which it reaches every card that has some too."""
+    """Number of enabled links to an NVSwitch, which connects all cards with such links."""
 
 
 def pair_scores(cards: Iterable[CardLinks]) -> dict[GpuUuid, dict[GpuUuid, int]]:
-    """The score of every pair, in the order given."""
+    """Return the score of every pair, in the order given."""
     ordered = tuple(cards)
     return {
         one.uuid: {other.uuid: _score(one, other) for other in ordered if other is not one}
@@ -60,7 +60,7 @@ def pair_scores(cards: Iterable[CardLinks]) -> dict[GpuUuid, dict[GpuUuid, int]]
 
 
 def contradictions(cards: Iterable[CardLinks]) -> tuple[tuple[GpuUuid, GpuUuid], ...]:
-    """Pairs that do not see the same number of NVLinks from both ends, in the order given.
+    """Return pairs of cards that report different numbers of NVLinks to each other.
 
     A link that is down at one end, or a driver that errs: jobs over both cards run slowly.
     """

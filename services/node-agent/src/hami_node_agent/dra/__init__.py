@@ -1,4 +1,4 @@
-"""The node's cards as devices of Dynamic Resource Allocation, beside the device plugin.
+"""Offer the node's cards by Dynamic Resource Allocation, in addition to the device plugin.
 
 kube-scheduler allocates from the ResourceSlices that `publisher.py` keeps; the kubelet finds the
 driver by its sockets (`server.py`) and has a pod's claims prepared before it makes the pod

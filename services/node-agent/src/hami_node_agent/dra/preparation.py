@@ -1,4 +1,4 @@
-"""ResourceClaims of pods prepared: a grant of the ledger, limits, and a device description by CDI.
+"""Prepare pods' ResourceClaims: a grant of the ledger, limits, and a CDI description.
 
 The kubelet calls once for a pod's sandbox, not for each start, and any number of times again: what
 is there is written again as it was. A pod that comes to a prepared claim is not asked about (the
@@ -60,7 +60,7 @@ ASK_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRef:
-    """A claim as the kubelet names it."""
+    """ResourceClaim as the kubelet names it."""
 
     namespace: str
     name: str
@@ -69,7 +69,7 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A device of a claim, and the CDI devices that the runtime is to add for it."""
+    """Device of a claim, with the CDI devices that the runtime shall add."""
 
     device: AllocatedDevice
     cdi_devices: tuple[str, ...]
@@ -77,7 +77,7 @@ class Prepared:
 
 @dataclass(eq=False)
 class ClaimPreparation:
-    """The NodePrepareResources use case."""
+    """Implement NodePrepareResources."""
 
     node: NodePorts
     slices: DescribedSlices
@@ -88,7 +88,7 @@ class ClaimPreparation:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        """The claim's devices, when its pod's slices are granted and described.
+        """Return the claim's devices when its pod's slices are granted and described.
 
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet retries.
         """
@@ -112,7 +112,7 @@ class ClaimPreparation:
     async def _prepared(
         self, pod: Json, ref: ClaimRef
     ) -> tuple[tuple[ContainerClaims, ...], list[bool]]:
-        """Return the pod's slices by claims, granted and described, and which of them are new.
+        """Return the pod's granted and described slices by claims, and which are new.
 
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable.
         """
@@ -127,7 +127,7 @@ class ClaimPreparation:
             raise
 
     async def _pods_of(self, claim: Json) -> list[Json]:
-        """The pods of this node that hold the claim, and are not over.
+        """Return the pods of this node that use the claim and have not ended.
 
         Raises: NotFound, Unavailable.
         """
@@ -156,7 +156,7 @@ class ClaimPreparation:
         return container_claims(pod, devices)
 
     async def _granted(self, pod: Json) -> NodeGrant:
-        """Raises: Conflict with the ledger's reason, Unavailable when nobody can be asked."""
+        """Return the pod's grant. Raises: Conflict with the ledger's reason, Unavailable."""
         metadata = pod["metadata"]
         known = self.node.state.book.of(metadata["uid"])
         if known is not None and known.claimed:
@@ -182,7 +182,7 @@ class ClaimPreparation:
     async def _described(
         self, grant: NodeGrant, claimed: Sequence[ContainerClaims]
     ) -> Sequence[bool]:
-        """Which containers' slices are new. Raises: Conflict, Unavailable.
+        """Describe the slices; return the containers with new ones. Raises: Conflict, Unavailable.
 
         The kubelet asks repeatedly; what was there is no step of the pod's trace.
         """
@@ -199,14 +199,14 @@ class ClaimPreparation:
                 return [await self._settle(grant, each) for each in holders(claimed)]
 
     def _known(self, grant: NodeGrant, container: ContainerClaims) -> Record | None:
-        """Return the container's record, or that of another holder of its slices."""
+        """Return the container's record, or that of another container with the same slices."""
         known = self._record_of(grant.pod_uid, container.name)
         if known is None or known.allocation_id != grant.allocation_id:
             known = self.node.state.saved.records.get(slices_name(container.keys))
         return known
 
     async def _settle(self, grant: NodeGrant, container: ContainerClaims) -> bool:
-        """Limits and description of one container's slices; True when they are new.
+        """Write limits and description of a container's slices; return True if they are new.
 
         Raises: Conflict, Unavailable.
         """
@@ -247,7 +247,7 @@ class ClaimPreparation:
     def _names(
         self, pod_uid: PodUid, claimed: Sequence[ContainerClaims]
     ) -> Mapping[SliceKey, tuple[str, ...]]:
-        """Map the first device of each container's claims to the container's CDI device."""
+        """Return the first device of each container's claims -> the container's CDI device."""
         names = {}
         for holder in holders(claimed):
             record = self._record_of(pod_uid, holder.name)
@@ -260,7 +260,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 
 
 class LostRecords:
-    """Finds slices by claims that have no record, once, when the agent has started."""
+    """Recreate lost records of slices by claims once, after the agent has started."""
 
     def __init__(self, node: NodePorts, slices: DescribedSlices) -> None:
         self._state = node.state
@@ -269,7 +269,7 @@ class LostRecords:
         self._slices = slices
 
     async def run(self) -> None:
-        """Record the slices found at this start; retry until that succeeds."""
+        """Recreate the records, retrying until that succeeds."""
         while not self._state.book.whole:
             await self._state.book_changed.wait(self._state.book_changed.version)
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
@@ -283,7 +283,7 @@ class LostRecords:
                 return
 
     async def take_up(self) -> None:
-        """Record the slices that pods have by claims. Raises: Unavailable."""
+        """Recreate missing records of pods' slices by claims. Raises: Unavailable."""
         if not any(self._missing()):
             return
         held = await self._kubelet_state.claimed()
@@ -293,7 +293,7 @@ class LostRecords:
                 await self._record(nonce, grant, container)
 
     def _missing(self) -> Iterator[tuple[str, NodeGrant, str]]:
-        """Yield (nonce, grant, container) of the slices by claims that have no record."""
+        """Yield (nonce, grant, container) of slices by claims without a record."""
         for nonce, grant, container in self._state.book.slices():
             known = nonce in self._state.saved.records
             if not known and grant.container(container) is not None:
@@ -321,7 +321,7 @@ class LostRecords:
 
 
 async def keep_passed_on(state: NodeState) -> None:
-    """Pass records on when grants end, until cancelled."""
+    """Pass records of shared slices to other pods when grants end, until cancelled."""
     backoff = Backoff(0.5, 30.0)
     while True:
         seen, wait_s = state.book_changed.version, None

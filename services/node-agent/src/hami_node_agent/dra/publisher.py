@@ -1,4 +1,4 @@
-"""Keeps the node's ResourceSlice equal to its cards and to what the device plugin's pods hold.
+"""Publish the node's cards as a ResourceSlice, reduced by what the device plugin has granted.
 
 The kubelet deletes our slices when it starts and 30 s after our socket is gone; the watch shows it
 and they are written again.
@@ -28,7 +28,7 @@ RETRY_LAST_S = 30.0
 
 @dataclass(eq=False)
 class SlicePublisher:
-    """Publishes one node's cards to kube-scheduler."""
+    """Publisher of one node's ResourceSlices."""
 
     store: ResourceSlices
     cards: CardTracker
@@ -40,7 +40,7 @@ class SlicePublisher:
     published: bool = field(default=False, init=False)
 
     def registered(self) -> None:
-        """The kubelet knows the driver: slices from now on can be prepared."""
+        """Publish from now on, because the kubelet knows the driver."""
         self._registered = True
         self._changed.notify()
 
@@ -91,7 +91,7 @@ class SlicePublisher:
 
 
 async def withdraw(store: ResourceSlices, node: str) -> None:
-    """Take back what an agent before us published, where claims can't be prepared any more."""
+    """Delete the slices of an earlier agent, if claims can't be prepared any more."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The kubelet's gRPC APIs of a DRA driver, on the two sockets where the kubelet looks for them.
+"""Serve the kubelet's gRPC APIs of a DRA driver on its two sockets.
 
     <plugins>/gpu.hami.io/dra.sock            claims and the health of their devices
     <plugins_registry>/gpu.hami.io-reg.sock   the driver's name and versions
@@ -48,7 +48,7 @@ HEALTH_INTERVAL_S = 20.0
 
 
 class DraService(dra_pb2_grpc.DRAPluginServicer):
-    """Claims of pods on this node."""
+    """Service that prepares claims of pods on this node."""
 
     def __init__(self, preparation: ClaimPreparation) -> None:
         self._preparation = preparation
@@ -56,7 +56,7 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
     async def NodePrepareResources(  # noqa: N802 - the protocol's name
         self, request: dra_pb2.NodePrepareResourcesRequest, context: Context
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Prepare the claims: an entry each, with its devices or the error."""
+        """Prepare the claims; the answer has devices or an error for each."""
         response = dra_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
             response.claims[claim.uid].CopyFrom(await self._prepared(claim))
@@ -84,7 +84,7 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
     async def NodeUnprepareResources(  # noqa: N802 - the protocol's name
         self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Context
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        """Nothing to do.
+        """Do nothing; records end with their pods.
 
         The ledger releases when the pod has ended, and `cleanup/` removes its directories and
         descriptions once nothing of the pod runs.
@@ -96,7 +96,7 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
 
 
 class HealthService(drahealth_pb2_grpc.DRAResourceHealthServicer):
-    """The cards' health, shown in the status of pods that hold them."""
+    """Service that reports cards' health, for the status of pods that hold them."""
 
     def __init__(self, cards: CardTracker, *, pool: str) -> None:
         self._cards = cards
@@ -105,7 +105,7 @@ class HealthService(drahealth_pb2_grpc.DRAResourceHealthServicer):
     async def NodeWatchResources(  # noqa: N802 - the protocol's name
         self, request: drahealth_pb2.NodeWatchResourcesRequest, context: Context
     ) -> AsyncIterator[drahealth_pb2.NodeWatchResourcesResponse]:
-        """All cards on every change, and again before their health is too old."""
+        """Stream all cards on every change, and before their health would become stale."""
         while True:
             seen = self._cards.changed.version
             yield self._all()
@@ -130,7 +130,7 @@ class HealthService(drahealth_pb2_grpc.DRAResourceHealthServicer):
 
 
 class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """Identification for the kubelet, which looks at its plugins' sockets."""
+    """Service by which the kubelet identifies the driver."""
 
     def __init__(self, endpoint: Path, registered: Callable[[], None]) -> None:
         self._endpoint = endpoint
@@ -140,7 +140,7 @@ class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
     async def GetInfo(  # noqa: N802 - the protocol's name
         self, request: pluginregistration_pb2.InfoRequest, context: Context
     ) -> pluginregistration_pb2.PluginInfo:
-        """Our name, socket and versions."""
+        """Return the driver's name, socket and versions."""
         return pluginregistration_pb2.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
@@ -151,7 +151,7 @@ class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(  # noqa: N802 - the protocol's name
         self, request: pluginregistration_pb2.RegistrationStatus, context: Context
     ) -> pluginregistration_pb2.RegistrationStatusResponse:
-        """The kubelet has taken us, or has not."""
+        """Record whether the kubelet accepted the driver."""
         if request.plugin_registered:
             logger.info("Registered the DRA driver with the kubelet", extra={"driver": DRIVER})
             self.accepted.set()
@@ -166,10 +166,10 @@ class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
 
 
 class DriverSockets:
-    """Sockets of the driver, under the kubelet's folder."""
+    """Paths of the driver's sockets, under the kubelet's folder."""
 
     def __init__(self, kubelet_dir: Path) -> None:
-        """Raises: InvalidRequest when a path is longer than a socket's may be."""
+        """Raises: InvalidRequest if a path is too long for a socket."""
         self.claims = kubelet_dir / "plugins" / DRIVER / "dra.sock"
         self.registration = kubelet_dir / "plugins_registry" / f"{DRIVER}-reg.sock"
         for path in (self.claims, self.registration):
@@ -180,13 +180,13 @@ class DriverSockets:
                 )
 
     def clear(self) -> None:
-        """Remove the sockets of an earlier agent (blocking)."""
+        """Delete the sockets of an earlier agent (blocking)."""
         for path in (self.registration, self.claims):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
 
     def present(self) -> bool:
-        """Whether both are there."""
+        """Return whether both sockets exist."""
         return self.claims.exists() and self.registration.exists()
 
 

@@ -1,4 +1,4 @@
-"""The node's ResourceSlice: its cards, with what the device plugin's pods leave of them. Pure.
+"""Compute the node's ResourceSlice: its cards without what the device plugin has granted. Pure.
 
 kube-scheduler adds up what claims take of a device and knows nothing of pods that ask for
 `nvidia.com/gpu`; their part is taken off the capacity here. It comes a moment late, so it only
@@ -21,11 +21,11 @@ from hamicommon.k8s.types import Json
 from hami_node_agent.grants.book import NodeGrant
 
 MAX_DEVICES = 64
-"""Devices of one slice whose devices may have taints (resource.k8s.io/v1)."""
+"""Maximum devices of a slice whose devices may have taints (resource.k8s.io/v1)."""
 
 
 def taken_by_plugin(grants: Iterable[NodeGrant]) -> Mapping[GpuUuid, tuple[int, int, int]]:
-    """MiB, percent of cores and slots of each card that are not claims'."""
+    """Return MiB, percent and slots of each card that are granted other than by claims."""
     memory_mib: Counter[GpuUuid] = Counter()
     core_percent: Counter[GpuUuid] = Counter()
     slots: Counter[GpuUuid] = Counter()
@@ -39,7 +39,7 @@ def taken_by_plugin(grants: Iterable[NodeGrant]) -> Mapping[GpuUuid, tuple[int, 
 
 
 def offered_devices(cards: Iterable[GpuDevice], grants: Iterable[NodeGrant]) -> list[Json]:
-    """The devices of the slice, by index; cards in MIG mode are the device plugin's alone."""
+    """Return the slice's devices, by index; cards in MIG mode are left to the device plugin."""
     taken = taken_by_plugin(grants)
     shared = sorted((c for c in cards if c.mode != "mig"), key=lambda card: card.index)
     found = []
@@ -57,14 +57,14 @@ def offered_devices(cards: Iterable[GpuDevice], grants: Iterable[NodeGrant]) -> 
 
 
 def slice_name(node: str) -> str:
-    """A node has one."""
+    """Return the name of the node's only ResourceSlice."""
     return f"{node}-{DRIVER}"[:253]
 
 
 def wanted_slice(
     node: str, node_uid: str, devices: Sequence[Json], now: Mapping[str, Any] | None
 ) -> Json | None:
-    """The slice to write in place of `now`; None where `now` is right."""
+    """Return the slice to write in place of `now`; None if `now` is correct."""
     generation = 1
     metadata: Json = {
         "name": slice_name(node),
@@ -92,7 +92,7 @@ def wanted_slice(
 
 
 def _is_equal(now: Any, wanted: Any, *, amounts: bool = False) -> bool:
-    """Whether the API server has it so: it writes 81920Mi as 80Gi, and when a taint was added."""
+    """Return whether the API server's slice is equal: it writes 81920Mi as 80Gi, and adds times."""
     if isinstance(now, dict) and isinstance(wanted, dict):
         return now.keys() - {"timeAdded"} == wanted.keys() and all(
             _is_equal(now[key], wanted[key], amounts=amounts or key == "capacity") for key in wanted

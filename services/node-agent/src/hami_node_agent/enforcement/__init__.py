@@ -1,1 +1,1 @@
-"""Limits checked from outside: what the driver reports of each process, compared with its grant."""
+"""Check limits from outside containers: compare the driver's report per process with grants."""

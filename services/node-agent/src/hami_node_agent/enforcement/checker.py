@@ -1,4 +1,4 @@
-"""Limits checked from outside with every look of the monitor, and reported to the scheduler.
+"""Check limits after each of the monitor's samples, and report violations to the scheduler.
 
 In: the monitor's looks, records, pods; the kubelet's checkpoint, asked only about containers that
 use a card and have no grant. Out: the standing of each container on each card, for /metrics
@@ -52,7 +52,7 @@ from hami_node_agent.usage.monitor import Monitor, MonitorLook
 logger = logging.getLogger(__name__)
 
 ANSWER_TTL_S = 30.0
-"""Time for which the kubelet's answer counts: no tenant makes us ask all the time."""
+"""Time for which the kubelet's answer is cached, so that tenants can't make us ask often."""
 _ELSEWHERE = (
     "the kubelet gave it devices and this agent has no grant of it: another device plugin did, or "
     "its grant is not known here any more (`hamictl adopt` takes HAMi's pods over)"
@@ -66,31 +66,31 @@ _NOT_ASKED = "the kubelet's checkpoint and PodResources can't be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    """The operator's settings for checks."""
+    """Operator's settings of the checks."""
 
     tolerance: Tolerance = field(default_factory=Tolerance)
     timing: Timing = field(default_factory=Timing)
     exempt_namespaces: frozenset[str] = frozenset()
     controlled: bool = True
-    """Containers are started with the library."""
+    """Whether containers run with the library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """State of all containers after a look."""
+    """Result of a check of all containers."""
 
     standings: Mapping[LimitKey, Standing] = field(default_factory=dict)
     totals: Mapping[str, CardTotals] = field(default_factory=dict)
-    """By card."""
+    """Totals by card."""
     looked_s: float | None = None
-    """Time of the last look by the monotonic clock; None: there was none yet."""
+    """Time of the last check on the monotonic clock; None: there was none."""
     settled: bool = False
-    """Whether it has looked for long enough: a container that is not here does nothing wrong."""
+    """Whether checks have run for long enough that containers without a state are good."""
 
 
 @dataclass(eq=False)
 class LimitChecker:
-    """Compares what processes hold with what their containers were granted.
+    """Compare what processes hold with what their containers were granted.
 
     `devices`: the last samples of the cards.
     """
@@ -107,22 +107,22 @@ class LimitChecker:
     _began_s: float | None = field(default=None, init=False)
     _unresolved: Mapping[tuple[str, int], int] = field(default_factory=dict, init=False)
     _asked: dict[ContainerKey, tuple[float, str]] = field(default_factory=dict, init=False)
-    """When the kubelet was asked about a container, and what is to be stated of it."""
+    """Time of the kubelet's answer about a container, and the sentence that follows from it."""
     _limits: tuple[object, object, Mapping[ContainerKey, Mapping[str, Limit]]] | None = field(
         default=None, init=False
     )
-    """The records and ended pods that they were made of, and they."""
+    """Cached limits, with the records and ended pods from which they were computed."""
     checked: Checked = field(default_factory=Checked, init=False)
 
     async def next_check(self, seen: int) -> int:
-        """Wait for the look after that version and check it; return its version."""
+        """Wait for a sample after version `seen` and check it; return its version."""
         version = await self.monitor.looks.wait(seen)
         with self.bulkhead.item("limits", "look"):
             await self.check(self.monitor.last_look)
         return version
 
     async def check(self, look: MonitorLook) -> None:
-        """Check the limits of all containers that the monitor saw in this look."""
+        """Check the limits of all containers in this sample."""
         now_s = self.clock()
         if self._began_s is None:
             self._began_s = now_s
@@ -147,7 +147,7 @@ class LimitChecker:
         )
 
     def _limits_now(self, ended: frozenset[PodUid]) -> Mapping[ContainerKey, Mapping[str, Limit]]:
-        """Return the limits, made again only when the records or the ended pods were replaced."""
+        """Return the limits, computed again only if the records or the ended pods were replaced."""
         records, before = self.state.saved.records, self._limits
         if before is None or before[0] is not records or before[1] is not ended:
             found = limits_of(records.values(), ended=ended, controlled=self.policy.controlled)
@@ -184,7 +184,7 @@ class LimitChecker:
         )
 
     async def _with_elsewhere(self, facts: Facts, now_s: float) -> Facts:
-        """Add the kubelet's devices of containers that use a card and have no grant."""
+        """Add the kubelet's devices of containers that use a card without a grant."""
         suspects = {each.owner for each in facts.processes if each.owner not in facts.limits}
         self._asked = {
             owner: known
@@ -212,7 +212,7 @@ class LimitChecker:
         )
 
     async def _by_claims(self, owners: Set[ContainerKey]) -> dict[ContainerKey, str]:
-        """Return the statements on containers without devices of the plugin.
+        """Return sentences about containers that have devices by ResourceClaims.
 
         The kubelet starts a second pod of a claim without asking us, so its grant comes later.
         """
@@ -237,7 +237,7 @@ class LimitChecker:
                 continue
             if before is None or before.state is not standing.state:
                 logger.warning(
-                    "Found a container beyond its grant",
+                    "Found a container that exceeds its grant",
                     extra={
                         "pod_uid": key.pod_uid,
                         "container": key.container,
@@ -254,7 +254,7 @@ _Reported = tuple[tuple[LimitKey, LimitState, float], ...]
 
 @dataclass(eq=False)
 class LimitPublisher:
-    """Publishes what the checker found."""
+    """Publish the results of checks."""
 
     checker: LimitChecker
     bus: Publisher
@@ -276,14 +276,14 @@ class LimitPublisher:
     _reported_s: float = field(default_factory=lambda: float("-inf"), init=False)
 
     async def run(self) -> None:
-        """Check and publishes with every look until cancelled."""
+        """Check and publish after each sample until cancelled."""
         seen = 0
         while True:
             seen = await self.checker.next_check(seen)
             await self.publish()
 
     async def publish(self) -> None:
-        """Publish the last check if it is news, or if it is time to."""
+        """Publish the last check if it has changed, or if the interval is over."""
         checked, now_s = self.checker.checked, self.clock()
         if checked.looked_s is None:
             return
@@ -364,7 +364,7 @@ def _spelt(state: LimitState) -> Literal["exceeded", "bypassed", "unknown"]:
 
 
 def plain_samples(records: Iterable[Record], checked: Checked) -> tuple[ContainerSample, ...]:
-    """Memory by card of each such container in the last look; their cores are not known."""
+    """Return memory samples of containers without the library; their cores are unknown."""
     return tuple(
         _sample(record, position, standing.judgement.held_mib)
         for record in records

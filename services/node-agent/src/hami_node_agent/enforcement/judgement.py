@@ -1,4 +1,4 @@
-"""State of each container on each card at one moment. Pure; `periods.py` adds the time.
+"""Judge each container on each card at one moment; `periods.py` adds time. Pure.
 
 In: the monitor's look, the records, what is known of pods. Nothing in a tenant's hands proves
 anything here but for its own benefit, and that within a bound: the driver's list, a pid's start and
@@ -41,15 +41,15 @@ from hami_node_agent.usage.monitor import MonitorLook, Seen
 
 
 class ContainerKey(NamedTuple):
-    """A container of a pod of this node."""
+    """Container of a pod of this node."""
 
     pod_uid: str
     container: str
-    """Empty: of this pod, its container is still unknown."""
+    """Name of the container; empty if it is unknown which one of the pod's it is."""
 
 
 class LimitKey(NamedTuple):
-    """A container on one card, the subject of a limit state."""
+    """Container on one card."""
 
     pod_uid: str
     container: str
@@ -57,22 +57,22 @@ class LimitKey(NamedTuple):
 
     @property
     def owner(self) -> ContainerKey:
-        """The container."""
+        """Key of the container."""
         return ContainerKey(self.pod_uid, self.container)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedProcess:
-    """A process that the driver lists on a card, and that is some container's."""
+    """Process of a container that the driver lists on a card."""
 
     card: str
     owner: ContainerKey
     host_pid: int
     inner_pid: int
-    """In its innermost pid namespace, where the library counts it."""
+    """Pid in its innermost namespace, as the library records it."""
     started_ticks: int
     held_mib: int | None
-    """Memory that it holds there by the driver's report; None: the driver does not know."""
+    """Memory on the card as the driver reports it; None: the driver does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +81,24 @@ class Limit:
 
     granted_mib: int
     controlled: bool = True
-    """The library is preloaded in it; False for whole cards and MIG instances."""
+    """Whether the container has the library preloaded; false for whole cards and MIG instances."""
     hardware: bool = False
-    """A MIG instance: the card itself holds it to its memory."""
+    """Whether it is a MIG instance, whose memory the hardware limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Account of a container's processes in its region."""
+    """Amounts that a container's library has recorded in its region."""
 
     overhead_mib: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
-    """By pid in the container and start in clock ticks (0: HAMi's library does not write it): by
-    card, what the library charged for contexts and modules."""
+    """Overhead of contexts and modules by card, by (pid in the container, start in clock ticks).
+
+    The start is 0 with HAMi's library, which does not write it.
+    """
     readable: bool = True
 
     def overhead_of(self, process: ListedProcess) -> int | None:
-        """Return the overhead stated for the process; None: the library is not in the process."""
+        """Return the process's recorded overhead; None: it does not use the library."""
         for key in ((process.inner_pid, process.started_ticks), (process.inner_pid, 0)):
             if key in self.overhead_mib:
                 return self.overhead_mib[key].get(process.card, 0)
@@ -105,17 +107,17 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything about one moment."""
+    """Facts of one moment, from which containers are judged."""
 
     processes: tuple[ListedProcess, ...] = ()
     limits: Mapping[ContainerKey, Mapping[str, Limit]] = field(default_factory=dict)
-    """By card: of every container that has a grant."""
+    """Limits of every container with a grant, by card."""
     accounts: Mapping[ContainerKey, Account] = field(default_factory=dict)
-    """Accounts of containers that have a region; at least of those with listed processes."""
+    """Records of containers that have a region, at least of those with listed processes."""
     blind: Mapping[str, str] = field(default_factory=dict)
-    """Cards on which it can't be known who holds what, with the reason; "" stands for all."""
+    """Cards whose processes' memory is unknown, with the reason; "" stands for all cards."""
     elsewhere: Mapping[ContainerKey, str] = field(default_factory=dict)
-    """Containers without a grant of ours that were given their devices in another way: how."""
+    """Containers without a grant that got their devices in another way, and which."""
 
 
 GRANULE_MIB = 2
@@ -127,24 +129,24 @@ class Tolerance:
     """Memory that a container may hold above its grant."""
 
     overhead_mib: int = 1024
-    """For contexts and modules that came when the slice was full; of each process."""
+    """Overhead per process for contexts and modules that came when the slice was full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One container on one card, at one moment."""
+    """Judgement on one container and card at one moment."""
 
     state: LimitState
     granted_mib: int
-    """0: it has no grant there."""
+    """Granted memory; 0: none there."""
     held_mib: int | None
-    """By all its processes there; None: the driver does not report it."""
+    """Memory of all its processes there; None: the driver does not report it."""
     reason: str = ""
-    """One sentence; empty if the limits are enforced."""
+    """Reason in one sentence; empty if the limits are enforced."""
 
 
 def judge(facts: Facts, tolerance: Tolerance) -> dict[LimitKey, Judgement]:
-    """All containers that have a grant, and all that have a process on a card."""
+    """Judge all containers that have a grant, or a process on a card."""
     processes: defaultdict[LimitKey, list[ListedProcess]] = defaultdict(list)
     for process in facts.processes:
         processes[LimitKey(*process.owner, process.card)].append(process)
@@ -232,7 +234,7 @@ def _ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> 
 
 
 def _held(listed: Sequence[ListedProcess]) -> int | None:
-    """Return the memory that is known of it; None only if nothing is."""
+    """Return the sum of known memory; None if none is known."""
     known = [process.held_mib for process in listed if process.held_mib is not None]
     return None if listed and not known else sum(known)
 
@@ -262,11 +264,11 @@ MIB = 1024 * 1024
 
 
 class KnownPods(Protocol):
-    """This node's pods, as the watch has them."""
+    """Pods of this node, as the watch has them."""
 
     @property
     def live(self) -> bool:
-        """True while the watch follows the API server."""
+        """Return whether the watch is current."""
 
     def snapshot(self) -> PodsSeen:
         """Return what the watch has at present."""
@@ -275,10 +277,10 @@ class KnownPods(Protocol):
         """The pod of this node with that uid."""
 
     def api_uid(self, kubelet_uid: str) -> str:
-        """The uid at the API server of the pod that the kubelet calls so."""
+        """Return the API server's uid for a pod's uid at the kubelet."""
 
     def container_of(self, container_id: str) -> tuple[str, str] | None:
-        """(pod uid, name) of the container that the runtime calls so."""
+        """Return (pod uid, name) of the container with this runtime id."""
 
 
 class Kind(StrEnum):
@@ -286,18 +288,18 @@ class Kind(StrEnum):
 
     CONTAINER = "container"
     EXEMPT = "exempt"
-    """Process of a namespace that the operator exempted."""
+    """The pod is in a namespace that the operator exempted."""
     ENDED = "ended"
-    """Process of a pod that is over: on its way out, or reported as one that runs on."""
+    """The pod has ended: the process is about to end, or was reported."""
     HOST = "host"
-    """Process of no pod: the host's own, or of another container runtime."""
+    """The process belongs to no pod, but to the host or another container runtime."""
     UNRESOLVED = "unresolved"
-    """Listed by the driver, and not in the host's /proc (any more)."""
+    """The driver lists the process, but it is not in the host's /proc."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardTotals:
-    """Processes that the driver lists on one card, by kind of owner."""
+    """Number of processes on one card by kind of owner."""
 
     processes: Mapping[Kind, int]
     held_mib: Mapping[Kind, int]
@@ -305,24 +307,24 @@ class CardTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Facts of a node, and totals to show."""
+    """Facts of a node, and totals for metrics."""
 
     facts: Facts
     totals: Mapping[str, CardTotals] = field(default_factory=dict)
-    """By card."""
+    """Totals by card."""
     unresolved: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """(card, pid) -> looks in a row in which it could not be resolved."""
+    """Number of successive samples in which (card, pid) could not be resolved."""
 
 
 STUCK_LOOKS = 3
-"""A process that ends between the driver's list and /proc is not there at the next look."""
+"""Number of samples after which an unresolved process counts as stuck, not as just ended."""
 _ALL = ""
 
 
 def limits_of(
     records: Iterable[Record], *, ended: frozenset[PodUid], controlled: bool
 ) -> dict[ContainerKey, dict[str, Limit]]:
-    """Map container and card to the limit, for containers that may run under a grant.
+    """Return the limits by container and card, for containers whose grant still counts.
 
     `controlled`: the library is preloaded in containers that have no MIG instance, and in those
     of pods with whole cards that are to run with it.
@@ -345,7 +347,7 @@ def limits_of(
 
 
 class Resolver:
-    """Stateless resolver from a process to its container."""
+    """Find the container of a process."""
 
     def __init__(
         self,
@@ -405,7 +407,7 @@ def view_of(
     used_mib: Callable[[str], int | None],
     before: Mapping[tuple[str, int], int],
 ) -> NodeView:
-    """Judge the processes of this node.
+    """Resolve and judge the processes of this node.
 
     `directories`: the containers' region directories. `cards`: all of this node that are offered.
     `used_mib`: in use on a card, by anybody. `before`: `unresolved` of the last look.
@@ -512,7 +514,7 @@ def _blind(
 
 
 def _stated_mib(look: MonitorLook) -> Counter[str]:
-    """Sum the containers' own accounts for each card."""
+    """Return the sum of recorded memory per card."""
     stated: Counter[str] = Counter()
     for seen in look.seen:
         for use in seen.uses:

@@ -1,4 +1,4 @@
-"""Since when a container is in which state: judgements over time. Pure, the clock is a parameter.
+"""Turn judgements over time into states with a grace period. Pure, the clock is a parameter.
 
 A state gets worse only when looks found it that bad for a grace period, at least two of them: a
 process may be on its card before its region has it, an asynchronous free may be on its way. A good
@@ -20,31 +20,31 @@ from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 MIN_LOOKS = 2
 MIN_CLEAR_S = 30.0
 PARDON = 0.5
-"""Share of a good look's time that is taken off."""
+"""Part of the time of good samples that is subtracted from bad time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds."""
+    """Durations in seconds."""
 
     grace_s: float = 10.0
     gap_s: float = 30.0
-    """Looks further apart than this show nothing about what was between them."""
+    """Maximum gap between samples; a longer one resets the bad time."""
 
     @property
     def recovery_s(self) -> float:
-        """Long enough for good looks to take off all of a grace period."""
+        """Time of good samples after which all bad time is subtracted."""
         return max(MIN_CLEAR_S, 3 * self.grace_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Looks that found a container at least that bad, with few better ones between them."""
+    """Samples in which a container was at least this bad, with few better ones between."""
 
     began_s: float
     looks: int
     bad_s: float = 0.0
-    """Less what good looks took off; no more than the grace period."""
+    """Bad time without what good samples subtract, at most the grace period."""
 
 
 Runs = tuple[Run | None, Run | None, Run | None]
@@ -52,24 +52,24 @@ Runs = tuple[Run | None, Run | None, Run | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One container on one card; moments are seconds of the caller's clock."""
+    """State of one container on one card; times are seconds of the caller's clock."""
 
     judgement: Judgement
-    """Judgement of the last look."""
+    """Judgement of the last sample."""
     looked_s: float
     state: LimitState | None = None
-    """None: bad since its first look, and not for long enough."""
+    """State; None: bad from the start, but not for long enough."""
     since_s: float = 0.0
     peak_mib: int = 0
-    """The most that it held while in this state."""
+    """Maximum memory in this state."""
     runs: Runs = (None, None, None)
-    """For unknown, bypassed and exceeded: looks that found it so or worse."""
+    """Runs of samples that were unknown, bypassed, or exceeded, or worse."""
     better_since_s: float | None = None
-    """Looks in a row found it better than `state`."""
+    """Time since which all samples were better than `state`."""
 
     @property
     def violating(self) -> bool:
-        """Whether the state is a violation that the last look found again."""
+        """Return whether the state is a violation that the last sample confirms."""
         return (
             self.state is not None
             and self.state.violates
@@ -90,7 +90,7 @@ def advance(
     timing: Timing,
     gone: frozenset[str] = frozenset(),
 ) -> dict[LimitKey, Standing]:
-    """Everybody's standing after a look.
+    """Return the states of all containers after a sample.
 
     One that was not judged has neither a grant nor a process any more: it is forgotten when its pod
     is among the `gone` (uids), or after the calm.
@@ -195,7 +195,7 @@ def _run_after(
 
 
 def _ripe(runs: Runs, timing: Timing) -> int:
-    """The worst severity that was found for long enough; 0: none."""
+    """Return the worst severity that lasted for long enough; 0: none."""
     for run, level in zip(reversed(runs), reversed(_LEVELS), strict=True):
         if run is not None and run.looks >= MIN_LOOKS and run.bad_s >= timing.grace_s:
             return level.severity

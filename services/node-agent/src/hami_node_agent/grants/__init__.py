@@ -1,1 +1,1 @@
-"""Grants of this node: from the bus, on disk, in limits files."""
+"""Receive, store and report the grants of this node."""

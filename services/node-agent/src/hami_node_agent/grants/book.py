@@ -1,4 +1,4 @@
-"""The grants of this node as the agent knows them, fed by the bus, the snapshot and annotations.
+"""Grants of this node in memory, updated by the bus, the ledger's snapshot, and annotations.
 
 A `GrantBook` is a value: every message makes a new one. A grant with a lower token never replaces
 one with a higher token, and no message brings a withdrawn one back, in whatever order they arrive.
@@ -18,21 +18,21 @@ from hamicommon.domain.ids import AllocationId, PodUid
 # Withdrawals are remembered only against messages that overtake them: seconds, so a thousand do.
 MAX_WITHDRAWN = 1000
 OVERTAKEN_S = 5.0
-"""A snapshot that was asked for so soon after a withdrawal may be of before it."""
+"""Time after a withdrawal within which a snapshot may be older than the withdrawal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Withdrawal of an allocation up to a token, and when this agent learned of it."""
+    """Withdrawal of an allocation up to a token."""
 
     token: int
     heard_at: float
-    """Monotonic seconds."""
+    """Monotonic time at which this agent received it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGrant:
-    """One pod's slices on this node."""
+    """Slices of one pod on this node."""
 
     allocation_id: AllocationId
     pod_uid: PodUid
@@ -43,52 +43,50 @@ class NodeGrant:
     state: AllocationState = AllocationState.BINDING
     traceparent: str = ""
     offered: bool = False
-    """Whether its pod has the lock or was bound: the scheduler sent it here, or signed it on the
-    pod. The ledger has grants that still wait for the lock."""
+    """Whether the scheduler has sent the pod here: it has the lock, is bound, or has it signed."""
     answered: bool = False
-    """The kubelet had its answers before the grant was made: no Allocate will come for it."""
+    """Whether the kubelet got its answers before this grant, so that no Allocate will come."""
     claimed: bool = False
-    """Whether it is of ResourceClaims (`dra/`)."""
+    """Whether the grant is for ResourceClaims (`dra/`)."""
     slices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """By container: the name of the slices that it has by ResourceClaims, which is their nonce;
-    others may have the same."""
+    """Name of each container's slices by ResourceClaims, which is their nonce; may be shared."""
     heard_at: float = 0.0
-    """Monotonic seconds when this agent heard of it."""
+    """Monotonic time at which this agent received it."""
 
     @property
     def device_containers(self) -> tuple[ContainerGrant, ...]:
-        """Containers for which the kubelet will call Allocate, in the order in which it will."""
+        """Return the containers for which the kubelet will call Allocate, in that order."""
         wanting = (container for container in self.containers if container.shares)
         return tuple(sorted(wanting, key=lambda container: container.index))
 
     def container(self, name: str) -> ContainerGrant | None:
-        """The slices of the container called `name`, or None if it has none."""
+        """Return the slices of the container called `name`, or None if it has none."""
         return next((c for c in self.device_containers if c.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantBook:
-    """Live grants by pod uid, and what was withdrawn."""
+    """Live grants by pod uid, and withdrawals."""
 
     grants: Mapping[PodUid, NodeGrant] = field(default_factory=lambda: MappingProxyType({}))
     withdrawn: Mapping[AllocationId, Withdrawal] = field(
         default_factory=lambda: MappingProxyType({})
     )
     whole: bool = False
-    """The ledger has sent all grants of this node: one that is not here has ended."""
+    """Whether the ledger has sent all grants of this node, so that a missing one has ended."""
 
     def of(self, pod_uid: str) -> NodeGrant | None:
-        """The grant of a pod."""
+        """Return the grant of a pod."""
         return self.grants.get(PodUid(pod_uid))
 
     def slices(self) -> Iterator[tuple[str, NodeGrant, str]]:
-        """(Nonce, grant, container) of all that is had by ResourceClaims."""
+        """Yield (nonce, grant, container) for all slices by ResourceClaims."""
         for grant in self.grants.values():
             for container, nonce in grant.slices.items():
                 yield nonce, grant, container
 
     def announced(self, grant: NodeGrant) -> GrantBook:
-        """Add a grant, unless it is older than what is known."""
+        """Return the book with this grant, unless it has a newer one."""
         if self._is_withdrawn(grant):
             return self
         known = self.grants.get(grant.pod_uid)
@@ -99,7 +97,7 @@ class GrantBook:
     def without(
         self, allocation_id: AllocationId, pod_uid: PodUid, token: int, *, heard_at: float
     ) -> GrantBook:
-        """Take a grant back; one with a higher token stays."""
+        """Return the book without the allocation, unless it has a higher token."""
         before = self.withdrawn.get(allocation_id)
         highest = token if before is None else max(token, before.token)
         marks = {**self.withdrawn, allocation_id: Withdrawal(highest, heard_at)}
@@ -114,7 +112,7 @@ class GrantBook:
     def reset_to(
         self, snapshot: Iterable[NodeGrant], *, complete: bool, asked_at: float
     ) -> GrantBook:
-        """Replace all that was heard before the ledger was asked by its answer.
+        """Return the book with the ledger's answer in place of everything older than the question.
 
         An incomplete snapshot only adds. A grant heard since stays, whatever the snapshot has. A
         grant that the ledger still has seconds after its withdrawal lives: the ledger is the truth.
@@ -140,6 +138,6 @@ class GrantBook:
         return known is not None and known.offered and known.allocation_id == grant.allocation_id
 
     def _is_withdrawn(self, grant: NodeGrant, *, since: float = -math.inf) -> bool:
-        """Whether a withdrawal that was heard of since then counts against the grant."""
+        """Return whether a withdrawal received since then withdraws the grant."""
         over = self.withdrawn.get(grant.allocation_id)
         return over is not None and grant.token <= over.token and over.heard_at > since

@@ -1,4 +1,4 @@
-"""How grants come in: offers, announcements, the ledger's snapshot, and signed annotations.
+"""Receive grants: offers, announcements, the ledger's snapshot, and signed annotations.
 
 In: what is offered with the question for readiness (`deviceplugin/readiness.py`), the messages of
 `hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
@@ -46,29 +46,29 @@ MAX_COMPARISONS = 32
 
 
 class IncomingBus(Protocol):
-    """The half of the bus that this module uses."""
+    """Part of the bus that receives."""
 
     @property
     def connected(self) -> bool:
-        """True while the connection is healthy."""
+        """Whether the connection is up."""
 
     async def request(
         self, subject: str, payload: BaseModel, *, timeout_s: float = SNAPSHOT_TIMEOUT_S
     ) -> bytes:
-        """Ask and return the reply's body. Raises: Unavailable."""
+        """Send a request and return the reply's body. Raises: Unavailable."""
 
     @property
     def connected_for_s(self) -> float:
-        """Seconds since the connection was last made; 0 while it is unavailable."""
+        """Seconds since the connection was last established; 0 while it is down."""
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
-        """Call `handle` for every message that comes, until cancelled."""
+        """Call `handle` for every new message, until cancelled."""
 
 
 def node_grant(
     grant: Grant, *, state: str = AllocationState.BINDING, heard_at: float | None = None
 ) -> NodeGrant:
-    """Return the grant as a domain value; `heard_at`: the ledger has listed it then, in `state`."""
+    """Convert a grant that the ledger had in `state` at the time `heard_at`."""
     return NodeGrant(
         allocation_id=AllocationId(grant.allocation_id),
         pod_uid=PodUid(grant.pod_uid),
@@ -87,7 +87,7 @@ def node_grant(
 
 
 async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str) -> str:
-    """Put the grant of a `ClaimsReply` into the book; return why there is none, or nothing.
+    """Add the grant of a `ClaimsReply` to the book; return why there is none, or an empty text.
 
     Raises: InvalidRequest when it can't be read or is another pod's, Unavailable.
     """
@@ -104,7 +104,7 @@ async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str
 
 
 class GrantsFeed:
-    """Keeps the book of one node up to date."""
+    """Keep the book of one node current."""
 
     def __init__(
         self,
@@ -130,11 +130,11 @@ class GrantsFeed:
 
     @property
     def connected(self) -> bool:
-        """True while announcements can arrive."""
+        """Whether announcements can arrive."""
         return self._bus.connected
 
     async def run(self) -> None:
-        """Follow and compare until cancelled."""
+        """Receive and compare until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             subject = events.grants_subject(self._node)
             tasks.create_task(self._bus.follow([subject], self._on_message), name="grants")
@@ -155,7 +155,7 @@ class GrantsFeed:
             await self._state.remember_withdrawal(uid, fact.token)
 
     def take(self, grant: Grant) -> None:
-        """The ledger has made this grant of our node: it counts from now on.
+        """Add a grant that the ledger has made for our node.
 
         The scheduler waits for the answer, so it is written to disk a moment later.
         """
@@ -175,7 +175,7 @@ class GrantsFeed:
             await self._state.remember_tokens(offered)
 
     async def _compare(self) -> None:
-        """Ask for the snapshot on each connection that is made, and every interval."""
+        """Read the snapshot after each connection, and at intervals."""
         asked_at: float | None = None
         backoff = Backoff(RETRY_FIRST_S, self._interval_s)
         outage = Outage(
@@ -198,7 +198,7 @@ class GrantsFeed:
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 
     async def refresh(self) -> bool:
-        """Ask the scheduler for all live grants of this node; True when it sent them all.
+        """Read all live grants of this node from the scheduler; return True if it sent them all.
 
         Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
         """
@@ -222,7 +222,7 @@ class GrantsFeed:
         return complete
 
     async def _remind(self) -> None:
-        """Report again what the ledger has not taken in 2, 4, 8 .. comparisons in a row."""
+        """Repeat reports that the ledger has not applied, after 2, 4, 8, ... comparisons."""
         records = self._state.saved.records.values()
         answered = {
             grant.allocation_id: grant
@@ -248,7 +248,7 @@ def _is_due(comparisons: int) -> bool:
 
 
 async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
-    """Take what the ledger has into the book; what it lacks is not granted.
+    """Update the book from the ledger; grants that the ledger lacks are removed.
 
     False: the ledger can't be asked.
 
@@ -262,7 +262,7 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) 
 
 
 async def read_signed(state: NodeState, pods: NodePodApi) -> None:
-    """Take the newest ones into the book; what can't be read is logged."""
+    """Add the newest signed grants to the book; unreadable ones are logged."""
     try:
         grants = await pods.signed_grants()
     except HamiError as exc:
@@ -282,7 +282,7 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
 
 
 async def _refreshed(source: GrantSource) -> bool:
-    """True when the book now has all that the ledger has."""
+    """Return whether the book has been updated with all grants of the ledger."""
     try:
         return await source.refresh()
     except (Unavailable, InvalidRequest) as exc:

@@ -1,4 +1,4 @@
-"""The limits file: what libvgpu enforces in one container, replaced by rename when it changes.
+"""Limits file, from which libvgpu reads a container's limits; replaced atomically.
 
     hami-limits 1
     policy default|force|disable
@@ -38,12 +38,12 @@ _FEEDBACK_KEYS = ("utilization_switch ", "priority_block ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreFeedback:
-    """Decision of the feedback loop for one container (`feedback.py`)."""
+    """Result of the feedback loop for one container (`feedback.py`)."""
 
     relaxed: bool = False
-    """Whether the core limit is off while the policy is default."""
+    """Whether the core limit is lifted, if the core policy is `default`."""
     waits_until_s: int = 0
-    """Unix time until which the container's launches are held back; 0: they are not."""
+    """Unix time until which the container's launches are blocked; 0: they are not."""
 
 
 def limits_text(
@@ -54,7 +54,7 @@ def limits_text(
     region: str,
     feedback: CoreFeedback = CoreFeedback(),
 ) -> str:
-    """The file's content for these slices; `region` is an absolute path in the container."""
+    """Return the file's content for these slices; `region` is an absolute path in the container."""
     lines = ["hami-limits 1", f"policy {policy}", f"oversubscribe {int(oversubscribe)}"]
     lines += [
         f"device {share.uuid} memory_bytes {share.memory_mib * MIB}"
@@ -66,7 +66,7 @@ def limits_text(
 
 
 def with_feedback(text: str, feedback: CoreFeedback) -> str:
-    """The same limits under another decision of the feedback loop."""
+    """Return the file's content with another result of the feedback loop."""
     lines = [line for line in text.splitlines() if not line.startswith(_FEEDBACK_KEYS)]
     lines += ["utilization_switch 0"] if feedback.relaxed else []
     lines += [f"priority_block 1 {feedback.waits_until_s}"] if feedback.waits_until_s else []
@@ -74,15 +74,15 @@ def with_feedback(text: str, feedback: CoreFeedback) -> str:
 
 
 class HostPid(NamedTuple):
-    """A process of a container, as the host's /proc shows it."""
+    """Process of a container, as the host's /proc shows it."""
 
     inner_pid: int
-    """In its innermost namespace."""
+    """Pid in its innermost namespace."""
     host_pid: int
     started_ticks: int
-    """Since boot."""
+    """Start time in clock ticks since boot."""
 
 
 def pids_text(pids: Iterable[HostPid]) -> str:
-    """The file `pids`."""
+    """Return the content of the file `pids`."""
     return "".join(f"{inner} {host} {ticks}\n" for inner, host, ticks in sorted(pids))

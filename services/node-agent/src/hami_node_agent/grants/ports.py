@@ -1,4 +1,4 @@
-"""Ports to the node, the kubelet, the API server and the bus, and the values that they exchange.
+"""Interfaces to node, kubelet, API server and bus, with the values that they exchange.
 
 `adapters/` has one module for each.
 """
@@ -20,41 +20,44 @@ from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 
 
 class StateStore(Protocol):
-    """The agent's state on disk."""
+    """Storage of the agent's state."""
 
     def save(self, state: AgentState) -> None:
-        """Replace the saved state (blocking); a power cut can't damage it. Raises: Unavailable."""
+        """Replace the saved state so that a power cut can't damage it (blocking).
+
+        Raises: Unavailable.
+        """
 
 
 class ContainerFiles(Protocol):
-    """The directories behind an Allocate answer (blocking; each call may run twice)."""
+    """Folders behind an Allocate answer (blocking; each call may run twice)."""
 
     def limits_dir(self, nonce: str) -> Path:
-        """The directory that a container sees at /etc/hami."""
+        """Return the folder that a container sees at /etc/hami."""
 
     def write_limits(self, record: Record) -> None:
-        """Make the container's limits those of the record. Raises: Unavailable."""
+        """Write the record's limits into the container's file. Raises: Unavailable."""
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """Create a container's directory with an empty region that any of its users may write.
+        """Create a container's folder with an empty region that its users may write.
 
         A directory of this name is replaced; its empty files are mount points for the runtime.
         Raises: Unavailable.
         """
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Recreate missing files of a container's directory; keep others. Raises: Unavailable."""
+        """Create missing files in a container's folder. Raises: Unavailable."""
 
 
 class GrantSource(Protocol):
-    """Ways to ask for grants when the announcements are not enough."""
+    """Source of grants besides announcements."""
 
     @property
     def connected(self) -> bool:
-        """True while announcements can arrive."""
+        """Whether announcements can arrive."""
 
     async def refresh(self) -> bool:
-        """Ask the scheduler for all live grants; True when the ledger answered in full.
+        """Read all live grants from the scheduler; return True if the answer was complete.
 
         Raises: Unavailable, InvalidRequest.
         """
@@ -62,7 +65,7 @@ class GrantSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigDevice:
-    """A MIG slice that was made for a container."""
+    """MIG device that was made for a container."""
 
     pod: PodRef
     container: str
@@ -70,7 +73,7 @@ class MigDevice:
 
 
 class NodePodApi(Protocol):
-    """This node's pods."""
+    """Pods of this node."""
 
     def snapshot(self) -> PodsSeen:
         """Return what the watch has at present."""
@@ -79,24 +82,24 @@ class NodePodApi(Protocol):
         """The pod of this node with that uid."""
 
     async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
-        """Literal env entries of a container's spec; empty when the API server is unavailable."""
+        """Return a container's literal environment; empty if the API server is unavailable."""
 
     async def signed_grants(self) -> tuple[NodeGrant, ...]:
-        """Grants in `hami.io/grant` of this node's pods that our scheduler signed.
+        """Return the verified grants in annotations of this node's pods.
 
         Raises: Unavailable.
         """
 
     async def warn(self, pod: PodRef, message: str) -> None:
-        """A Warning event on the pod; failures are logged."""
+        """Create a Warning event on the pod; failures are logged."""
 
     def waiting_for(self, count: int) -> tuple[PodRef, ...]:
-        """Pods that have not started and ask for `count` devices in one container."""
+        """Return pods that have not started and request `count` devices in one container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAnswer:
-    """Our answer, as the kubelet keeps it in its checkpoint."""
+    """Our Allocate answer, as the kubelet stores it in its checkpoint."""
 
     nonce: str
     cards: tuple[GpuUuid, ...]
@@ -105,20 +108,20 @@ class KeptAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignAnswer:
-    """Another device plugin's answer (HAMi's, before us), as the kubelet keeps it."""
+    """Another device plugin's answer (HAMi's, before us), as the kubelet stores it."""
 
     visible: tuple[str, ...]
     """Cards that the container sees, as the plugin names them: uuids, indexes or MIG uuids."""
     memory_mib: tuple[int, ...]
-    """HAMi's limit for each visible card, by position; empty: the answer is none of HAMi's."""
+    """HAMi's limit for each visible card; empty: HAMi did not write the answer."""
     core_percent: int | None
     cache_dir: str
-    """Name of the directory with its shared region, under `$HOOK_PATH/vgpu/containers`."""
+    """Name of the folder with its shared region, under `$HOOK_PATH/vgpu/containers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """Ids that a container holds by the kubelet, and our answer's nonce."""
+    """Device ids that a container holds, with the stored answer."""
 
     pod_uid: str
     container: str
@@ -126,74 +129,74 @@ class Holding:
     namespace: str = ""
     pod_name: str = ""
     answer: KeptAnswer | None = None
-    """Ours. None where only PodResources is there: it does not show answers."""
+    """Our answer; None if only PodResources could be read, which lacks answers."""
     foreign: ForeignAnswer | None = None
-    """Another plugin's."""
+    """Another plugin's answer."""
 
     @property
     def binds_late(self) -> bool:
-        """Whether its answer was a nonce, whose slice is looked up at the container's start."""
+        """Return whether the answer was a nonce for late binding."""
         return self.answer is not None and not self.answer.cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletReading:
-    """Contents of checkpoint and PodResources, and which of them could not be read."""
+    """Contents of checkpoint and PodResources, and problems in reading them."""
 
     holdings: tuple[Holding, ...]
     problems: tuple[str, ...] = ()
-    """One sentence for each that could not be read."""
+    """A sentence for each source that could not be read."""
     readable: bool = True
-    """False when none could: then nothing is known."""
+    """Whether at least one source could be read."""
 
 
 class KubeletState(Protocol):
-    """Holders of device ids, as the kubelet itself keeps them."""
+    """Holders of device ids, as the kubelet stores them."""
 
     async def read(self) -> KubeletReading:
-        """All containers that hold ids of our resource, as far as they can be read."""
+        """Return all containers that hold ids of our resource, as far as they can be read."""
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """All containers that hold ids of our resource.
+        """Return all containers that hold ids of our resource. Raises: Unavailable.
 
         Raises: Unavailable when neither PodResources nor the checkpoint can be read.
         """
 
     async def checkpointed(self) -> tuple[Holding, ...]:
-        """Read the kubelet's checkpoint, the cheaper of the two.
+        """Return the holders from the checkpoint only, which is cheaper. Raises: Unavailable.
 
         Raises: Unavailable when it can't be read.
         """
 
     async def claimed(self) -> frozenset[str]:
-        """Nonces of slices that pods of the kubelet have by ResourceClaims.
+        """Return the nonces of slices that pods have by ResourceClaims. Raises: Unavailable.
 
         Raises: Unavailable when PodResources can't be read.
         """
 
     async def claiming(self) -> frozenset[tuple[str, str, str]]:
-        """(Namespace, pod, container) of all that have slices by ResourceClaims.
+        """Return (namespace, pod, container) of holders of such slices. Raises: Unavailable.
 
         Raises: Unavailable when PodResources can't be read.
         """
 
     async def pods(self) -> frozenset[tuple[str, str]]:
-        """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+        """Return (namespace, name) of all pods that the kubelet has. Raises: Unavailable."""
 
 
 class RequestBus(Protocol):
-    """The asking half of the bus."""
+    """Part of the bus that asks."""
 
     async def request(self, subject: str, payload: BaseModel, *, timeout_s: float) -> bytes:
-        """Ask and return the reply's body. Raises: Unavailable."""
+        """Send a request and return the reply's body. Raises: Unavailable."""
 
 
 class Publisher(Protocol):
-    """The outgoing half of the bus."""
+    """Part of the bus that publishes."""
 
     @property
     def connected(self) -> bool:
-        """True while publishing can succeed."""
+        """Whether publishing can succeed."""
 
     async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
-        """Store a fact. Raises: Unavailable."""
+        """Store a message. Raises: Unavailable."""

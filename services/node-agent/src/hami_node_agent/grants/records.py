@@ -1,4 +1,4 @@
-"""The agent's state on disk: what it has answered to Allocate, and what it still has to report.
+"""State of the agent on disk: its Allocate answers, and reports that are still to be sent.
 
 A record is one answer for one container. The kubelet keeps that answer for the pod's life, so the
 record names which limits directory (its nonce) and which cards are in it, and for whom.
@@ -37,31 +37,30 @@ class Record:
     role: Role
     token: int
     shares: tuple[DeviceShare, ...]
-    """The cards in the answer, in order, with the limits written for them."""
+    """Cards in the answer, in order, with the limits written for them."""
     policy: str = "default"
     foreign: bool = False
-    """HAMi's plugin gave the answer, and we adopted it: it has its limits in its environment, and
-    no limits directory."""
+    """Whether HAMi's plugin gave the answer, so that its limits are in the environment."""
     plain: bool = False
-    """Without libvgpu, as its pod has whole cards only: no limit that it could hold."""
+    """Whether the container runs without libvgpu, as its pod has whole cards only."""
     cache_dir: str = ""
-    """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
+    """Name of the folder under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
     mig_uuids: tuple[str, ...] = ()
-    """On cards in MIG mode: the MIG devices in the answer, one for each share."""
+    """MIG devices in the answer, one for each share, on cards in MIG mode."""
 
     @property
     def cards(self) -> tuple[GpuUuid, ...]:
-        """Cards that the container sees."""
+        """Return the cards that the container sees."""
         return tuple(share.uuid for share in self.shares)
 
     def belongs_to(self, pod_uid: str, container: str) -> bool:
-        """Whether the answer was given to this container, under a grant."""
+        """Return whether this container got the answer, under a grant."""
         return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReport:
-    """A report that is not yet known to be stored by the bus; `body` is its JSON."""
+    """Report that the bus may not have stored yet; `body` is its JSON."""
 
     report_id: str
     body: str
@@ -69,17 +68,17 @@ class PendingReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """Everything that must survive a kill: records by nonce, and reports in order."""
+    """State that must survive a crash: records by nonce, and reports in order."""
 
     records: Mapping[str, Record] = field(default_factory=lambda: MappingProxyType({}))
     reports: tuple[PendingReport, ...] = ()
     least_tokens: Mapping[PodUid, int] = field(default_factory=lambda: MappingProxyType({}))
-    """By pod: a signed grant under a lower token is of an attempt that is over."""
+    """Minimum token by pod: a signed grant with a lower one belongs to an earlier attempt."""
     instances: tuple[OwnInstance, ...] = ()
-    """MIG instances that we made or are about to make."""
+    """MIG instances that we created or are about to create."""
 
     def with_least_tokens(self, tokens: Mapping[PodUid, int]) -> AgentState:
-        """Raise the least tokens of pods; beyond `MAX_TOKENS` only the highest are kept."""
+        """Raise the minimum tokens of pods; beyond `MAX_TOKENS` only the highest are kept."""
         merged = dict(self.least_tokens)
         for uid, token in tokens.items():
             merged[uid] = max(token, merged.get(uid, token))
@@ -93,63 +92,63 @@ class AgentState:
         return replace(self, records=MappingProxyType(merged))
 
     def without_pod(self, pod_uid: str, *, but: Container[str] = ()) -> AgentState:
-        """Drop all records of a pod but those with these nonces."""
+        """Remove all records of a pod except those with these nonces."""
         kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid or n in but}
         return replace(self, records=MappingProxyType(kept))
 
     def without_records(self, nonces: Iterable[str]) -> AgentState:
-        """Drop records."""
+        """Remove records."""
         dropped = frozenset(nonces)
         kept = {n: r for n, r in self.records.items() if n not in dropped}
         return replace(self, records=MappingProxyType(kept))
 
     def with_instance(self, made: OwnInstance) -> AgentState:
-        """Add an instance, in place of what was written down for its place."""
+        """Add an instance, replacing the one recorded for its place."""
         others = self.without_instances([made]).instances
         return replace(self, instances=(*others, made))
 
     def without_instances(self, gone: Iterable[OwnInstance]) -> AgentState:
-        """Drop the instances recorded for the places of these."""
+        """Remove the instances recorded for the places of these."""
         places = {(each.card, each.part.start) for each in gone}
         kept = (each for each in self.instances if (each.card, each.part.start) not in places)
         return replace(self, instances=tuple(kept))
 
     def with_report(self, report: PendingReport) -> AgentState:
-        """Queue a report, unless one with the same id is queued."""
+        """Queue a report, unless one with this id is queued."""
         if any(waiting.report_id == report.report_id for waiting in self.reports):
             return self
         return replace(self, reports=(*self.reports, report))
 
     def without_report(self, report_id: str) -> AgentState:
-        """Drop a report from the queue: NATS has stored it."""
+        """Remove a report that the bus has stored."""
         return replace(
             self, reports=tuple(report for report in self.reports if report.report_id != report_id)
         )
 
     def has_answered(self, grant: NodeGrant, container: str) -> bool:
-        """Whether the container has its answer under this grant."""
+        """Return whether the container has its answer under this grant."""
         return any(
             record.allocation_id == grant.allocation_id and record.container == container
             for record in self.records.values()
         )
 
     def of_pod(self, pod_uid: str) -> tuple[Record, ...]:
-        """The records of one pod."""
+        """Return the records of one pod."""
         return tuple(record for record in self.records.values() if record.pod_uid == pod_uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsSeen:
-    """This node's pods as the watch has them; it may lag behind the kubelet."""
+    """Pods of this node as the watch has them, which may lag behind the kubelet."""
 
     ended: frozenset[PodUid] = frozenset()
-    """Pods whose phase is terminal, or that were seen and are gone."""
+    """Pods with a terminal phase, or that were deleted."""
     bound: frozenset[PodUid] = frozenset()
-    """Pods that the API server has on this node."""
+    """Pods that are bound to this node."""
 
 
 class InFlight(NamedTuple):
-    """A grant between its binding and its answers, and the container that is asked for next."""
+    """Grant between its binding and its answers, with the container that is next."""
 
     grant: NodeGrant
     container: ContainerGrant
@@ -159,7 +158,7 @@ UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 
 
 def grants_in_flight(book: GrantBook, saved: AgentState, seen: PodsSeen) -> list[InFlight]:
-    """Return the grants that the kubelet has not asked for yet.
+    """Return the grants for which the kubelet has not called Allocate yet.
 
     A grant that the ledger lists as `binding` may still wait for the lock. It is on its way once it
     was offered, or its pod is on the node: an agent that was restarted remembers no offer.
@@ -192,7 +191,7 @@ def find_in_flight(book: GrantBook, saved: AgentState, seen: PodsSeen) -> InFlig
 
 
 def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
-    """True when every container of the grant that wants cards has its answer.
+    """Return whether every container with cards in the grant has its answer.
 
     The slices that it has together with another count as one.
     """
@@ -214,7 +213,7 @@ def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
 def shared_records(
     records: Mapping[str, Record], book: GrantBook
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """Map (pod uid, container) that shares slices to the one that has their record."""
+    """Return (pod uid, container) that shares slices -> the one that has their record."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for nonce, grant, container in book.slices():
         record = records.get(nonce)
@@ -224,7 +223,7 @@ def shared_records(
 
 
 def pods_sharing(records: Mapping[str, Record], book: GrantBook) -> dict[str, frozenset[str]]:
-    """Nonce -> uids of all pods that have those slices, where they are several."""
+    """Return nonce -> uids of all pods with those slices, if there are several."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for nonce, grant, _ in book.slices():
         if nonce in records:
@@ -233,7 +232,7 @@ def pods_sharing(records: Mapping[str, Record], book: GrantBook) -> dict[str, fr
 
 
 def passed_on(saved: AgentState, book: GrantBook) -> AgentState:
-    """Records of pods whose grants have ended, as those of others that have the same slices."""
+    """Return records of ended grants as records of other pods with the same slices."""
     changed = []
     for nonce, grant, container in book.slices():
         record = saved.records.get(nonce)

@@ -1,4 +1,4 @@
-"""The node's reports to the scheduler about its grants, kept on disk until the bus has stored it.
+"""Reports to the scheduler about grants, stored on disk until the bus has stored them.
 
 In: `queue` of a report in the same write as the records it follows from. Out:
 `hami.reports.v1.<node>`, consumed by the scheduler, idempotent by `report_id`.
@@ -35,17 +35,17 @@ logger = logging.getLogger(__name__)
 RETRY_FIRST_S = 1.0
 RETRY_LAST_S = 5.0
 REASON_LIMIT = 1024
-"""Characters; a report beyond the bus's largest message would hold up all that follow."""
+"""Maximum characters of a reason: a report too large for the bus would block all later ones."""
 
 
 class Reports:
-    """Makes reports of one node."""
+    """Make reports of one node."""
 
     def __init__(self, node: str) -> None:
         self._node = node
 
     def allocated(self, grant: NodeGrant, saved: AgentState) -> PendingReport:
-        """Every container of the pod has its answer, with these MIG instances if it has some."""
+        """Report that every container of the pod has its answer, with MIG instances if any."""
         instances = tuple(_instances(saved, grant))
         what = "allocated"
         if instances:
@@ -55,7 +55,7 @@ class Reports:
         return _pending(events.Allocated(**self._base(grant, what), instances=instances))
 
     def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
-        """Allocate or PreStartContainer was refused."""
+        """Report that Allocate or PreStartContainer was refused."""
         return _pending(
             events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, REASON_LIMIT))
         )
@@ -77,13 +77,13 @@ class Reports:
         )
 
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
-        """No container of the pod is seen any more."""
+        """Report that no container of the pod is seen any more."""
         # Found again only where the ledger has the grant again, so no repetition to be dropped.
         report_id = f"{allocation_id}:{token}:gone:{uuid4()}"
         return _pending(events.PodGone(**self._fields(report_id, allocation_id, pod_uid, token)))
 
     def stays(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
-        """The grant has ended and the pod's processes have not."""
+        """Report that the pod's processes still run although its grant has ended."""
         report_id = f"{allocation_id}:{token}:stays"
         return _pending(events.PodStays(**self._fields(report_id, allocation_id, pod_uid, token)))
 
@@ -129,7 +129,7 @@ def _pending(report: events.ReportBase) -> PendingReport:
 
 
 async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
-    """Publish queued reports in order until cancelled; one stays queued until it is stored."""
+    """Publish queued reports in order until cancelled; each stays queued until it is stored."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     outage = Outage(logger, failed="Retrying to send a report", again="Sending reports again")
     while True:
@@ -150,7 +150,7 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
 
 
 async def _send(waiting: PendingReport, bus: Publisher, *, node: str) -> None:
-    """Raises: Unavailable when it is not known to be stored."""
+    """Publish a report. Raises: Unavailable if it may not be stored."""
     try:
         report = events.REPORT.validate_json(waiting.body)
     except ValidationError as exc:

@@ -1,4 +1,4 @@
-"""State of the running agent: the grant book in memory and the records on disk, with a signal.
+"""State of the running agent: grants in memory and records on disk, with change signals.
 
 `feed.py` fills the book, `allocate.py` and `prestart.py` change the records,
 `reports.py` empties the queue of reports. A change of the records counts only when it is on disk.
@@ -23,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class Signal:
-    """Wakes all who wait for the next change; a version shows what a waiter has seen."""
+    """Wake all waiting tasks on a change; versions show what a task has seen."""
 
     def __init__(self) -> None:
         self.version = 0
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Something changed."""
+        """Signal a change."""
         self.version += 1
         self._event.set()
         self._event = asyncio.Event()
@@ -60,18 +60,18 @@ class NodeState:
 
     @property
     def saved(self) -> AgentState:
-        """The state as it is on disk."""
+        """Return the state as it is on disk."""
         return self._state
 
     def card_at(self, index: str) -> GpuUuid | None:
-        """Return the card with this NVML index (a decimal text); None if there is none."""
+        """Return the card with this NVML index (decimal text); None if there is none."""
         if not index.isdigit():
             return None
         return next((c.uuid for c in self.cards.values() if str(c.index) == index), None)
 
     @property
     def book(self) -> GrantBook:
-        """The grants."""
+        """Return the grants."""
         return self._book
 
     @book.setter
@@ -86,7 +86,7 @@ class NodeState:
         *,
         first: Callable[[], None] | None = None,
     ) -> None:
-        """Apply `edit` to the newest state and write the result; others see it only then.
+        """Apply `edit` to the newest state and save the result before others see it.
 
         The only lock of the node is held until then: an edit whose grounds are gone raises, and
         nothing is changed. Raises: Unavailable.
@@ -104,11 +104,11 @@ class NodeState:
             await asyncio.shield(self._save(after, first))
 
     async def remember_tokens(self, grants: Iterable[NodeGrant]) -> None:
-        """Save the token of the latest binding attempt of each pod."""
+        """Save the newest token of each pod."""
         await self._remember({grant.pod_uid: grant.token for grant in grants})
 
     async def remember_withdrawal(self, pod_uid: PodUid, token: int) -> None:
-        """Save that the binding attempt with this token is over, and those before it."""
+        """Save that the binding attempts up to this token are over."""
         await self._remember({pod_uid: token + 1})
 
     async def _remember(self, tokens: Mapping[PodUid, int]) -> None:

@@ -1,1 +1,1 @@
-"""Cards over time, published to the cluster."""
+"""Follow the node's cards, and publish them to the cluster."""

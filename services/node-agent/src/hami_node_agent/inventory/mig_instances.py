@@ -1,4 +1,4 @@
-"""MIG instances on demand: made for a grant, destroyed when nobody holds them.
+"""Create MIG instances for grants, and destroy those that nobody holds.
 
 In: grants with a profile and a place on the card, chosen by the scheduler; who holds which
 instance, as the saved state and the watch of pods show it. What is about to be made is written down
@@ -41,14 +41,14 @@ RECREATE_POD = "delete the pod; its controller recreates it"
 
 
 class MigHolders:
-    """The instances that we have made, and the containers that hold them."""
+    """Instances that we created, and the containers that hold them."""
 
     def __init__(self, state: NodeState, pods: NodePodApi) -> None:
         self._state = state
         self._pods = pods
 
     def devices(self) -> list[MigDevice]:
-        """The instances that containers hold."""
+        """Return the instances that containers hold."""
         known = {each.uuid: each for each in self._state.saved.instances if each.uuid}
         found = []
         for record in self._state.saved.records.values():
@@ -58,7 +58,7 @@ class MigHolders:
         return found
 
     def held(self) -> frozenset[str]:
-        """MIG uuids that answers to containers name whose pod is not over."""
+        """Return MIG uuids in answers to containers of pods that have not ended."""
         return frozenset(
             uuid
             for record in self._state.saved.records.values()
@@ -67,13 +67,13 @@ class MigHolders:
         )
 
     def of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
-        """The instances of the card that we have made."""
+        """Return the instances of the card that we created."""
         return tuple(each for each in self._state.saved.instances if each.card == card)
 
     def standing(
         self, record: Record, card: GpuUuid, part: MigSlice, found: Iterable[Instance]
     ) -> OwnInstance | None:
-        """The instance at that place that the record's pod has, if it is there.
+        """Return the existing instance at that place that the record's pod holds, if any.
 
         Init containers may share it with those that run after them.
         """
@@ -85,7 +85,7 @@ class MigHolders:
         return None
 
     def whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
-        """Describe an instance that lies where `wanting` was to have one."""
+        """Describe an instance that occupies the place that `wanting` needs."""
         if foreign:
             return "another program created, occupies the place"
         for record in self._state.saved.of_pod(wanting.pod_uid):
@@ -126,7 +126,7 @@ _BUSY_POLL_S = 0.1
 
 
 class MigInstances:
-    """The instances of this node's cards."""
+    """MIG instances of this node's cards."""
 
     def __init__(
         self,
@@ -138,7 +138,10 @@ class MigInstances:
         on_foreign: Callable[[Sequence[Instance]], None],
         interval_s: float,
     ) -> None:
-        """`cards` may grow; `on_foreign` is given what others have made at every look."""
+        """`cards` may grow.
+
+        `on_foreign` is called with other owners' instances after each check.
+        """
         self._state = state
         self._driver = driver
         self._holders = MigHolders(state, pods)
@@ -154,12 +157,12 @@ class MigInstances:
 
     @property
     def cards(self) -> tuple[GpuUuid, ...]:
-        """The cards that could be asked at the last look."""
+        """Return the cards that answered in the last check."""
         return self._asked
 
     @property
     def latest(self) -> PartitionPlan | None:
-        """Return what the last look found; None before the first, and if it failed."""
+        """Return the result of the last check; None if there was none or it failed."""
         return self._plan
 
     @property
@@ -168,18 +171,18 @@ class MigInstances:
         return self._done
 
     def devices(self) -> list[MigDevice]:
-        """The instances that containers hold."""
+        """Return the instances that containers hold."""
         return self._holders.devices()
 
     async def run(self) -> None:
-        """Look every few seconds, and after each failure to make one, until cancelled."""
+        """Check every few seconds, and after each failed creation, until cancelled."""
         while True:
             seen = self._look.version
             await self.settle()
             await self._look.wait(seen, self._interval_s)
 
     async def settle(self) -> None:
-        """Destroy what is ours and nobody holds; never raises for the driver's errors.
+        """Destroy our instances that nobody holds; the driver's errors are not raised.
 
         Card by card: one that can't be asked keeps its instances, and holds up no other.
         """
@@ -200,7 +203,7 @@ class MigInstances:
 
     @asynccontextmanager
     async def cutting(self, record: Record) -> AsyncIterator[Record]:
-        """The record with MIG devices for its slices, made where they are not there.
+        """Yield the record with MIG devices for its slices, created where missing.
 
         The caller saves it inside the block; what was made for a record that is not is destroyed.
         Raises: Conflict when an instance can't be made, with the reason; Unavailable.
@@ -219,7 +222,7 @@ class MigInstances:
                 raise
 
     async def missing(self, record: Record) -> str:
-        """Why the container of this answer must not start; empty when its devices are there.
+        """Return why the container must not start; empty if its MIG devices exist.
 
         One that is gone is recreated; it counts if the driver gives it the same name.
         Raises: Unavailable.
@@ -271,7 +274,7 @@ class MigInstances:
         return made
 
     async def _clear(self, record: Record, card: GpuUuid, part: MigSlice) -> None:
-        """Destroy what is left of earlier pods at that place, and wait for who still runs there.
+        """Destroy earlier pods' instances at that place, waiting for pods that still run.
 
         Raises: Conflict, Unavailable.
         """
@@ -300,7 +303,7 @@ class MigInstances:
                 await asyncio.sleep(_BUSY_POLL_S)
 
     async def _settle(self, card: GpuUuid) -> PartitionPlan:
-        """Do what is left to do on the card. Raises: Unavailable."""
+        """Make pending changes on the card. Raises: Unavailable."""
         found = await self._driver.instances([card])
         now = plan(self._holders.of(card), found, self._holders.held())
         gone = list(now.forget)
@@ -325,7 +328,7 @@ class MigInstances:
         return replace(now, destroy=left, forget=())
 
     def _log_news(self, now: PartitionPlan) -> None:
-        """Logs once what is not as it should be."""
+        """Log problems once."""
         news = frozenset({*now.foreign, *now.lost})
         for instance in now.foreign:
             if instance not in self._logged:
@@ -341,7 +344,7 @@ class MigInstances:
         for own in now.lost:
             if own not in self._logged:
                 logger.error(
-                    "Lost the MIG instance of a container",
+                    "Found that the MIG instance of a container is gone",
                     extra={"card": own.card, "uuid": own.uuid},
                 )
         self._logged = news
@@ -349,7 +352,7 @@ class MigInstances:
 
 
 def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
-    """Return the MIG slices of a record. Raises: Conflict when the grant names no place."""
+    """Return the MIG slices of a record. Raises: Conflict if the grant has no placement."""
     found = []
     for share in record.shares:
         part = MigSlice.from_detail(share.detail)

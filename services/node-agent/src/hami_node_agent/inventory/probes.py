@@ -1,4 +1,4 @@
-"""Probes that show only some cards, or cards as they are cut.
+"""Probes that hide some cards, or that show cards for MIG slices.
 
 HAMi's `filterdevices` (protocol 5.2): neither the kubelet nor the scheduler sees a hidden card, and
 nothing that happens to it matters. Cards that are cut on demand come with the profiles that they
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class FilteredProbe:
-    """A `DeviceProbe` without the hidden cards."""
+    """Probe (`DeviceProbe`) without the hidden cards."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FilteredProbe:
         self._hidden_uuids: frozenset[GpuUuid] = frozenset()
 
     async def cards(self) -> tuple[CardFacts, ...]:
-        """See the port."""
+        """Return the cards that are not hidden."""
         found = await self._probe.cards()
         self._hidden_uuids = frozenset(
             card.uuid for card in found if {card.uuid, str(card.index)} & self._hidden
@@ -52,25 +52,25 @@ class FilteredProbe:
         return tuple(card for card in found if card.uuid not in self._hidden_uuids)
 
     async def links(self) -> tuple[CardLinks, ...]:
-        """See the port."""
+        """Return the links of cards that are not hidden."""
         found = await self._probe.links()
         return tuple(card for card in found if card.uuid not in self._hidden_uuids)
 
     async def reload(self) -> bool:
-        """See the port."""
+        """Initialise NVML again if the driver was reloaded."""
         return await self._probe.reload()
 
     async def failing(self) -> Mapping[GpuUuid, Failure]:
-        """See the port."""
+        """Return failing cards that are not hidden."""
         failing = await self._probe.failing()
         return {uuid: why for uuid, why in failing.items() if uuid not in self._hidden_uuids}
 
     async def watch_events(self) -> None:
-        """See the port."""
+        """Register for XID events."""
         await self._probe.watch_events()
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:
-        """See the port."""
+        """Wait for an XID event; those of hidden cards are passed to `on_hidden_xid`."""
         event = await self._probe.next_xid()
         if event is not None and event[0] is not None and event[0] in self._hidden_uuids:
             self._on_hidden_xid(event[0], event[1])
@@ -78,18 +78,18 @@ class FilteredProbe:
         return event
 
     async def samples(self) -> tuple[DeviceSample, ...]:
-        """See the port."""
+        """Sample the cards that are not hidden."""
         samples = await self._probe.samples()
         return tuple(sample for sample in samples if sample.uuid not in self._hidden_uuids)
 
     async def processes(self) -> Mapping[str, CardProcesses]:
-        """See the port."""
+        """Read the processes on cards that are not hidden."""
         found = await self._probe.processes()
         return {uuid: of for uuid, of in found.items() if uuid not in self._hidden_uuids}
 
 
 class MigProbe(FilteredProbe):
-    """A `DeviceProbe` of cards in MIG mode."""
+    """Probe of cards in MIG mode, with the profiles that can be created."""
 
     def __init__(
         self, probe: DeviceProbe, driver: MigDriver, *, allowlist: Sequence[MigAllowance]
@@ -104,13 +104,13 @@ class MigProbe(FilteredProbe):
         """All cards that were ever seen, with the number of each one's file."""
 
     def set_foreign(self, foreign: Sequence[Instance]) -> None:
-        """Instances of others: nothing is offered in their place."""
+        """Set other owners' instances, whose places are not offered."""
         if set(foreign) != set(self._foreign):
             self._foreign = tuple(foreign)
             self._outdated = True
 
     async def cards(self) -> tuple[CardFacts, ...]:
-        """See the port."""
+        """Return the cards with their offers; cards without one are left out."""
         found, left_out = [], {}
         for card in await super().cards():
             self.minors[card.uuid] = card.minor
@@ -127,12 +127,12 @@ class MigProbe(FilteredProbe):
         return tuple(found)
 
     async def reload(self) -> bool:
-        """See the port."""
+        """Initialise NVML again if the driver was reloaded, and forget all offers."""
         outdated, self._outdated = self._outdated or bool(self._left_out), False
         return await super().reload() or outdated
 
     async def _offer(self, card: CardFacts) -> MigOffer:
-        """Raises: Conflict with the reason why it has none; Unavailable."""
+        """Return the card's offer. Raises: Conflict with the reason if it has none; Unavailable."""
         product = product_type(card.name)
         allowed = next(
             (each.profiles for each in self._allowlist if any(m in product for m in each.models)),

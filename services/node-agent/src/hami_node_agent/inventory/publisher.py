@@ -1,4 +1,4 @@
-"""Publishes what this node has: inventory on the bus, HAMi's annotation on the Node.
+"""Publish the inventory on the bus, and HAMi's annotation on the Node.
 
 The bus gets it on every change and as heartbeat. The annotation `hami.io/node-nvidia-register` is
 written only when its text differs from what the Node has, and tried again when that failed.
@@ -37,18 +37,18 @@ RECHECK_S = 30.0
 
 
 class NodeAnnotator(Protocol):
-    """The annotations of our Node."""
+    """Access to the annotations of our Node."""
 
     async def annotations(self) -> Mapping[str, str]:
         """Read the Node's annotations. Raises: HamiError."""
 
     async def annotate(self, annotations: Mapping[str, str]) -> None:
-        """Merge. Raises: HamiError."""
+        """Merge annotations into the Node. Raises: HamiError."""
 
 
 @dataclass(eq=False)
 class InventoryPublisher:
-    """Publishes one node's inventory."""
+    """Publish one node's inventory."""
 
     cards: CardTracker
     bus: Publisher
@@ -69,7 +69,7 @@ class InventoryPublisher:
     published: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        """Publish until cancelled; a failure is followed by another try, not by silence."""
+        """Publish until cancelled; failures are retried."""
         backoff = Backoff(RETRY_S, self.heartbeat_s)
         while True:
             seen = self.cards.changed.version
@@ -106,7 +106,7 @@ class InventoryPublisher:
         return True
 
     def _described(self) -> list[events.InventoryDevice]:
-        """A card that can't be described is not offered; the others are."""
+        """Return the cards as payload; a card that can't be described is left out."""
         found: list[events.InventoryDevice] = []
         for device in self.cards.devices():
             with self.bulkhead.item("inventory", device.uuid):
@@ -115,7 +115,7 @@ class InventoryPublisher:
 
 
 def inventory_device(device: GpuDevice) -> events.InventoryDevice:
-    """Return a card as it travels, which has the same fields."""
+    """Convert a card to its form on the bus."""
     return events.InventoryDevice.model_validate(device, from_attributes=True)
 
 
@@ -179,16 +179,16 @@ RETRY_LAST_S = 600.0
 
 
 class NodeEvents(Protocol):
-    """Events on our Node."""
+    """Access to events on our Node."""
 
     async def warn(self, reason: str, message: str) -> None:
-        """A Warning event. Raises: HamiError."""
+        """Create a Warning event. Raises: HamiError."""
 
 
 async def warn_of_links(
     cards: CardTracker, node: NodeEvents, *, bulkhead: Bulkhead | None = None
 ) -> None:
-    """One event for each pair, until cancelled; one that could not be written is retried."""
+    """Create an event for each pair with contradictory links until cancelled; retry failures."""
     reported: set[tuple[str, str]] = set()
     bulkhead = bulkhead or Bulkhead()
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
@@ -201,7 +201,7 @@ async def warn_of_links(
                 f"cards {pair[0]} and {pair[1]} report different numbers of NVLinks to each "
                 "other; placement treats them as not linked: check nvidia-smi nvlink --status"
             )
-            logger.warning("Found contradicting NVLinks", extra={"cards": list(pair)})
+            logger.warning("Found contradictory NVLinks", extra={"cards": list(pair)})
             try:
                 with bulkhead.item("links", "/".join(pair)):
                     await node.warn(REASON, message)

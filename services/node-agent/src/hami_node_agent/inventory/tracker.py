@@ -1,4 +1,4 @@
-"""The node's cards and their health, followed by ListAndWatch, inventory and the node annotation.
+"""Track the node's cards and their health, for ListAndWatch, inventory and annotation.
 
 In: NVML through the `DeviceProbe` port. Out: `CardTracker.devices()` and a signal on every change.
 Health changes both ways; what can't be known counts as unhealthy. A card that comes is offered,
@@ -41,7 +41,7 @@ class CardTracker:
         xid_quiet_s: float,
         on_found: Callable[[Iterable[CardFacts]], None] = lambda _facts: None,
     ) -> None:
-        """`on_found`: hears which cards the driver has, whenever they were looked for."""
+        """`on_found` is called with the driver's cards whenever they were read."""
         self._probe = probe
         self._state = state
         self._offer = offer
@@ -60,17 +60,20 @@ class CardTracker:
         self.changed = Signal()
 
     async def discover(self) -> None:
-        """Read the cards; healthy until a probe or an XID shows otherwise. Raises: Unavailable."""
+        """Read the cards, all healthy until a probe or an XID shows otherwise.
+
+        Raises: Unavailable.
+        """
         await self._take_in()
         await self._probe.watch_events()
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        """All cards by index, with their health."""
+        """Return all cards by index, with their health."""
         filled = (with_health(d, self._health.of[uuid]) for uuid, d in self._devices.items())
         return tuple(sorted(filled, key=lambda device: (device.index, device.uuid)))
 
     async def run(self) -> None:
-        """Probes and listens for XID events until cancelled."""
+        """Probe the cards and read XID events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             probing = every(self._interval_s, self.probe, name="probe")
             tasks.create_task(probing, name="probe")
@@ -78,7 +81,7 @@ class CardTracker:
                 tasks.create_task(self._listen(), name="xids")
 
     async def _take_in(self) -> None:
-        """Offer what the driver has now; cards that it has no more stay, and fail their probes."""
+        """Read the driver's cards; those that it lost stay, and fail their probes."""
         before = dict(self._devices)
         found = await self._probe.cards()
         self._on_found(found)
@@ -95,7 +98,7 @@ class CardTracker:
             self._publish()
 
     async def probe(self) -> None:
-        """Look for added and removed cards, then check the health of every card."""
+        """Find added and removed cards, then check the health of every card."""
         failing: Mapping[GpuUuid, Failure]
         try:
             if await self._probe.reload():
@@ -110,7 +113,7 @@ class CardTracker:
             try:
                 event = await self._probe.next_xid()
             except Unavailable as exc:
-                logger.error("Lost health events", extra={"error": str(exc)})
+                logger.error("Failed to read health events", extra={"error": str(exc)})
                 # Certain, though the cards may answer: nobody would hear of their errors.
                 lost = Failure(reason=str(exc), certain=True)
                 self._health.after_probe(dict.fromkeys(self._devices, lost), now=time.monotonic())
@@ -120,7 +123,7 @@ class CardTracker:
                 self.on_xid(*event)
 
     def on_xid(self, uuid: GpuUuid | None, xid: int) -> None:
-        """The driver reported an error; one that names no card of ours may be any card's."""
+        """Handle an error from the driver; one without a known uuid counts for every card."""
         matters = self._health.after_xid(uuid, xid, now=time.monotonic())
         self.xids_seen[uuid or "", xid, matters] += 1
         logger.warning("Received an XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})

@@ -1,1 +1,1 @@
-"""The Prometheus endpoint."""
+"""Prometheus metrics of the agent, over HTTP."""

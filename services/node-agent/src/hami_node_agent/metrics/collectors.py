@@ -1,4 +1,4 @@
-"""Prometheus text of one node, with HAMi's names (protocol 6.5): unknown is absent, never 0.
+"""Metrics of cards and containers with HAMi's names (protocol 6.5); unknown is absent, never 0.
 
 In: `Sampler.latest` and the pods' MIG slices. Out: a collector that `http_server.py` serves on
 :9394. Ratios are 0-100, as HAMi's are. Every sample has the constant label zone="vGPU", except
@@ -24,7 +24,7 @@ from hami_node_agent.usage.sampler import Observation
 ZONE = ("zone", "vGPU")
 T = TypeVar("T")
 Row = tuple[str, str, Callable[[T], float | None]]
-"""Name and help of a metric, and its number of one thing; None: unknown."""
+"""Name and help of a metric, and the function that returns its value; None: unknown."""
 
 
 def families(
@@ -33,7 +33,7 @@ def families(
     labels: Sequence[str],
     values: Callable[[T], Sequence[str]],
 ) -> Iterator[Metric]:
-    """Yield each metric with a sample for every thing whose number is known.
+    """Yield each metric with a sample for every object whose value is known.
 
     `values`: those of the labels.
     """
@@ -54,13 +54,13 @@ def elapsed_s(sample: ContainerSample) -> float | None:
 
 
 def container_values(sample: ContainerSample) -> tuple[str, ...]:
-    """Return pod, container and card."""
+    """Return the label values pod, container and card."""
     index = str(sample.vdevice_index)
     return (sample.namespace, sample.pod, sample.container, index, sample.uuid)
 
 
 def mig_values(device: MigDevice) -> tuple[str, ...]:
-    """Return pod, container and card of a MIG slice."""
+    """Return the label values pod, container and card of a MIG slice."""
     pod, slice_ = device.pod, device.reservation
     index = str(slice_.device_index)
     return (pod.namespace, pod.name, device.container, index, slice_.card)
@@ -141,7 +141,7 @@ _MIG: tuple[Row[MigDevice], ...] = (
 
 @dataclass(eq=False)
 class NodeCollector:
-    """Metric families of the latest observation, made at every scrape."""
+    """Collect metrics of the latest sample at every scrape."""
 
     latest: Callable[[], Observation]
     mig_devices: Callable[[], Sequence[MigDevice]]
@@ -150,7 +150,7 @@ class NodeCollector:
     version: str
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families, in a stable order."""
+        """Yield all metric families in a stable order."""
         seen = self.latest()
         yield from families(_CARDS, seen.devices, _CARD_LABELS, self._card_values)
         yield from families(_CONTAINERS, seen.containers, _CONTAINER_LABELS, container_values)
@@ -161,12 +161,12 @@ class NodeCollector:
         yield build
 
     def _card_values(self, sample: DeviceSample) -> Sequence[str]:
-        """Return the labels of a card; `device_type` is what the ledger has."""
+        """Return the label values of a card; `device_type` is the ledger's."""
         return (self.node, str(sample.index), sample.uuid, sample.type)
 
 
 Families = Callable[[], Iterable[Metric]]
-"""Metric families, made at every scrape."""
+"""Function that returns metric families at every scrape."""
 
 
 @dataclass(eq=False)
@@ -178,7 +178,7 @@ class _Made(Collector):
 
 
 def registry_of(*sources: Families) -> CollectorRegistry:
-    """Return a registry with these only."""
+    """Return a registry with only these collectors."""
     registry = CollectorRegistry(auto_describe=False)
     for source in sources:
         registry.register(_Made(source))

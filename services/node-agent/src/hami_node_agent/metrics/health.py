@@ -1,4 +1,4 @@
-"""Metrics of the agent itself: cards' health, MIG instances, files, failures, certificates.
+"""Metrics of the agent: cards' health, MIG instances, files, failures, certificates.
 
 HAMi shows none of them; what containers and cards use is in `collectors.py`.
 """
@@ -31,7 +31,7 @@ def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> Me
 
 
 def region_families(regions: Regions) -> Iterator[Metric]:
-    """Failures to read or write the containers' regions since the start, and how many now."""
+    """Yield failures to read or write containers' regions, since the start and present ones."""
     yield _by_label(
         "hami_node_agent_region_failures",
         "Failed attempts to read or write a container's region, by kind",
@@ -46,19 +46,19 @@ def region_families(regions: Regions) -> Iterator[Metric]:
 
 
 class Leftovers(Protocol):
-    """Directories of pods that are gone, as `HostFiles` has them."""
+    """Folders of pods that left."""
 
     @property
     def to_remove(self) -> int:
-        """Number of those that are not removed yet."""
+        """Number of folders that are not removed yet."""
 
     @property
     def removal_failures(self) -> Mapping[str, int]:
-        """Try that failed since the start, by the system's error."""
+        """Number of failed removals since the start, by the system's error."""
 
 
 def removal_families(leftovers: Leftovers) -> Iterator[Metric]:
-    """Directories that pods left behind: how many wait, and what failed."""
+    """Yield the number of folders to remove, and failures."""
     yield GaugeMetricFamily(
         "hami_node_agent_directories_to_remove",
         "Directories of ended containers that are not removed yet",
@@ -73,7 +73,7 @@ def removal_families(leftovers: Leftovers) -> Iterator[Metric]:
 
 
 def file_families(files: FileRestorer) -> Iterator[Metric]:
-    """Changes by others to files that containers see, and the one that can't be written again."""
+    """Yield the number of rewritten files, and whether one can't be written."""
     yield _by_label(
         "hami_node_agent_restored_files",
         "Files of containers that were changed and have been restored, by name",
@@ -91,7 +91,7 @@ def file_families(files: FileRestorer) -> Iterator[Metric]:
 
 
 def bulkhead_families(bulkhead: Bulkhead) -> Iterator[Metric]:
-    """Failures isolated per pod, card and directory since the start, by loop."""
+    """Yield failures isolated per pod, card and folder since the start, by loop."""
     yield _by_label(
         "hami_node_agent_item_failures",
         "Unexpected failures of one pod, container or directory in a loop over many",
@@ -101,7 +101,7 @@ def bulkhead_families(bulkhead: Bulkhead) -> Iterator[Metric]:
 
 
 def binding_families(way: BindingWay) -> Iterator[Metric]:
-    """Mode in which containers of the node get their slices, and its reason."""
+    """Yield the way of binding, with its reason."""
     binding = GaugeMetricFamily(
         "hami_node_agent_binding",
         "1 for the binding mode of the node, `late` or `lock`, with the reason",
@@ -114,7 +114,7 @@ def binding_families(way: BindingWay) -> Iterator[Metric]:
 def authority_families(
     trusted_until: Mapping[str, Callable[[], datetime | None]],
 ) -> Iterator[Metric]:
-    """Time until which the agent can verify the servers that it is a client of.
+    """Yield the time until which the agent can verify its servers.
 
     It has no certificate of its own: it logs in to both with tokens. `trusted_until`: by server;
     None: not known yet, or no TLS.
@@ -126,7 +126,7 @@ def authority_families(
 
 
 def card_families(cards: CardTracker, *, node: str) -> Iterator[Metric]:
-    """Health of the cards now, and the errors that they reported since the start."""
+    """Yield the cards' present health, and their errors since the start."""
     health = GaugeMetricFamily(
         "hami_node_agent_card_healthy",
         "1 while the card is healthy, otherwise 0, with the reason",
@@ -157,7 +157,7 @@ def card_families(cards: CardTracker, *, node: str) -> Iterator[Metric]:
 
 
 def mig_families(instances: MigInstances) -> Iterator[Metric]:
-    """MIG instances as the last look found them; absent while the driver can't be asked."""
+    """Yield MIG instances of the last check; none while the driver does not answer."""
     done = CounterMetricFamily(
         "hami_node_agent_mig_changes",
         "MIG instances created and destroyed, by result",

@@ -1,4 +1,4 @@
-"""HTTP for the kubelet's probes and a scrape now and then, on the event loop.
+"""Small HTTP server on the event loop, for probes and scrapes.
 
 /metrics, /healthz (the process lives) and /readyz (it does its work) have one answer for each
 connection, which is closed after it: an agent whose loop hangs does not answer /healthz. The first
@@ -29,16 +29,18 @@ _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.setLevel(logging.CRITICAL)
 
 PATIENCE_S = 5.0
-"""From a connection's begin to its end: a client that sends or reads slowly is hung up on."""
+"""Maximum duration of a connection."""
 MAX_CONNECTIONS = 64
-"""Connections. One more closes the oldest: an answer takes milliseconds, so that client sends
-nothing or reads nothing."""
+"""Maximum number of connections; one more closes the oldest.
+
+An answer takes milliseconds, so that client sends nothing or reads nothing.
+"""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Server(web.Server):
-    """Bounds connections in number and time, which aiohttp leaves to a proxy in front of it."""
+    """Server that bounds the number and the duration of connections."""
 
     def __init__(self, handler: Handler) -> None:
         # Nobody waits for the answer to a connection that has ended.
@@ -70,7 +72,7 @@ class _Server(web.Server):
 
 @asynccontextmanager
 async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
-    """Serve while the block runs; yields the port. Requests under way are answered at the end.
+    """Serve while the block runs; yields the port. Running requests are finished at the end.
 
     Raises: InvalidRequest, Unavailable.
     """
@@ -96,7 +98,7 @@ async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
 
 
 class _Shared:
-    """The registry as text, written by one thread a form: scrapes that meet share the text."""
+    """Text of a registry, rendered by one thread per format and shared by simultaneous scrapes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -115,7 +117,7 @@ class _Shared:
 def make_routes(
     registry: CollectorRegistry, not_ready: Callable[[], str], access: Access | None = None
 ) -> Handler:
-    """The answer to each path; `not_ready` names what is missing, or nothing.
+    """Return the routes; `not_ready` returns what is missing, or an empty text.
 
     `access`: who may read /metrics; None: everybody.
     """

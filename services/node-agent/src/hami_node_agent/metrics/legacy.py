@@ -1,4 +1,4 @@
-"""HAMi's metric names of before 2.6, for dashboards that still ask for them (`legacy_metrics`).
+"""Metrics with HAMi's names from before 2.6, for older dashboards (`legacy_metrics`).
 
 Same numbers as in `collectors.py`, other names and labels (protocol 6.5). Deprecated, until 0.4.0.
 """
@@ -61,7 +61,7 @@ _MIG: tuple[Row[MigDevice], ...] = (("MigInfo", "As hami_mig_device_info", lambd
 
 
 def _memory_values(sample: ContainerSample) -> tuple[str, ...]:
-    """Return contexts, modules, buffers and the rest too; an unknown part is an empty label."""
+    """Return contexts, modules, buffers and the rest; an unknown part is an empty label."""
     parts = (sample.context_bytes, sample.module_bytes, sample.buffer_bytes)
     known = [part for part in parts if part is not None]
     total = sample.memory_used_bytes
@@ -76,7 +76,7 @@ def _mig_values(device: MigDevice) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class LegacyCollector:
-    """The older families, beside `NodeCollector`'s."""
+    """Collect the older metrics, in addition to `NodeCollector`."""
 
     latest: Callable[[], Observation]
     mig_devices: Callable[[], Sequence[MigDevice]]
@@ -84,7 +84,7 @@ class LegacyCollector:
     node: str
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all of them, in a stable order."""
+        """Yield all metric families in a stable order."""
         seen = self.latest()
         yield from families(_CARDS, seen.devices, _CARD_LABELS, self._card_values)
         yield from families(_CONTAINERS, seen.containers, _CONTAINER_LABELS, container_values)
@@ -93,7 +93,7 @@ class LegacyCollector:
         yield from families(_MIG, self.mig_devices(), mig_labels, _mig_values)
 
     def _card_values(self, sample: DeviceSample) -> Sequence[str]:
-        """HAMi's older names have the prefix before every product name (protocol 6.5)."""
+        """Return the label values of a card, with HAMi's older prefix of product names."""
         # `type` already carries it where the driver's name lacks it.
         product = f"NVIDIA-{sample.type.removeprefix('NVIDIA-')}"
         return (self.node, str(sample.index), sample.uuid, product)

@@ -1,4 +1,4 @@
-"""Prometheus text of limits as they are checked from outside; HAMi shows none of it.
+"""Metrics of limits as checked from outside; HAMi has none.
 
 In: `LimitChecker.checked`. Bounded by the containers and cards of one node.
 """
@@ -24,7 +24,7 @@ _CONTAINER = ("namespace", "pod", "container", "device_uuid")
 
 @dataclass(eq=False)
 class LimitCollector:
-    """Makes metric families of the last check at every scrape.
+    """Collect metrics of the last check at every scrape.
 
     `stale_s`: an older check is not shown.
     """
@@ -36,7 +36,7 @@ class LimitCollector:
     clock: Callable[[], float] = time.monotonic
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing of a container whose first grace period is not over."""
+        """Yield all metrics; containers in their first grace period are left out."""
         checked, now_s = self.checked(), self.clock()
         if checked.looked_s is None or now_s - checked.looked_s > self.stale_s:
             checked = Checked()
@@ -68,7 +68,7 @@ class LimitCollector:
         yield from _of_cards(checked)
 
     def _enforcement(self, checked: Checked) -> Metric:
-        """Report all four states of each container: no series breaks off when the state changes."""
+        """Yield all four states of each container, so that no series ends when a state changes."""
         worst: dict[tuple[str, str, str], LimitState] = {}
         for key, standing in checked.standings.items():
             if standing.state is not None:

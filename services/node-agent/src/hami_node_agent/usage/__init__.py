@@ -1,1 +1,1 @@
-"""Measuring what containers use, and the feedback to their limits."""
+"""Measure what containers use, and adjust their limits."""

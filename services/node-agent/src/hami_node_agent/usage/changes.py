@@ -1,4 +1,4 @@
-"""Choice of the samples to publish: what changed, and everything once a minute. Pure.
+"""Choose the samples to publish: changed ones, and all once a minute. Pure.
 
 A card that idles and a notebook that only holds its memory read the same for hours. Of a sample
 that did not change nothing is published; when it does, or when the minute is over, the report names
@@ -24,12 +24,12 @@ from hamicommon.events import (
 
 _Sample = DeviceSample | ContainerSample
 _Series = tuple[str, str, str]
-"""Card, pod UID and container; the last two empty for the card itself."""
+"""Key of a sample: card, pod uid and container; the last two are empty for the card itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Everything sampled at one moment."""
+    """Samples of one moment."""
 
     sampled_at: datetime
     devices: tuple[DeviceSample, ...]
@@ -38,19 +38,19 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedState:
-    """Samples that the readers of the bus have, and what they are still owed."""
+    """Samples that readers of the bus have, and those that are still to be sent."""
 
     samples: Mapping[_Series, _Sample] = field(default_factory=dict)
     """Samples as last published."""
     pending_rounds: Mapping[_Series, int] = field(default_factory=dict)
-    """In how many rounds since then a sample was the same."""
+    """Number of rounds since then in which a sample was unchanged."""
     rounds: tuple[datetime, ...] = ()
-    """Rounds of this heartbeat that were published or are owed."""
+    """Rounds of this heartbeat that were published or are pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Report to publish, and the state once it is."""
+    """Report to publish, and the state after it."""
 
     devices: tuple[DeviceSample, ...]
     containers: tuple[ContainerSample, ...]
@@ -59,12 +59,12 @@ class Changes:
     published: PublishedState
 
     def __bool__(self) -> bool:
-        """Whether there is anything to publish."""
+        """Return whether there is anything to publish."""
         return bool(self.devices or self.containers or self.unchanged)
 
 
 def heartbeat_of(node: str, at: datetime) -> int:
-    """The number of the heartbeat that a moment is in; each node's begin at a second of its own.
+    """Return the number of the heartbeat at a moment; each node has an offset of its own.
 
     Else all agents of a cluster would publish everything in the same second of each minute.
     """

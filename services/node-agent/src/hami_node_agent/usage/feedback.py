@@ -1,4 +1,4 @@
-"""The feedback loop, every five seconds: reads all regions, decides, writes what changed.
+"""Feedback loop: every five seconds read all regions, and lift or tighten limits.
 
 The sampler looks as often, so the two share one reading when that comes in time.
 
@@ -34,28 +34,28 @@ T = TypeVar("T")
 
 
 class LimitsFiles(Protocol):
-    """The files in limits directories (blocking; each call may run twice)."""
+    """Files in limits folders (blocking; each call may run twice)."""
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        """Changes the feedback loop's lines of a limits file. Raises: Unavailable."""
+        """Change the feedback loop's lines of a limits file. Raises: Unavailable."""
 
     def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
-        """Write which host pids a container's processes have. Raises: Unavailable."""
+        """Write the host pids of a container's processes. Raises: Unavailable."""
 
 
 class LimitsWriter:
-    """Writes the files of all containers, those that changed."""
+    """Write the files of containers whose content has changed."""
 
     def __init__(self, files: LimitsFiles, *, bulkhead: Bulkhead | None = None) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._files = files
 
     async def feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
-        """Write what was decided, by nonce; what fails is logged and tried in the next round."""
+        """Write results by nonce; failures are logged and retried in the next round."""
         await asyncio.to_thread(self._write, "feedback", self._files.write_feedback, decided)
 
     async def processes(self, seen: Iterable[Seen]) -> None:
-        """Write the host pids of what was seen."""
+        """Write the host pids of a sample."""
         found = {nonce_of(one.container): one.host_pids for one in seen}
         await asyncio.to_thread(self._write, "pids", self._files.write_pids, found)
 
@@ -71,7 +71,7 @@ class LimitsWriter:
 
 
 def nonce_of(container: Container) -> str:
-    """Return the nonce of its limits directory; empty for containers that have none of ours."""
+    """Return the nonce of the container's limits folder; empty if it has none of ours."""
     record = container.owner.record
     return "" if record is None or record.foreign else record.nonce
 
@@ -86,15 +86,15 @@ SLACK_S = 0.25
 
 
 class PodSpecs(Protocol):
-    """Source of what pods specify for their containers."""
+    """Source of containers' specs."""
 
     def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
-        """Literal env entries of a container; None when the pod is not known."""
+        """Return a container's literal environment; None if the pod is unknown."""
 
 
 @dataclass(eq=False)
 class Feedback:
-    """The loop."""
+    """Feedback loop of the node."""
 
     monitor: Monitor
     pods: PodSpecs
@@ -103,10 +103,10 @@ class Feedback:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     clock: Callable[[], float] = time.time
     _waiting: dict[str, str] = field(default_factory=dict, init=False)
-    """By directory, the nonces of the containers that wait since the last round."""
+    """Nonces of containers that have been waiting since the last round, by folder."""
 
     async def run(self) -> None:
-        """Run until cancelled; then nobody waits any more."""
+        """Run until cancelled; then release all waiting containers."""
         try:
             await every(INTERVAL_S - SLACK_S, self._round_soon, name="feedback")
         finally:
@@ -116,7 +116,7 @@ class Feedback:
         await self.round(await self.monitor.containers_soon(2 * SLACK_S))
 
     async def round(self, containers: Sequence[Container]) -> None:
-        """Adjust the containers' priorities once, from what was just read of them."""
+        """Adjust the containers' limits once, from a sample."""
         shared: list[Shared] = []
         nonces: list[str] = []
         for container in containers:
@@ -137,7 +137,7 @@ class Feedback:
         await self._write_regions(changed.values())
 
     async def _let_all_go(self) -> None:
-        """Lifts what the last round left in force: the next one may be long in coming."""
+        """Release all waiting containers, as no further round may come."""
         await self.limits_writer.feedback(
             {nonce: CoreFeedback() for nonce in self._waiting.values() if nonce}
         )

@@ -1,4 +1,4 @@
-"""The feedback loop: who must wait for whom, and whose core limit holds (protocol 6.4).
+"""Rules of the feedback loop: which containers wait, and whose core limits hold (protocol 6.4).
 
 In: the two switches and the priority of every container that shares cards here. Out: the switches
 to write. Lower numbers come first. A container that launched a kernel within two rounds is active
@@ -17,28 +17,27 @@ from hami_node_agent.grants.limits_file import CoreFeedback
 
 INTERVAL_S = 5.0
 BLOCK_S = 20
-"""How long a block holds after the round that wrote it: three rounds may be late or fail.
-libvgpu believes in no block of more than 30 s."""
+"""Validity of a block in seconds: three rounds may fail; libvgpu accepts at most 30 s."""
 WAITING = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """One container as the loop sees it."""
+    """Container as the feedback loop sees it."""
 
     name: str
-    """Name of its directory."""
+    """Name of its folder."""
     cards: frozenset[str]
     priority: int
     recent_kernel: int
-    """Set to 2 by launches and counted down here; below 0: it waits."""
+    """Number that launches set to 2 and that is counted down here; below 0: it waits."""
     utilization_switch: int
-    """0: its core limit is relaxed."""
+    """Whether the core limit is in force; 0: it is lifted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Switches to write into one container's region; None: as it is."""
+    """Changes of the switches in a container's region; None: unchanged."""
 
     name: str
     recent_kernel: int | None = None
@@ -46,7 +45,7 @@ class Switches:
 
 
 def decide(containers: Iterable[Shared]) -> list[Switches]:
-    """The changes of one round, by name."""
+    """Return the changes of one round, by name."""
     ordered = sorted(containers, key=lambda one: one.name)
     counted = {one.name: one.recent_kernel - (one.recent_kernel > 0) for one in ordered}
     active: dict[str, Counter[int]] = {}
@@ -60,7 +59,7 @@ def decide(containers: Iterable[Shared]) -> list[Switches]:
 
 
 def decided(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeedback:
-    """The feedback that holds for a container after a round: its switches, kept or changed."""
+    """Return a container's feedback after a round."""
     recent, switch = one.recent_kernel, one.utilization_switch
     if switches is not None:
         recent = recent if switches.recent_kernel is None else switches.recent_kernel

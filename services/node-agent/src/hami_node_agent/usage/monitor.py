@@ -1,4 +1,4 @@
-"""Containers of the node and their use now: regions joined with owners, processes and the driver.
+"""Sample the containers of the node: regions with their owners, processes, and driver's data.
 
 `sampler.py` asks for samples, `feedback.py` for the feedback loop. Each look reads the regions
 again; the evidence of who lives and computes is gathered with it, if the host's /proc is there
@@ -44,25 +44,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A container."""
+    """Owner of a region: a container."""
 
     pod: PodRef
     container: str
     record: Record | None = None
-    """Our answer for it; None for pods of before our time that nobody adopted."""
+    """Our answer for it; None for pods of earlier plugins that were not adopted."""
     cards: frozenset[str] | None = None
-    """The cards that it may use; None: unknown. A tenant may name any card in its region."""
+    """Cards that it may use; None: unknown. A region may name any card, as tenants write it."""
     shared_with: frozenset[str] = frozenset()
-    """Uids of the pods that have its slices together with it, by a claim."""
+    """Uids of pods that share its slices by a claim."""
 
     @property
     def pod_uids(self) -> frozenset[str]:
-        """Return the pods whose processes are in its region."""
+        """Return the pods whose processes are in the region."""
         return self.shared_with | {self.pod.uid}
 
 
 class Owners:
-    """Finds owners of directories."""
+    """Find the owners of folders."""
 
     def __init__(self, state: NodeState, pods: NodePodApi) -> None:
         self._state = state
@@ -71,7 +71,7 @@ class Owners:
         """By directory, of the last time: records mostly stay what they are."""
 
     def of(self, directories: Iterable[str]) -> dict[str, Owner]:
-        """The owners of those that have one."""
+        """Return the owners of those folders that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
         ended = self._pods.snapshot().ended
         shared = pods_sharing(self._state.saved.records, self._state.book)
@@ -84,7 +84,7 @@ class Owners:
         return self._known
 
     def _is_over(self, pod_uid: PodUid, ended: frozenset[PodUid]) -> bool:
-        """A pod that succeeded or failed gave its slices back, though its object may stay for days.
+        """Return whether the pod has ended, which frees its slices although its object may stay.
 
         One whose object is gone may still have processes: it counts until the node has seen it go.
         """
@@ -115,11 +115,11 @@ def _owner(pod: PodRef, record: Record, shared_with: frozenset[str]) -> Owner:
 
 
 _Key = tuple[str, int, int]
-"""Directory, pid and start time of a region's process."""
+"""Folder, pid and start time of a region's process."""
 
 
 class LivingProcesses(Protocol):
-    """The host's processes."""
+    """Source of facts about the host's processes."""
 
     def living(self, pids: Iterable[int]) -> Mapping[int, HostProcess]:
         """Return the pids that live (blocking)."""
@@ -127,49 +127,49 @@ class LivingProcesses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """One container's region at one moment."""
+    """Region of one container at one moment."""
 
     directory: str
     owner: Owner
     region: Region
 
     def owns(self, uuid: str) -> bool:
-        """Whether it may use that card: a tenant may name any in its region."""
+        """Return whether the container may use the card, whatever its region names."""
         return self.owner.cards is None or uuid in self.owner.cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Use of each card of a container's region."""
+    """Use of each card by one container."""
 
     container: Container
     uses: tuple[CardUse, ...]
     host_pids: tuple[HostPid, ...] = ()
-    """Host pids of processes that the host's /proc shows so."""
+    """Host pids of the processes that the host's /proc confirms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorLook:
-    """Everything that one look found."""
+    """Result of one sample."""
 
     seen: tuple[Seen, ...] = ()
     evidence: Evidence | None = None
-    """None: the host's processes can't be seen."""
+    """Facts about processes; None: the host's processes can't be seen."""
     unreadable: frozenset[str] = frozenset()
-    """Directories whose region could not be read."""
+    """Folders whose region could not be read."""
 
 
 class _Around(NamedTuple):
-    """Facts about one process of a region from outside of it."""
+    """Facts about one process of a region that do not come from the region."""
 
     found: Found
     proven: HostProcess | None
     percents: tuple[float | None, ...]
-    """In the order of the region's cards."""
+    """Percent of each of the region's cards, in order."""
 
 
 class _Before(NamedTuple):
-    """Findings of the last look at a container."""
+    """Results of the previous sample of a container."""
 
     around: tuple[_Around, ...]
     seen: Seen
@@ -177,7 +177,7 @@ class _Before(NamedTuple):
 
 @dataclass(eq=False)
 class Monitor:
-    """Looks at the node's containers.
+    """Take samples of the node's containers.
 
     `processes`: None where the host's can't be seen.
     """
@@ -192,16 +192,15 @@ class Monitor:
     _looked: Signal = field(default_factory=Signal, init=False)
     _latest: list[Container] = field(default_factory=list, init=False)
     _containers: dict[str, Container] = field(default_factory=dict, init=False)
-    """By directory: one that nothing changed of stays the same object, and what was made of it
-        need not be recreated."""
+    """Containers by folder; an unchanged one stays the same object, so that results are reused."""
     _before: dict[str, _Before] = field(default_factory=dict, init=False)
     _host_pids: dict[_Key, int] = field(default_factory=dict, init=False)
     looks: Signal = field(default_factory=Signal, init=False)
-    """Notified when `last_look` is another one."""
+    """Signal of a new `last_look`."""
     last_look: MonitorLook = field(default_factory=MonitorLook, init=False)
 
     async def containers(self) -> list[Container]:
-        """Every container that has a region and an owner."""
+        """Read every container that has a region and an owner."""
         async with self._turn:
             found = await asyncio.to_thread(self.regions.read, now_ns=time.time_ns())
         self._containers = {
@@ -217,7 +216,7 @@ class Monitor:
         return Container(directory=name, owner=owner, region=region)
 
     async def containers_soon(self, within_s: float) -> list[Container]:
-        """They as the next look reads them; where none comes within that time, read now.
+        """Return the containers of the next sample, or read them if none comes in time.
 
         Two that look every few seconds then read the regions once.
         """
@@ -227,7 +226,7 @@ class Monitor:
         return await self.containers()
 
     async def look(self) -> list[Seen]:
-        """Read what each container uses now."""
+        """Take a sample of what each container uses."""
         cards = await self._cards()
         containers = self._latest = await self.containers()
         self._looked.notify()
@@ -293,7 +292,7 @@ class Monitor:
     def _around(
         self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
     ) -> Iterator[_Around]:
-        """Return the facts from outside about each process of the region."""
+        """Return facts about each process of the region that do not come from the region."""
         region, pod_uids = container.region, container.owner.pod_uids
         if not region.processes:
             return

@@ -1,4 +1,4 @@
-"""Samples of cards and containers, every few seconds, for the bus and for our /metrics.
+"""Sample cards and containers every few seconds, for the bus and for metrics.
 
 In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
 by the metrics service; only what changed, see `changes.py`), `Sampler.latest`, and the
@@ -38,16 +38,16 @@ logger = logging.getLogger(__name__)
 
 SPAN = "first-kernel"
 TICKS_PER_S = 100
-"""USER_HZ, which is 100 wherever Linux runs CUDA."""
+"""Clock ticks per second (USER_HZ), 100 on all systems with CUDA."""
 MS_PER_S = 1000
 NS_PER_MS = 1_000_000
 CLOCK_ERROR_MS = 1000
 LONGEST_START_MS = 24 * 3600 * MS_PER_S
-"""A program that computes for the first time a day after its start has waited for work."""
+"""Time after a program's start above which its first kernel is not part of starting."""
 
 
 class FirstKernels:
-    """Publishes a span for each container whose first kernel is new."""
+    """Publish a span for each container's first kernel."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FirstKernels:
             (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // NS_PER_MS
         ),
     ) -> None:
-        """`grant_of`: of a pod's uid."""
+        """`grant_of`: returns the grant of a pod's uid."""
         self._grant_of = grant_of
         self._now_ms = now_ms
         self._boot_ms = boot_ms
@@ -67,7 +67,7 @@ class FirstKernels:
         self._tracer = trace.get_tracer(__name__)
 
     def look(self, containers: Iterable[Container]) -> None:
-        """One look at the containers of the node."""
+        """Process a sample of the node's containers."""
         seen: set[str] = set()
         for container in containers:
             seen.add(container.directory)
@@ -115,17 +115,17 @@ CLOCK_ERROR_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Everything sampled in one round."""
+    """Samples of one round."""
 
     devices: tuple[DeviceSample, ...] = ()
     containers: tuple[ContainerSample, ...] = ()
     taken_at: float = 0.0
-    """Monotonic seconds."""
+    """Monotonic time."""
 
 
 @dataclass(eq=False)
 class UsagePublisher:
-    """Publishes what changed from round to round."""
+    """Publish what changed from round to round."""
 
     bus: Publisher
     _: KW_ONLY
@@ -135,11 +135,11 @@ class UsagePublisher:
     _published: PublishedState = field(default_factory=PublishedState, init=False)
 
     async def flush(self) -> None:
-        """Publish what is still owed of the rounds so far, before an end."""
+        """Publish pending samples before the agent ends."""
         await self.publish(Round(sampled_at=datetime.now(UTC), devices=(), containers=()))
 
     async def publish(self, now: Round) -> None:
-        """Publish what the round adds; a round that can't be published is dropped."""
+        """Publish the changes of a round; a round that can't be published is dropped."""
         new = changes(self.node, self._published, now)
         if not new:
             self._published = new.published
@@ -171,7 +171,7 @@ class UsagePublisher:
 
 @dataclass(eq=False)
 class Sampler:
-    """Takes samples.
+    """Take samples repeatedly.
 
     `without_region`: the use of containers that run without the library.
     """
@@ -189,11 +189,11 @@ class Sampler:
     _sampled: dict[str, tuple[Seen, list[ContainerSample]]] = field(
         default_factory=dict, init=False
     )
-    """By directory, of the last round."""
+    """Samples of the last round, by folder."""
 
     @property
     def latest(self) -> Observation:
-        """The last round; empty when it is too old to be true."""
+        """Return the last round; empty if it is too old."""
         age_s = time.monotonic() - self._latest.taken_at
         return self._latest if age_s <= 3 * self.interval_s else Observation()
 
@@ -237,7 +237,7 @@ class Sampler:
 
 
 def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
-    """One container's use of each of its cards."""
+    """Return one container's use of each of its cards."""
     container = seen.container
     epoch_s = container.region.last_kernel_epoch_s
     known = epoch_s > 0 and _past(seen, now)
@@ -250,7 +250,7 @@ def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
 
 
 def _past(seen: Seen, now: datetime) -> bool:
-    """Whether its last kernel, if it had one, can be believed to be over."""
+    """Return whether the time of its last kernel can be in the past, as clocks may differ."""
     return seen.container.region.last_kernel_epoch_s <= now.timestamp() + CLOCK_ERROR_S
 
 
@@ -276,7 +276,7 @@ def _sample(use: CardUse, owner: Owner, last_kernel_at: datetime | None) -> Cont
 
 
 def _limits(use: CardUse, owner: Owner) -> tuple[int | None, int | None]:
-    """Memory in bytes and cores in percent: as granted; HAMi's containers': their regions'."""
+    """Return memory in bytes and cores in percent as granted, or as in HAMi's regions."""
     record = owner.record
     if record is not None and not record.foreign:
         shares = [share for share in record.shares if share.uuid == use.card.uuid]

@@ -93,12 +93,12 @@ def test_a_missing_library_is_named(files: HostFiles, tmp_path: Path) -> None:
     [
         (
             a_library(header=HEADER[:18] + b"\xff" + HEADER[19:]),
-            "no ELF library for this processor",
+            "not a library for this processor",
         ),
-        (a_library(header=HEADER[:4] + b"\x01" + HEADER[5:]), "no ELF library for this processor"),
+        (a_library(header=HEADER[:4] + b"\x01" + HEADER[5:]), "not a library for this processor"),
         (FIRST[:80], "no place for the agent's mark"),
-        (b"first build", "no ELF library for this processor"),
-        (b"", "no ELF library for this processor"),
+        (b"first build", "not a library for this processor"),
+        (b"", "not a library for this processor"),
     ],
 )
 def test_a_library_that_containers_cannot_load_is_refused_and_the_installed_one_stays(

@@ -1,1 +1,1 @@
-"""The node's file system, processes and cgroups."""
+"""Access to the node's file system, processes and cgroups."""

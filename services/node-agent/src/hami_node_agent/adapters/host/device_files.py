@@ -1,4 +1,4 @@
-"""The driver's files under /dev, answered when PASS_DEVICE_SPECS is on (protocol 5.7.1)."""
+"""Driver's files under /dev, which containers get if PASS_DEVICE_SPECS is on (protocol 5.7.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"
 
 
 class CardNames:
-    """Names of this node's cards besides their uuids, kept current when cards are plugged in.
+    """Indexes and files of the node's cards by uuid, updated when cards are added.
 
     The mappings stay the same objects, so code that has one sees the cards that come.
     """
@@ -29,7 +29,7 @@ class CardNames:
         """Host path by container path of those that exist; a reloaded driver may make more."""
 
     def learn(self, cards: Iterable[CardFacts]) -> None:
-        """Add these cards; one that is gone keeps its name, in case it comes back."""
+        """Add these cards; one that is removed keeps its entry, in case it returns."""
         found = tuple(cards)
         self.index_of.update((card.uuid, card.index) for card in found)
         for card in found:
@@ -44,7 +44,7 @@ class CardNames:
 def mig_files(
     instances: Iterable[MigInstance], dev_root: Path, proc_root: Path
 ) -> dict[str, list[tuple[str, str]]]:
-    """Instance uuid -> (container path, host path) of its card's file and its capabilities' files.
+    """Return by MIG instance (container path, host path) of its card's and capabilities' files.
 
     The minor numbers of those are in the driver's capabilities under /proc.
     """
@@ -69,7 +69,7 @@ def _capability_minor(access: Path) -> int | None:
 
 
 def require_imex(channels: Iterable[int], dev_root: Path) -> None:
-    """Check the IMEX channels. Raises: Unavailable when one has no file on this node."""
+    """Check that the IMEX channels have files. Raises: Unavailable if one has none."""
     for channel in channels:
         path = dev_root / "nvidia-caps-imex-channels" / f"channel{channel}"
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: temporary file, rename."""
+"""Write files atomically, by a temporary file and rename."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
-    """Make `path` hold `content`; readers see the old file or the new one.
+    """Replace the content of `path`; readers see the old or the new file.
 
     A `durable` one is the old or the new one after a power cut too; any other may then be empty,
     so it must be one that is written again before it is read. The kubelet keeps its checkpoint in
@@ -37,7 +37,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
 
 
 def age_s(path: Path) -> float:
-    """Return the seconds since a file, or the list of names of a folder, changed; 0: it is gone.
+    """Return the seconds since a file, or a folder's list of names, changed; 0 if it is gone.
 
     By the time of status changes: a tenant may set any time of modification.
     """
@@ -48,7 +48,7 @@ def age_s(path: Path) -> float:
 
 
 def make_empty(path: Path, *, mode: int) -> None:
-    """Make an empty file where there is nothing of that name yet. Raises: OSError."""
+    """Create an empty file unless one of that name exists. Raises: OSError."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The files that containers see: the library, the preload list, limits and cache directories.
+"""Files that containers see: library, preload list, limits and cache folders.
 
     <hook_path>/vgpu/libvgpu.so.<version>                 ro in containers as .../libvgpu.so
     <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
@@ -45,13 +45,13 @@ logger = logging.getLogger(__name__)
 LIMITS_FILE = "limits"
 PIDS_FILE = "pids"
 LIBRARY_PLACE = "libvgpu.so"
-"""In a container's folder, which is read-only for it: a runtime can't make it there."""
+"""Name of the library in a container's limits folder, which the runtime can't create there."""
 # HAMi's own, which may lie beside ours, have a v before the number.
 _OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
 
 
 class HostFiles:
-    """The host's directories of one node."""
+    """Folders of one node for limits, caches and the library."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class HostFiles:
         self._pids: dict[str, str] = {}
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
-        """Put the library, marked as the agent's, and the preload list in place.
+        """Install the library, marked as the agent's, and the preload list.
 
         Returns the library's host path.
 
@@ -118,7 +118,7 @@ class HostFiles:
         self._installed[path] = _Installed(content, mode, _stamp(path))
 
     def restore_installed(self) -> dict[Path, str]:
-        """Write library and preload list again where they are others: path -> what was wrong.
+        """Rewrite library and preload list if they differ; return path -> difference.
 
         Containers that start from now on see the new file, and what was written again before a
         start is named here as well. Raises: Unavailable, with the path.
@@ -140,7 +140,7 @@ class HostFiles:
                 self._restored[path] = wrong
 
     def wrong_limits(self, records: Iterable[Record]) -> list[Record]:
-        """Records whose limits file is another than they want; one without a folder has none."""
+        """Return the records whose limits file differs; one without a folder has no such file."""
         found = []
         for record in records:
             if record.foreign or not record.nonce:
@@ -170,14 +170,14 @@ class HostFiles:
         ).encode()
 
     def old_libraries(self) -> frozenset[Path]:
-        """Libraries that earlier versions of this agent installed."""
+        """Return the libraries that earlier versions of this agent installed."""
         found = self.base.iterdir() if self.base.is_dir() else iter(())
         return frozenset(
             path for path in found if _OUR_LIBRARY.fullmatch(path.name) and path != self._library
         )
 
     def remove_library(self, path: Path) -> None:
-        """Remove the library of an earlier version; failures are logged."""
+        """Delete the library of an earlier version; failures are logged."""
         try:
             path.unlink(missing_ok=True)
         except OSError as exc:
@@ -189,11 +189,11 @@ class HostFiles:
             logger.info("Removed the library of an earlier version", extra={"path": str(path)})
 
     def limits_dir(self, nonce: str) -> Path:
-        """The directory that a container sees at /etc/hami."""
+        """Return the folder that a container sees at /etc/hami."""
         return self._limits / nonce
 
     def write_limits(self, record: Record) -> None:
-        """Make the container's limits those of the record. Raises: Unavailable.
+        """Write the record's limits into the container's file. Raises: Unavailable.
 
         Nothing for an answer of HAMi's: no container sees a limits directory there.
         """
@@ -211,7 +211,7 @@ class HostFiles:
                 raise Unavailable(f"{directory} can't be written: {exc}") from exc
 
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
-        """Change only the limits file's lines on waiting and relaxed limits.
+        """Change only the lines of the limits file about waiting and relaxed limits.
 
         Does nothing where there is no such file. Raises: Unavailable.
         """
@@ -229,7 +229,7 @@ class HostFiles:
             self._feedback[nonce] = feedback
 
     def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
-        """Write which host pids the container's processes have. Raises: Unavailable."""
+        """Write the host pids of the container's processes. Raises: Unavailable."""
         text = pids_text(pids)
         directory = self.limits_dir(nonce)
         if self._pids.get(nonce, "") == text or not directory.is_dir():
@@ -241,7 +241,7 @@ class HostFiles:
         self._pids[nonce] = text
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """Create a container's directory with an empty region that any of its users may write.
+        """Create a container's folder with an empty region that its users may write.
 
         A directory of this name is replaced; its empty files are mount points for the runtime.
         Raises: Unavailable.
@@ -255,7 +255,7 @@ class HostFiles:
         self.keep_cache_dir(name, nonce)
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
-        """Recreate missing files of a container's directory; keep others. Raises: Unavailable.
+        """Create missing files in a container's folder. Raises: Unavailable.
 
         A directory of an older answer belongs to its tenant: nothing in it is followed.
         """
@@ -270,7 +270,10 @@ class HostFiles:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Give up what was made for a pod, after its containers are gone; never raises OSError."""
+        """Release the folders of a pod whose containers are gone, for removal.
+
+        Never raises OSError.
+        """
         gone = list(nonces)
         if self._cdi is not None:
             self._cdi.remove(gone)
@@ -284,13 +287,13 @@ class HostFiles:
                 self._removals[self._containers].give_up(name)
 
     def described(self) -> frozenset[str]:
-        """Nonces that the container runtime finds descriptions of."""
+        """Return the nonces that CDI files describe."""
         return frozenset() if self._cdi is None else self._cdi.nonces()
 
     def remove_strays(
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
     ) -> None:
-        """Give up directories that nobody knows any more, if nothing changed in them recently.
+        """Release unknown folders that have not changed recently, for removal.
 
         What a device description mounts is no stray, whatever else is known of it.
         Raises: Unavailable when the directories can't be listed.
@@ -311,7 +314,7 @@ class HostFiles:
                     self._removals[parent].give_up(name)
 
     def remove_given_up(self, budget_s: float) -> bool:
-        """Remove directories given up, for about `budget_s`; True when some are left."""
+        """Remove released folders for about `budget_s` seconds; return True if some are left."""
         share_s = budget_s / len(self._removals)
         # Each has its turn, whatever the one before answers.
         more = [removal.work(share_s) for removal in self._removals.values()]
@@ -319,12 +322,12 @@ class HostFiles:
 
     @property
     def to_remove(self) -> int:
-        """Directories that were given up and are not removed yet."""
+        """Return the number of released folders that are not removed yet."""
         return sum(removal.waiting for removal in self._removals.values())
 
     @property
     def removal_failures(self) -> Mapping[str, int]:
-        """Number of failed removals of directories since the start, by the system's error."""
+        """Number of failed removals since the start, by the system's error."""
         failures: Counter[str] = Counter()
         for removal in self._removals.values():
             failures.update(removal.failures)
@@ -332,16 +335,16 @@ class HostFiles:
 
 
 class _Installed(NamedTuple):
-    """A file that the agent put in place."""
+    """File that the agent installed."""
 
     content: bytes
     mode: int
     stamp: tuple[int, ...]
-    """Differs when somebody wrote to it, or put another one there."""
+    """Inode, size, times and mode, which differ if anybody else writes or replaces the file."""
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return the file's inode, size, times and mode; empty without a file. Raises: OSError."""
+    """Return the file's inode, size, times and mode; empty if there is no file. Raises: OSError."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -350,7 +353,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _difference(path: Path, content: bytes) -> str:
-    """Describe how a file differs from this content; empty: it does not. Raises: OSError."""
+    """Describe how a file differs from this content; empty if it does not. Raises: OSError."""
     try:
         found = path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Processes of the host, as its /proc shows them, and whether a pod's live, by its cgroup.
+"""Read the host's processes from /proc, and whether a pod has any, by its cgroup.
 
 In: the host's /proc and cgroups (in a pod: mounts of them, because the pod sees only its own). Out:
 `HostProcess` values, some ten microseconds for each process. All calls block.
@@ -34,7 +34,7 @@ MAX_BYTES = 65_536
 
 
 class HostProcesses:
-    """Looks processes up; what never changes in a process's life is read once."""
+    """Look up processes; constant facts about a process are read once."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
@@ -60,7 +60,10 @@ class HostProcesses:
         return found
 
     def _started(self, pid: int) -> int | None:
-        """Clock ticks from boot to the start; None when it is dead or a zombie."""
+        """Return the clock ticks from boot to the process's start.
+
+        None if it is dead or a zombie.
+        """
         text = self._text(pid, "stat")
         fields = text[text.rfind(")") + 2 :].split()
         if len(fields) <= _START_FIELD - _STATE_FIELD:
@@ -71,7 +74,10 @@ class HostProcesses:
         return int(fields[_START_FIELD - _STATE_FIELD])
 
     def _read(self, pid: int, started_ticks: int) -> tuple[HostProcess, bool]:
-        """Read a process; False if parts of it could not be read, and must be read again."""
+        """Read a process.
+
+        Return False if some of it could not be read, so that it is read again.
+        """
         inner, status = pid, self._text(pid, "status")
         for line in status.splitlines():
             if line.startswith("NSpid:"):
@@ -108,13 +114,13 @@ _LEVELS = ("kube", "burstable", "besteffort")
 
 
 class PodCgroups:
-    """The cgroups of the host, of version 1, 2 or both."""
+    """cgroups of the host, version 1, 2 or both."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def populated(self, pod_uid: str) -> bool:
-        """True when the pod's cgroup holds a process (blocking, milliseconds)."""
+        """Return whether the pod's cgroup has a process (blocking, milliseconds)."""
         # The systemd driver writes the uid with underscores and ends the name with `.slice`.
         names = (f"pod{pod_uid}", f"pod{pod_uid.replace('-', '_')}.slice")
         hierarchies = (self._root, *_directories(self._root))
@@ -134,7 +140,7 @@ def _find(folder: Path, names: tuple[str, str], levels: int) -> Iterator[Path]:
 
 
 def _leaf(folder: Path) -> str:
-    """The last part of a name such as `kubepods-burstable-pod<uid>.slice`: pods end with theirs."""
+    """Return the last part of a name such as `kubepods-burstable-pod<uid>.slice`."""
     return folder.name.removesuffix(".slice").rpartition("-")[2].removeprefix("kubepods")
 
 
@@ -155,7 +161,7 @@ def _has_process(cgroup: Path) -> bool:
 
 
 def _with_all_below(cgroup: Path) -> Iterator[str]:
-    """Yield the cgroup and all below it, without recursion: tenants may nest them deeply."""
+    """Yield the cgroup and all below it, without recursion, as tenants may nest them deeply."""
     waiting = [str(cgroup)]
     while waiting:
         folder = waiting.pop()

@@ -1,4 +1,4 @@
-"""Directories on their way out: first without their names, then, bit by bit, without themselves.
+"""Remove folders in two steps: rename them immediately, then delete files bit by bit.
 
 A directory that a tenant filled may take minutes to remove. `detach` moves it into
 `<parent>/.removing` immediately, so its name is free and no mistake of a tenant holds anybody up;
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 REMOVING = ".removing"
 TURN_S = 1.0
-"""Time for a directory in a round: one that is filled as fast as it is emptied delays no other."""
+"""Maximum time per folder and round, so that one that grows delays no other."""
 RETRY_FIRST_S = 30.0
 RETRY_LAST_S = 3600.0
 _NAME_BYTES = 200
-"""Bytes of a directory's old name that its new one keeps for people; a name may have 255."""
+"""Maximum bytes of the old name within the new one."""
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -50,7 +50,7 @@ class _Trouble:
 
 
 class Removal:
-    """Removal of directories below one parent; `work` is for one thread at a time."""
+    """Removal of folders below one parent; only one thread at a time may call `work`."""
 
     def __init__(self, parent: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._parent = parent
@@ -71,7 +71,7 @@ class Removal:
         return dict(self._failures)
 
     def detach(self, name: str) -> None:
-        """Move the directory of this name, if there is one, to `REMOVING`. Raises: OSError."""
+        """Rename the folder of this name to `REMOVING`, if it exists. Raises: OSError."""
         if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
             raise OSError(errno.EINVAL, "not the name of a HAMi directory", clip(name))
         if not os.path.lexists(self._parent / name):
@@ -84,7 +84,7 @@ class Removal:
             return
 
     def give_up(self, name: str) -> None:
-        """Move the directory away, for `work` to remove; failures are logged and counted."""
+        """Rename the folder, so that `work` removes it; failures are logged and counted."""
         with self._known:
             trouble = self._troubles.get(name)
         if trouble is not None and self._clock() < trouble.retry_at_s:
@@ -100,7 +100,7 @@ class Removal:
                 self._in_place.add(name)
 
     def work(self, budget_s: float) -> bool:
-        """Remove files for about `budget_s`; True if more are left. Never raises OSError."""
+        """Delete files for about `budget_s` seconds; return True if more are left."""
         ends_s = self._clock() + budget_s
         due = self._due()
         left = len(due)
@@ -114,7 +114,7 @@ class Removal:
         return left > 0
 
     def _due(self) -> list[tuple[Path, str]]:
-        """Return the directories, those whose turn was longest ago first."""
+        """Return the folders, the least recently tried first."""
         removing = self._parent / REMOVING
         try:
             names = [path.name for path in removing.iterdir()]
@@ -143,7 +143,10 @@ class Removal:
         return [(place, name) for _, place, name in sorted(due)]
 
     def _is_removed(self, place: Path, name: str) -> bool:
-        """Remove one directory; True also when that failed: it is tried again in another round."""
+        """Remove one folder.
+
+        Return True also after a failure, which is retried in another round.
+        """
         try:
             remove_tree(place / name, deadline_s=time.monotonic() + TURN_S)
         except OutOfTime:
@@ -159,7 +162,7 @@ class Removal:
         return True
 
     def _failed(self, name: str, exc: OSError) -> None:
-        """Log a failure; the pause before the next attempt doubles, and attempts never end."""
+        """Log a failure and double the pause before the next attempt."""
         with self._known:
             failures = self._troubles[name].failures + 1 if name in self._troubles else 1
             pause_s = min(RETRY_FIRST_S * 2.0 ** min(failures - 1, 16), RETRY_LAST_S)
@@ -184,11 +187,11 @@ _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 
 
 class OutOfTime(Exception):
-    """Error for a removal that the deadline ended before all of the tree was removed."""
+    """Error: the time ended before the whole tree was removed."""
 
 
 def remove_tree(path: Path, *, deadline_s: float) -> None:
-    """Remove whatever has that path (blocking).
+    """Remove the file or folder at this path (blocking).
 
     `deadline_s`: of `time.monotonic`. Raises: OutOfTime, OSError of what can't be removed when
     nothing else is left to remove.
@@ -216,7 +219,7 @@ class _Tree:
         """The first of a pass."""
 
     def empty(self, top: int) -> None:
-        """Pass until one finds nothing to do. Raises: OutOfTime, OSError."""
+        """Delete all content, repeating until nothing is left. Raises: OutOfTime, OSError."""
         self._device = os.fstat(top).st_dev
         while True:
             before, self._error = self._steps, None
@@ -230,7 +233,7 @@ class _Tree:
                 raise self._error
 
     def is_gone(self, parent: int, name: str) -> bool:
-        """Remove a file or an empty directory; True when nothing has that name any more.
+        """Delete a file or an empty folder; return True if nothing has that name any more.
 
         Raises: OutOfTime, OSError.
         """
@@ -263,7 +266,7 @@ class _Tree:
         self._attempt(top, name)
 
     def _attempt(self, directory: int, name: str) -> bool:
-        """Call `is_gone`, keep its error for the end, and then return True."""
+        """Call `is_gone`, and keep its error for the end; return True after an error."""
         try:
             return self.is_gone(directory, name)
         except OSError as exc:
@@ -292,7 +295,7 @@ class _Tree:
 
 @contextmanager
 def _opened(parent: int, name: str) -> Iterator[int | None]:
-    """A directory that is no link; None when it went or became something else. Raises: OSError."""
+    """Open a folder that is no link; None if it is gone or something else. Raises: OSError."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=parent)
     except OSError as exc:

@@ -1,1 +1,1 @@
-"""Reports of the kubelet and of the container runtime."""
+"""Read the state of the kubelet and of the container runtime."""

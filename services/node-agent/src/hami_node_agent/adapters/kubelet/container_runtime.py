@@ -1,4 +1,4 @@
-"""Configuration of the container runtime: containerd's over its CRI socket, CRI-O's from its files.
+"""Read the container runtime's configuration: containerd's by its CRI socket, CRI-O's from files.
 
 CRI-O does not report its configuration over CRI. Its files are TOML: `crio.conf`, then those of
 `crio.conf.d` in the order of their names, each overriding keys of those before.
@@ -23,13 +23,13 @@ TIMEOUT_S = 5.0
 
 
 class ContainerRuntime:
-    """Client of the container runtime; asks each time, as a restart may change the answer."""
+    """Client of the container runtime; asks on each call, as a restart may change the answer."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
     async def report(self) -> RuntimeReport:
-        """Ask the runtime for its report. Raises: Unavailable when it does not answer."""
+        """Return the runtime's report. Raises: Unavailable if it does not answer."""
         if not self._socket.exists():
             raise Unavailable(f"cri_socket {self._socket}: no such socket")
         async with grpc.aio.insecure_channel(f"unix:{self._socket}") as channel:
@@ -63,7 +63,7 @@ CRIO_DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 
 
 def read_crio_cdi_dirs(folder: Path) -> tuple[str, ...]:
-    """Return where CRI-O reads CDI files, by its configuration files (blocking).
+    """Return the folders from which CRI-O reads CDI files, by its configuration (blocking).
 
     Raises: Unavailable when a file can't be read.
     """

@@ -1,4 +1,4 @@
-"""The kubelet's own state: its device checkpoint and its PodResources API.
+"""Read the kubelet's device checkpoint and its PodResources API.
 
 The checkpoint knows pod uids, init containers and the answers we gave; PodResources is public API
 but has neither. Each is enough by itself where the other can't be read.
@@ -58,7 +58,7 @@ class KubeletStateReader:
     card_at: Callable[[str], GpuUuid | None] = lambda _: None
 
     async def holdings(self) -> tuple[Holding, ...]:
-        """See the port."""
+        """Return all containers that hold ids of our resource. Raises: Unavailable."""
         reading = await self.read()
         if not reading.readable:
             raise Unavailable(
@@ -68,7 +68,7 @@ class KubeletStateReader:
         return reading.holdings
 
     async def checkpointed(self) -> tuple[Holding, ...]:
-        """See the port."""
+        """Return the holders from the checkpoint only, which is cheaper. Raises: Unavailable."""
         try:
             content = await asyncio.to_thread(self.checkpoint.read_bytes)
             return tuple(map(self._known, read_checkpoint(content, self.resource)))
@@ -76,7 +76,7 @@ class KubeletStateReader:
             raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
     async def read(self) -> KubeletReading:
-        """See the port."""
+        """Return all holders that can be read, and the sources that can't."""
         problems: list[str] = []
         kept: tuple[Holding, ...] = ()
         listed: tuple[Holding, ...] = ()
@@ -95,7 +95,7 @@ class KubeletStateReader:
         )
 
     def _known(self, holding: Holding) -> Holding:
-        """The holding under the API server's uid of the pod.
+        """Return the holding under the pod's uid at the API server.
 
         It has the cards of our answer by uuid (id strategy `index` has numbers).
         """
@@ -110,7 +110,7 @@ class KubeletStateReader:
         return replace(holding, answer=replace(holding.answer, cards=cards))
 
     async def mounted_paths(self) -> frozenset[str]:
-        """Host paths that answers of any resource mount. Raises: Unavailable.
+        """Return the host paths that answers for any resource mount. Raises: Unavailable.
 
         Answers of other plugins count: HAMi's, before us, mounts a library beside ours.
         """
@@ -120,18 +120,18 @@ class KubeletStateReader:
             raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
     async def claimed(self) -> frozenset[str]:
-        """See the port."""
+        """Return the nonces of slices that pods have by ResourceClaims. Raises: Unavailable."""
         return frozenset(nonce for *_, nonce in _by_claims(await self._list()))
 
     async def claiming(self) -> frozenset[tuple[str, str, str]]:
-        """See the port."""
+        """Return (namespace, pod, container) of holders of such slices. Raises: Unavailable."""
         return frozenset(
             (pod.namespace, pod.name, container)
             for pod, container, _ in _by_claims(await self._list())
         )
 
     async def pods(self) -> frozenset[tuple[str, str]]:
-        """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
+        """Return (namespace, name) of all pods that the kubelet has. Raises: Unavailable."""
         answer = await self._list()
         return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
 
@@ -174,7 +174,7 @@ class KubeletStateReader:
 
 
 def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
-    """The checkpoint's entries for one resource.
+    """Return the checkpoint's entries for one resource.
 
     Its checksum is over Go's print of a Go value and is not checked. DeviceIDs is a list, or since
     Kubernetes 1.20 a map of lists by NUMA node.
@@ -191,7 +191,7 @@ def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
 def _by_claims(
     answer: podresources_pb2.ListPodResourcesResponse,
 ) -> Iterator[tuple[podresources_pb2.PodResources, str, str]]:
-    """(Pod, container, nonce) of our slices by ResourceClaims."""
+    """Yield (pod, container, nonce) of our slices by ResourceClaims."""
     for pod in answer.pod_resources:
         for container in pod.containers:
             for claim in container.dynamic_resources:
@@ -203,7 +203,7 @@ def _by_claims(
 
 
 def mounted_paths(content: bytes) -> frozenset[str]:
-    """Host paths of all mounts in the checkpoint. Raises: InvalidRequest when it is damaged."""
+    """Return the host paths of all mounts in the checkpoint. Raises: InvalidRequest if damaged."""
     try:
         answers = [decoded(entry.get("AllocResp") or "") for entry in _entries(content)]
     except _DAMAGE as exc:
@@ -236,7 +236,7 @@ def _holding(entry: dict[str, Any]) -> Holding:
 # containers of a full node of 16 cards with 64 slots.
 @lru_cache(maxsize=2048)
 def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
-    """Read an AllocResp; None where there is none.
+    """Decode an AllocResp; None if there is none.
 
     Raises: ValueError when it is not base64 of an answer.
     """
@@ -265,7 +265,7 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
 
 
 def decoded(text: str) -> api.ContainerAllocateResponse:
-    """The message in an AllocResp. Raises: ValueError when it is not base64 of one."""
+    """Decode the message in an AllocResp. Raises: ValueError if it is malformed."""
     try:
         return api.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError) as exc:
@@ -285,13 +285,13 @@ def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -
 
 
 def _cdi_names(answer: api.ContainerAllocateResponse) -> list[str]:
-    """Return CDI names from `cdi_devices`, and from annotations for kubelets without it."""
+    """Return the names in `cdi_devices`; for kubelets without that field, those in annotations."""
     names = [device.name for device in answer.cdi_devices]
     return names + [name for value in answer.annotations.values() for name in value.split(",")]
 
 
 def _memory_mib(envs: Mapping[str, str]) -> tuple[int, ...]:
-    """Limits by position; empty unless every position up to the last has one in HAMi's form."""
+    """Return memory limits by position; empty unless all positions have one in HAMi's form."""
     found: dict[int, int] = {}
     for name, value in envs.items():
         position, amount = _MEMORY.fullmatch(name), _MIB.fullmatch(value)

@@ -1,1 +1,1 @@
-"""The API server: this node's pods and its Node object."""
+"""Read and write this node's pods and its Node object at the API server."""

@@ -1,4 +1,4 @@
-"""This node's Node object, and Warning events as the API server takes them."""
+"""Access to this node's Node object, and Warning events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamicommon.k8s.types import Json
 def warning(
     involved: dict[str, str], namespace: str, reason: str, message: str, *, node: str
 ) -> Json:
-    """The Event object about `involved`."""
+    """Return a Warning event about `involved`, as JSON for the API server."""
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
         "metadata": {
@@ -35,7 +35,7 @@ def warning(
 
 
 class NodeObject:
-    """The Node object of the node that the agent runs on."""
+    """Node object of the node on which the agent runs."""
 
     def __init__(self, api: KubeApi, node: str) -> None:
         self._api = api
@@ -43,7 +43,7 @@ class NodeObject:
         self._path = f"/api/v1/nodes/{node}"
 
     async def annotations(self) -> Mapping[str, str]:
-        """The node's annotations. Raises: Unavailable, NotFound."""
+        """Return the node's annotations. Raises: Unavailable, NotFound."""
         node = await self._api.get(self._path)
         return dict(node["metadata"].get("annotations") or {})
 
@@ -90,7 +90,7 @@ class NodeObject:
         await self._api.patch(f"{self._path}/status", {"status": status})
 
     async def warn(self, reason: str, message: str) -> None:
-        """A Warning event on the Node. Raises: Unavailable, Forbidden."""
+        """Create a Warning event on the Node. Raises: Unavailable, Forbidden."""
         # As the kubelet's own: a Node has no namespace, and its name stands for its uid.
         involved = {"kind": "Node", "name": self._node, "uid": self._node}
         event = warning(involved, "default", reason, message, node=self._node)

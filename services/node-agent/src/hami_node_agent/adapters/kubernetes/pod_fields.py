@@ -1,4 +1,4 @@
-"""Fields of a pod that the agent keeps and reads, in the shape that the API server gives them.
+"""Read the fields of pods that the agent keeps, in the API server's form.
 
 A whole pod has managed fields, volumes and conditions besides, and a node may have hundreds.
 """
@@ -35,34 +35,34 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 def ref_of(pod: Json) -> PodRef:
-    """Uid, namespace and name."""
+    """Return uid, namespace and name."""
     metadata = pod["metadata"]
     return PodRef(uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"])
 
 
 def signed_text(pod: Json) -> str:
-    """Return the annotation `hami.io/grant`, or the empty string."""
+    """Return the annotation `hami.io/grant`; empty if there is none."""
     return str((pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION, ""))
 
 
 def is_terminal(pod: Json) -> bool:
-    """Whether the pod has ended."""
+    """Return whether the pod has ended."""
     return phase_of(pod) in _TERMINAL
 
 
 def phase_of(pod: Json) -> str:
-    """`status.phase`, or the empty string."""
+    """Return `status.phase`; empty if unknown."""
     return str((pod.get("status") or {}).get("phase", ""))
 
 
 def containers_of(pod: Json) -> list[dict[str, Any]]:
-    """Init containers first."""
+    """Return init containers, then app containers."""
     spec = pod.get("spec") or {}
     return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
 
 
 def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
-    """Yield (id, name) of started containers; the API server has `containerd://<id>`."""
+    """Yield (id, name) of started containers, without the prefix `containerd://`."""
     status = pod.get("status") or {}
     for key in STATUSES:
         for each in status.get(key) or []:
@@ -72,7 +72,7 @@ def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
 
 
 def literal_env(pod: Json, container: str) -> dict[str, str]:
-    """The env entries of the container that have a value of their own.
+    """Return the container's environment variables that have literal values.
 
     The pod's annotation about the library stands for the variable where that is not set.
     """
@@ -91,7 +91,7 @@ def _control_of(pod: Json) -> dict[str, str]:
 
 
 def mig_devices_of(pod: Json) -> list[MigDevice]:
-    """The MIG slices of the pod that were made, by its annotation."""
+    """Return the MIG slices that were made for the pod, by its annotation."""
     text = (pod["metadata"].get("annotations") or {}).get(MIG_ALLOCATIONS, "")
     try:
         reservations = decode_reservations(text)
@@ -107,14 +107,14 @@ def mig_devices_of(pod: Json) -> list[MigDevice]:
 
 
 def devices_of(container: dict[str, Any], resource: str) -> int:
-    """Count the devices of `resource` that the container asks for; 0 for a malformed quantity."""
+    """Return the number of `resource` devices that the container requests; 0 if malformed."""
     quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
     text = str(quantity)
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def kept_of(pod: Json) -> Json:
-    """The fields of a pod that the agent keeps.
+    """Return the fields of a pod that the agent keeps.
 
     Identity, our annotations, phase, and of each container what it asks for and is given, and the
     runtime's id of it.

@@ -1,4 +1,4 @@
-"""This node's pods: a watch, and what is asked of it.
+"""Watch this node's pods and answer questions about them.
 
 The agent never writes a pod: annotations of pods belong to the scheduler (architecture 2.4). Of the
 grants in `hami.io/grant` those count that our scheduler signed for us, and of a pod only the newest
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 
 
 class SignedGrants:
-    """Grants in `hami.io/grant` that our scheduler signed for this node: of a pod the newest."""
+    """Signed grants in the annotation `hami.io/grant`; of several for a pod the newest."""
 
     def __init__(self, node: str, key: VerifyKey | None) -> None:
-        """`key`: the scheduler's; without it no annotation counts."""
+        """`key`: the scheduler's public key; without it no annotation is accepted."""
         self._node = node
         self._key = key
         self._tokens: dict[str, int] = {}
@@ -57,15 +57,15 @@ class SignedGrants:
 
     @property
     def readable(self) -> bool:
-        """Whether signed grants can be read: a key was given."""
+        """Whether signed grants can be verified."""
         return self._key is not None
 
     def forget(self, pod_uid: str) -> None:
-        """Forget the token of a pod that was deleted."""
+        """Forget the newest token of a deleted pod."""
         self._tokens.pop(pod_uid, None)
 
     def of(self, pod: Json) -> NodeGrant | None:
-        """The grant in the pod's annotation; None where it has none that counts."""
+        """Return the verified grant in the pod's annotation; None if there is none."""
         text, uid = signed_text(pod), pod["metadata"]["uid"]
         if self._key is None or not text or is_terminal(pod):
             return None
@@ -127,12 +127,12 @@ class NodePods:
         )
 
     async def run(self) -> None:
-        """Keep the watch going until cancelled."""
+        """Watch until cancelled."""
         await self._informer.run()
 
     @property
     def live(self) -> bool:
-        """True while the watch follows the API server."""
+        """Whether the watch is current."""
         return self._informer.synced.is_set() and self._informer.connected
 
     def _on_upsert(self, pod: Json, old: Json | None) -> None:
@@ -158,14 +158,14 @@ class NodePods:
             self._containers.pop(container_id, None)
 
     def container_of(self, container_id: str) -> tuple[str, str] | None:
-        """(pod uid, name) of the container that the runtime calls so, as the kubelet reported it.
+        """Return (pod uid, name) of the container with this runtime id, as the kubelet reported it.
 
         Its report comes a moment after the start.
         """
         return self._containers.get(container_id)
 
     def knows(self, pod_uid: str) -> bool:
-        """True while the pod object is there."""
+        """Return whether the pod object exists, by the watch."""
         return pod_uid in self._by_uid
 
     def snapshot(self) -> PodsSeen:
@@ -179,12 +179,12 @@ class NodePods:
         return self._seen
 
     def name_of(self, pod_uid: str) -> PodRef | None:
-        """The pod of this node with that uid."""
+        """Return the pod of this node with that uid."""
         pod = self._by_uid.get(pod_uid)
         return None if pod is None else ref_of(pod)
 
     def mig_devices(self) -> list[MigDevice]:
-        """The MIG slices of this node's pods that were made, by their annotation."""
+        """Return the MIG slices that were made for this node's pods, by their annotations."""
         return [
             device
             for pod in self._by_uid.values()
@@ -193,17 +193,17 @@ class NodePods:
         ]
 
     def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
-        """Literal env entries of a container; None when the watch has no such pod."""
+        """Return a container's literal environment; None if the watch lacks the pod."""
         pod = self._by_uid.get(pod_uid)
         return None if pod is None else literal_env(pod, container)
 
     def uid_of(self, namespace: str, name: str) -> str:
-        """The uid of a pod of this node, or the empty string."""
+        """Return the uid of a pod of this node; empty if unknown."""
         pod = self._informer.store.get((namespace, name))
         return "" if pod is None else str(pod["metadata"]["uid"])
 
     def api_uid(self, kubelet_uid: str) -> str:
-        """The uid at the API server of the pod that the kubelet calls so.
+        """Return the API server's uid for a pod's uid at the kubelet; static pods have two uids.
 
         They differ for static pods: there the API server has a mirror, which names the other.
         """
@@ -215,7 +215,7 @@ class NodePods:
         return kubelet_uid
 
     async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
-        """Ask the API server itself whether the pod object exists. Raises: Unavailable."""
+        """Ask the API server whether the pod object exists. Raises: Unavailable."""
         try:
             pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
         except NotFound:
@@ -223,7 +223,7 @@ class NodePods:
         return bool(pod["metadata"]["uid"] == pod_uid)
 
     async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
-        """Literal env entries of a container's spec; empty when the API server is unavailable."""
+        """Return a container's literal environment; empty if the API server is unavailable."""
         pod = self._by_uid.get(grant.pod_uid)
         if pod is None:
             try:
@@ -242,7 +242,7 @@ class NodePods:
         return literal_env(pod, container)
 
     async def signed_grants(self) -> tuple[NodeGrant, ...]:
-        """Grants in `hami.io/grant` of this node's pods that our scheduler signed for us.
+        """Return the verified grants in annotations of this node's pods.
 
         Read from the API server, not from the watch: it may be what is behind. Raises: Unavailable.
         """
@@ -253,7 +253,7 @@ class NodePods:
         return tuple(grant for grant in found if grant is not None)
 
     async def warn(self, pod: PodRef, message: str) -> None:
-        """A Warning event on the pod; failures are logged."""
+        """Create a Warning event on the pod; failures are logged."""
         involved = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         event = warning(involved, pod.namespace, "DeviceAllocationFailed", message, node=self._node)
         try:
@@ -262,7 +262,7 @@ class NodePods:
             logger.warning("Failed to write an event", extra={"pod": pod.name, "error": str(exc)})
 
     def waiting_for(self, count: int) -> tuple[PodRef, ...]:
-        """Pods that have not started and ask for `count` devices in one container."""
+        """Return pods that have not started and request `count` devices in one container."""
         return tuple(
             ref_of(pod)
             for pod in self._by_uid.values()

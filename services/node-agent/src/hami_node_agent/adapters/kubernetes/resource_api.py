@@ -1,4 +1,4 @@
-"""resource.k8s.io/v1 as the DRA driver uses it: claims, their pods, and this node's slices."""
+"""Access to resource.k8s.io/v1 for the DRA driver: claims, their pods, this node's slices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @dataclass(eq=False)
 class ResourceClaims:
-    """Claims and the pods that they are reserved for."""
+    """Read claims, and the pods for which they are reserved."""
 
     api: KubeApi
 
@@ -32,7 +32,7 @@ class ResourceClaims:
 
 
 class ResourceSlices:
-    """The ResourceSlices of this node and our driver."""
+    """ResourceSlices of this node and our driver."""
 
     def __init__(self, api: KubeApi, node: str, bulkhead: Bulkhead | None = None) -> None:
         self._api = api
@@ -50,16 +50,16 @@ class ResourceSlices:
 
     @property
     def synced(self) -> bool:
-        """Whether `slices` is what the API server has, but for what is on its way."""
+        """Whether `slices` is current."""
         return self._informer.synced.is_set()
 
     @property
     def slices(self) -> Mapping[str, Json]:
-        """The slices by name."""
+        """Return the slices by name."""
         return {name: item for (_, name), item in self._informer.store.items()}
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Follow the API server until cancelled; `changed` is called after every change."""
+        """Watch until cancelled; `changed` is called after every change."""
         self._changed = changed
         await self._informer.run()
 
@@ -71,7 +71,7 @@ class ResourceSlices:
         return self._node_uid
 
     async def write(self, body: Json) -> None:
-        """Create the slice or, if it has a resourceVersion, replace it.
+        """Create the slice, or replace it if it has a resourceVersion.
 
         Raises: Conflict when it has changed since, InvalidRequest, Forbidden, Unavailable.
         """

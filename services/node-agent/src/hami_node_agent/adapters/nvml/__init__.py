@@ -1,1 +1,1 @@
-"""NVIDIA's management library."""
+"""Access to NVIDIA's management library (NVML)."""

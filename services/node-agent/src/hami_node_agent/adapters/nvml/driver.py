@@ -1,4 +1,4 @@
-"""The driver's cards through NVML, blocking; `library.py` calls it in a thread.
+"""Read cards from the driver through NVML; blocking, called in a thread by `library.py`.
 
 In: NVML as the loader finds it (a real driver's, or fakegpu's through LD_LIBRARY_PATH). Out:
 `CardFacts`, failures, XID events, samples, links. Cards are asked for by uuid: an index moves when
@@ -32,7 +32,7 @@ TRIES = 3
 
 
 def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
-    """Memory, utilisation, temperature and power."""
+    """Read memory, utilisation, temperature and power of a card."""
     memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
     busy = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
     milliwatts = optional(pynvml.nvmlDeviceGetPowerUsage, handle)
@@ -81,7 +81,7 @@ def _add(held_mib: dict[int, int | None], process: Any) -> None:
 
 
 def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
-    """Read how busy the card was; None if it can't report that (MIG, some virtual cards)."""
+    """Return how busy the card was; None if it can't report that (MIG, some virtual cards)."""
     try:
         samples = _query_samples(handle, since_us)
     except pynvml.NVMLError as exc:
@@ -94,7 +94,7 @@ def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
 
 
 def _query_samples(handle: Any, since_us: int) -> Any:
-    """The binding asks how many processes there are, then for them: one may come in between."""
+    """Read samples, again if a process came between NVML's count and its list."""
     for _ in range(TRIES - 1):
         try:
             return pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
@@ -105,7 +105,7 @@ def _query_samples(handle: Any, since_us: int) -> Any:
 
 
 def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
-    """The query's result, or None where the card (or the driver) does not know."""
+    """Return the query's result, or None if card or driver do not support it."""
     try:
         return query(handle, *arguments)
     except pynvml.NVMLError:
@@ -113,7 +113,7 @@ def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
 
 
 def text(value: Any) -> str:
-    """NVML's strings are bytes in some versions of its bindings."""
+    """Decode a string of NVML, which is bytes in some versions of its bindings."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -122,7 +122,7 @@ _SWITCH = 2
 
 
 def read_links(handles: Mapping[GpuUuid, Any]) -> tuple[CardLinks, ...]:
-    """Links of every card to the others; those that the driver does not know are left out."""
+    """Read the links between cards; those that the driver does not know are left out."""
     by_bus = {_bus_id(handle): uuid for uuid, handle in handles.items()}
     return tuple(_links(uuid, handle, handles, by_bus) for uuid, handle in handles.items())
 
@@ -190,12 +190,12 @@ _RELOADED = (
 
 
 class NvmlDriver:
-    """NVML. All methods block and may raise NVMLError."""
+    """Driver through NVML; all methods block and may raise NVMLError."""
 
     def __init__(
         self, *, sysfs_root: Path, fallback_memory_mib: int, is_mig_cut: bool = False
     ) -> None:
-        """`is_mig_cut`: this process puts cards into MIG mode itself."""
+        """`is_mig_cut`: whether this process puts cards into MIG mode."""
         self._is_mig_cut = is_mig_cut
         self._in_slices: set[GpuUuid] = set()
         """Cards that were not in MIG mode when they were found."""
@@ -215,11 +215,11 @@ class NvmlDriver:
         pynvml.nvmlInit()
 
     def stop(self) -> None:
-        """Let go of the driver."""
+        """Unload the driver."""
         pynvml.nvmlShutdown()
 
     def outdated(self) -> bool:
-        """True when the driver was reloaded, or cards came or went.
+        """Return whether the driver was reloaded, or cards were added or removed.
 
         Then NVML must be initialised again.
         """
@@ -232,7 +232,7 @@ class NvmlDriver:
         return False
 
     def reload(self) -> None:
-        """Initialise NVML again; cards that went stay known, so that they count as unhealthy."""
+        """Initialise NVML again; removed cards stay known, so that they count as unhealthy."""
         try:
             pynvml.nvmlShutdown()
         except pynvml.NVMLError as exc:
@@ -246,7 +246,7 @@ class NvmlDriver:
         )
 
     def cards(self) -> tuple[CardFacts, ...]:
-        """All cards, by index."""
+        """Return all cards, by index."""
         found = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -264,7 +264,7 @@ class NvmlDriver:
         return tuple(found)
 
     def links(self) -> tuple[CardLinks, ...]:
-        """How the cards are linked, by index."""
+        """Return the links between cards, by index."""
         ordered = sorted(self._by_handle.values(), key=lambda uuid: self._known[uuid].index)
         return read_links({uuid: _handle(uuid) for uuid in ordered})
 
@@ -285,7 +285,7 @@ class NvmlDriver:
         )
 
     def _numa(self, handle: Any) -> int:
-        """NUMA node by sysfs (HAMi reads nothing else), and by NVML if sysfs has no such card."""
+        """Return the NUMA node from sysfs, as HAMi does, or from NVML if sysfs lacks the card."""
         pci = optional(pynvml.nvmlDeviceGetPciInfo, handle)
         if pci is None:
             return 0
@@ -301,7 +301,7 @@ class NvmlDriver:
             return max(0, (mask & -mask).bit_length() - 1)
 
     def _attached_cards(self) -> frozenset[str]:
-        """Bus ids that the driver has taken, without asking NVML, which knows those of its start.
+        """Return the bus ids of present cards without NVML, which knows only those of its start.
 
         Nothing where sysfs has no such folder.
         """
@@ -312,7 +312,7 @@ class NvmlDriver:
             return frozenset()
 
     def probe(self) -> dict[GpuUuid, Failure]:
-        """Cards that do not answer, were switched to MIG mode, or whose events can't be watched."""
+        """Return cards that do not answer, entered MIG mode, or whose events can't be watched."""
         failing = {
             uuid: Failure(reason=reason, certain=True) for uuid, reason in self._unwatched.items()
         }
@@ -328,7 +328,7 @@ class NvmlDriver:
         return failing
 
     def register_events(self) -> None:
-        """Register every card for its events; the earlier set is given back."""
+        """Register all cards for events, replacing the earlier registration."""
         self._unwatched.clear()
         if self._event_set is not None:
             optional(pynvml.nvmlEventSetFree, self._event_set)
@@ -347,7 +347,10 @@ class NvmlDriver:
                     self._unwatched[uuid] = f"health events can't be watched: {exc}"
 
     def wait_for_event(self) -> tuple[GpuUuid | None, int] | None:
-        """The next XID event, None after `EVENT_WAIT_MS`; a None uuid may mean any card."""
+        """Return the next XID event, None after `EVENT_WAIT_MS`.
+
+        Uuid None: any card may be meant.
+        """
         try:
             event = pynvml.nvmlEventSetWait_v2(self._event_set, EVENT_WAIT_MS)
         except pynvml.NVMLError as exc:
@@ -360,7 +363,7 @@ class NvmlDriver:
         return self._by_handle.get(_address(event.device)), int(event.eventData)
 
     def samples(self) -> tuple[DeviceSample, ...]:
-        """Sample each card; one that can't be asked is left out."""
+        """Sample each card; cards that don't answer are left out."""
         found = []
         for uuid, facts in self._known.items():
             try:
@@ -370,7 +373,7 @@ class NvmlDriver:
         return tuple(found)
 
     def processes(self) -> dict[str, CardProcesses]:
-        """List each card's processes with a context, and which computed since the last call."""
+        """Read each card's processes, and their use since the last call."""
         now_us = time.time_ns() // 1000
         found: dict[str, CardProcesses] = {}
         for uuid in self._known:

@@ -1,4 +1,4 @@
-"""NVML behind a thread and a time-out: which cards, how they are, what they do.
+"""Call NVML in a thread with a time-out: list, watch and sample cards.
 
 In: `driver.py`, which blocks. Out: the port `DeviceProbe`. One round at a time; while one
 hangs, no second thread is spent on the driver.
@@ -26,11 +26,11 @@ from hami_node_agent.devices.topology import CardLinks
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
-"""Longest time of one round: a driver that resets a card answers after seconds."""
+"""Time-out of one call: a driver that resets a card answers after seconds."""
 
 
 class NvmlProbe:
-    """The node's cards through NVML."""
+    """Access to the node's cards through NVML."""
 
     def __init__(self, driver: NvmlDriver, *, timeout_s: float = TIMEOUT_S) -> None:
         self._driver = driver
@@ -42,27 +42,27 @@ class NvmlProbe:
         self._waiting = threading.Lock()
 
     async def start(self) -> None:
-        """Load the driver. Raises: Unavailable when there is none."""
+        """Load the driver. Raises: Unavailable if there is none."""
         await self._call("start", self._driver.start)
 
     async def stop(self) -> None:
-        """Let go of the driver."""
+        """Unload the driver."""
         await self._call("stop", self._driver.stop)
 
     async def watch_events(self) -> None:
-        """Register for XID events, after `cards`; must precede `next_xid`. Raises: Unavailable."""
+        """Register for XID events, after `cards` and before `next_xid`. Raises: Unavailable."""
         await self._call("event registration", self._driver.register_events)
 
     async def cards(self) -> tuple[CardFacts, ...]:
-        """All cards, by index. Raises: Unavailable."""
+        """Return all cards, by index. Raises: Unavailable."""
         return await self._call("discovery", self._driver.cards)
 
     async def links(self) -> tuple[CardLinks, ...]:
-        """How the cards are linked, by index. Raises: Unavailable."""
+        """Return the links between cards, by index. Raises: Unavailable."""
         return await self._call("links", self._driver.links)
 
     async def reload(self) -> bool:
-        """Initialise NVML again where the driver was reloaded or cards came or went.
+        """Initialise NVML again if the driver was reloaded, or cards were added or removed.
 
         True if it did.
 
@@ -74,7 +74,7 @@ class NvmlProbe:
         return True
 
     async def failing(self) -> Mapping[GpuUuid, Failure]:
-        """Cards that do not answer, or whose events can't be watched, with the reason."""
+        """Return cards that do not answer, or whose events can't be watched, with the reason."""
         return await self._call("probe", self._driver.probe)
 
     async def samples(self) -> tuple[DeviceSample, ...]:
@@ -82,7 +82,7 @@ class NvmlProbe:
         return await self._call("sample", self._driver.samples)
 
     async def processes(self) -> Mapping[str, CardProcesses]:
-        """List each card's processes, and which computed since the last call.
+        """Read each card's processes, and their use since the last call.
 
         Raises: Unavailable.
         """
@@ -103,7 +103,7 @@ class NvmlProbe:
             raise Unavailable(f"NVML: waiting for events: {exc or 'no answer'}") from exc
 
     async def ask(self, what: str, function: Callable[[], T]) -> T:
-        """A round of another module with the driver, in its turn.
+        """Call another module's function with the driver, in turn with other calls.
 
         Raises: Unavailable, and of its own what `function` raises.
         """
@@ -139,7 +139,7 @@ async def open_nvml(
     fallback_memory_mib: int,
     is_mig_cut: bool = False,
 ) -> AsyncIterator[NvmlProbe]:
-    """NVML while the block runs; `is_mig_cut`: the caller puts cards into MIG mode.
+    """Yield NVML while the block runs; `is_mig_cut`: the caller puts cards into MIG mode.
 
     Raises: Unavailable when there is no driver.
     """

@@ -1,4 +1,4 @@
-"""MIG through NVML, blocking: how cards are or can be cut, and instances made and destroyed.
+"""Read, create and destroy MIG instances through NVML; blocking.
 
 `library.py` calls it in a thread, one round at a time, with the driver loaded. A call that
 outlives its caller continues: what it makes is found again at the next look (`mig_partition.plan`).
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 ABSENT = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-"""Errors by which drivers report that the card does not have a profile."""
+"""Errors by which drivers report that the card lacks a profile."""
 _MAX_COMPUTE_INSTANCES = 8
 _SHARED_ENGINES = 0
 
@@ -55,7 +55,7 @@ def read_layout(cards: Sequence[CardFacts]) -> MigLayout:
 
 
 def in_mig_mode(handle: Any) -> bool:
-    """Whether the card is cut into instances; one that can't be is not."""
+    """Return whether the card is in MIG mode; False if it has none."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError as exc:
@@ -95,7 +95,7 @@ def _instances_of(card: CardFacts, handle: Any) -> Iterator[MigInstance]:
 
 
 def profiles(handle: Any) -> Iterator[ProfileFacts]:
-    """The profiles that the card has."""
+    """Return the profiles of the card."""
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         info = _profile_info(handle, number)
         if info is None:
@@ -114,7 +114,7 @@ def profiles(handle: Any) -> Iterator[ProfileFacts]:
 
 
 def _profile_info(handle: Any, number: int) -> Any:
-    """None when the card has no such profile; older drivers have no names."""
+    """Return a profile; None if the card lacks it. Older drivers have no names."""
     for version in (2, 1):
         try:
             return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=version)
@@ -137,7 +137,7 @@ def _placements(handle: Any, profile_id: int) -> tuple[tuple[int, int], ...]:
 
 
 def instances(cards: Sequence[GpuUuid]) -> Iterator[Instance]:
-    """All GPU instances of these cards."""
+    """Return all GPU instances of these cards."""
     for card in cards:
         handle = pynvml.nvmlDeviceGetHandleByUUID(card)
         if not in_mig_mode(handle):
@@ -180,7 +180,7 @@ def mig_devices(handle: Any) -> list[tuple[int, int, str]]:
 
 
 class NvmlMigDriver:
-    """The port `MigDriver` over the probe's driver."""
+    """MIG driver (`MigDriver`) that uses the probe's NVML."""
 
     def __init__(self, nvml: NvmlProbe) -> None:
         self._nvml = nvml
@@ -193,18 +193,18 @@ class NvmlMigDriver:
         return await self._nvml.ask("MIG profiles", lambda: _profiles_of(card))
 
     async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
-        """All GPU instances of these cards. Raises: Unavailable."""
+        """Return all GPU instances of these cards. Raises: Unavailable."""
         return await self._nvml.ask("MIG instances", lambda: tuple(instances(cards)))
 
     async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
-        """Make GPU and compute instance of that profile at that place.
+        """Create GPU and compute instance of that profile at that place.
 
         Raises: Conflict when there is no such profile or no room there; Unavailable.
         """
         return await self._nvml.ask("create a MIG instance", lambda: _make(card, part))
 
     async def destroy(self, instance: Instance) -> None:
-        """Destroy a GPU instance and what is in it; gone already is as good.
+        """Destroy a GPU instance with its contents; without effect if it is gone.
 
         Raises: Conflict while a process uses it; Unavailable.
         """
@@ -271,7 +271,7 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
 
 
 def _filled(handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance) -> OwnInstance:
-    """The GPU instance with one compute instance of all its slices."""
+    """Return the GPU instance with one compute instance that has all its slices."""
     info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
         gpu, _compute_number(profile), _SHARED_ENGINES, version=1
     )
@@ -301,7 +301,7 @@ def _compute_number(profile: ProfileFacts) -> int:
 
 
 def _undo(gpu: Any) -> None:
-    """A half-made instance; what can't be undone now is at the next look (`mig_partition.plan`)."""
+    """Destroy a half-made instance; if that fails, `mig_partition.plan` does it later."""
     try:
         _empty(gpu)
         pynvml.nvmlGpuInstanceDestroy(gpu)

@@ -1,1 +1,1 @@
-"""libvgpu's shared regions: layout, reader, accounting."""
+"""Read libvgpu's shared regions, in which containers account for their use."""

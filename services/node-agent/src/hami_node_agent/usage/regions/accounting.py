@@ -1,4 +1,4 @@
-"""Content of a container's shared region, and what of it is true at present.
+"""Interpret a container's shared region, and correct it by facts from outside.
 
 In: a region as `reader.py` read it, and the evidence of who lives and who computes. Out:
 the container's use of each card. The region belongs to the tenant: what can't be is unknown, never
@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 
 MAX_BYTES = 2**48
-"""256 TiB, more than any card has: a counter above it has run below zero (HAMi-core after a fork)
-or was made up."""
+"""Maximum of plausible counters: 256 TiB, more than any card has.
+
+A counter above it has run below zero (HAMi-core after a fork) or was made up.
+"""
 MAX_PERCENT = 100
 
 
@@ -34,7 +36,7 @@ class RegionHeld:
 
     @property
     def plausible(self) -> bool:
-        """Whether all counters have possible values."""
+        """Return whether all counters have possible values."""
         counters = (self.total_bytes, self.context_bytes, self.module_bytes, self.buffer_bytes)
         return max(counters) <= MAX_BYTES
 
@@ -70,9 +72,9 @@ class Region:
     cards: tuple[RegionCard, ...]
     processes: tuple[RegionProcess, ...]
     last_kernel_epoch_s: int = 0
-    """0: unknown."""
+    """Time of the last kernel; 0: unknown."""
     first_kernel_epoch_ms: int = 0
-    """First kernel of the container; 0: none yet, or HAMi's library, which does not write it."""
+    """Time of the first kernel; 0: none, or unknown with HAMi's library."""
     priority: int = 1
     recent_kernel: int = 0
     utilization_switch: int = 1
@@ -80,7 +82,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """A container's use of one card; None is unknown."""
+    """Use of one card by a container; None is unknown."""
 
     card: RegionCard
     processes: int
@@ -97,7 +99,7 @@ def used(
     living: Sequence[int],
     measured_percent: Callable[[int, str], float | None],
 ) -> tuple[CardUse, ...]:
-    """The container's use of each of its cards.
+    """Return the container's use of each of its cards.
 
     `living`: numbers of the processes in the region that have not ended. `measured_percent`: what
     the driver reports that a process of that number computes on the card of that uuid; None where
@@ -127,7 +129,7 @@ def _card_use(card: RegionCard, held: list[RegionHeld], measured: list[float | N
 
 
 def _core_percent(measured: list[float | None], reported: list[int]) -> float | None:
-    """The driver's figure where it has one for every process; otherwise what HAMi's library wrote.
+    """Return the driver's figure if it has one for every process, else that of HAMi's library.
 
     Its 0 means nothing: it measures only while a core limit is set.
     """
@@ -140,20 +142,20 @@ def _core_percent(measured: list[float | None], reported: list[int]) -> float | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Evidence from outside the regions in one round."""
+    """Facts from /proc and the driver at one moment."""
 
     living: Mapping[int, HostProcess] = field(default_factory=dict)
-    """By host pid: of the pids that were asked for those that live."""
+    """Living ones of the requested processes, by host pid."""
     cards: Mapping[str, CardProcesses] = field(default_factory=dict)
-    """By uuid."""
+    """Processes on cards, by uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Findings on one process of a region."""
+    """Facts about one process of a region."""
 
     host_pid: int = 0
-    """0: unknown."""
+    """Pid on the host; 0: unknown."""
     gone: bool = False
 
 
@@ -165,7 +167,7 @@ def find(
     evidence: Evidence | None,
     known_host_pid: int,
 ) -> Found:
-    """Find a process of the region of `pod_uids`, whose containers see `cards`.
+    """Find the host's process for a process of the region of `pod_uids`, which see `cards`.
 
     `evidence`: None where nobody can be asked. `known_host_pid`: what an earlier round found for
     the same pid and start time; 0: nothing.
@@ -204,7 +206,7 @@ def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uids: Collecti
 def proven(
     found: Found, process: RegionProcess, *, pod_uids: Collection[str], evidence: Evidence | None
 ) -> HostProcess | None:
-    """The process with this host pid, where the host itself shows it as that one of these pods.
+    """Return the host's process if /proc confirms that it is this one, in one of these pods.
 
     A tenant may write another's host pid into its region; only such pairs continue to libvgpu,
     which charges by them.

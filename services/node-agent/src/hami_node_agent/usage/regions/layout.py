@@ -1,4 +1,4 @@
-"""The shared region's binary layout: a mirror of `native/libvgpu/include/vgpu_region.h`.
+"""Binary layout of shared regions, as in `native/libvgpu/include/vgpu_region.h`.
 
 Version 1 (2008952 bytes or more) is what libvgpu and HAMi-core 1.x write; version 0 is HAMi-core's
 older file. Offsets: facts of HAMi-core, little endian, LP64. `reader.py` goes by the two
@@ -19,9 +19,9 @@ UUID_BYTES = 96
 BANKS = 4
 BANK_BYTES = 2011136
 FIRST_KERNEL_SLOT = 4
-"""libvgpu alone: in a field of this slot that HAMi leaves unused, which belongs to the region."""
+"""Slot in which libvgpu writes the region's first kernel, in a field that HAMi does not use."""
 MAX_BYTES = BANKS * BANK_BYTES
-"""Size of the longest region: whatever a tenant writes behind it is no account."""
+"""Maximum bytes of a region; what tenants write behind it is ignored."""
 
 
 class MemoryV1(ctypes.LittleEndianStructure):
@@ -65,7 +65,7 @@ class SlotV1(ctypes.LittleEndianStructure):
 
 
 class HeadV1(ctypes.LittleEndianStructure):
-    """Everything before the slots."""
+    """Fields before the slots."""
 
     _fields_ = (
         ("magic", ctypes.c_int32),
@@ -82,7 +82,7 @@ class HeadV1(ctypes.LittleEndianStructure):
 
 
 class TailV1(ctypes.LittleEndianStructure):
-    """Everything after the slots."""
+    """Fields after the slots."""
 
     _fields_ = (
         ("slot_count", ctypes.c_int32),
@@ -107,7 +107,7 @@ class UtilizationV0(ctypes.LittleEndianStructure):
 
 
 class SlotV0(ctypes.LittleEndianStructure):
-    """One process; there is no sequence."""
+    """One process, without `sequence`."""
 
     _fields_ = (
         ("pid", ctypes.c_int32),
@@ -121,7 +121,7 @@ class SlotV0(ctypes.LittleEndianStructure):
 
 
 class HeadV0(ctypes.LittleEndianStructure):
-    """Everything before the slots, without the version."""
+    """Fields before the slots, without the version."""
 
     _fields_ = (
         ("magic", ctypes.c_int32),
@@ -137,14 +137,14 @@ class HeadV0(ctypes.LittleEndianStructure):
 
 
 class TailV0(ctypes.LittleEndianStructure):
-    """Everything after the slots."""
+    """Fields after the slots."""
 
     _fields_ = TailV1._fields_[:4]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionForm:
-    """Offsets in one version of the layout."""
+    """Offsets of one version of the layout."""
 
     uuids_at: int
     limits_at: int
@@ -161,14 +161,14 @@ class RegionForm:
     status_at: int
     last_kernel_at: int | None = None
     sequence_at: int | None = None
-    """None: this version has no sequence."""
+    """Offset of the sequence; None: this version has none."""
     started_at: int | None = None
     first_kernel_at: int | None = None
-    """From the beginning of the file."""
+    """Offset of the first kernel, from the beginning of the file."""
 
 
 def _form(head: Any, slot: Any, memory: Any, utilization: Any, tail: Any) -> RegionForm:
-    """Return what both versions have."""
+    """Return the offsets from the structures of one version."""
     slots_at = ctypes.sizeof(head)
     return RegionForm(
         uuids_at=head.uuids.offset,

@@ -1,4 +1,4 @@
-"""Shared regions, the files in which containers' processes account for their cards.
+"""Read and write shared regions, the files in which containers account for their cards.
 
 In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Regions.read()`, used by `monitor.py`, and the
 problems that `metrics/health.py` shows. A directory belongs to its tenant, who may put anything in
@@ -45,7 +45,7 @@ _I32 = struct.Struct("<i")
 
 
 class NotARegion(Exception):
-    """The file is none; `kind` names why."""
+    """Error: the file is no region; `kind` is the reason."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -54,7 +54,7 @@ class NotARegion(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Bank:
-    """Sixteen cards: their limits, and what the processes hold of them."""
+    """Limits of sixteen cards, and what the processes hold of them."""
 
     head: bytes
     slots: bytes
@@ -62,7 +62,7 @@ class _Bank:
 
 @dataclass(frozen=True, slots=True)
 class RegionReading:
-    """A region with the hash of the bytes that it was made of: while that is the same, so is it.
+    """Region with a hash of its bytes; with the same hash, the region is unchanged.
 
     Keyed by the interpreter with a secret of its own, so no tenant can make two that collide.
     """
@@ -72,7 +72,7 @@ class RegionReading:
 
 
 def read_region(path: Path | str, last: RegionReading | None = None) -> RegionReading | None:
-    """Read a region; None when it is not ready yet.
+    """Read a region; None if it is not initialised yet.
 
     `last` is returned again if nothing has changed. Raises: NotARegion, OSError.
     """
@@ -113,7 +113,7 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
 def write_feedback(
     path: Path | str, *, recent_kernel: int | None, utilization_switch: int | None
 ) -> None:
-    """Write the monitor's two switches, where one is given. Raises: NotARegion, OSError.
+    """Write the switches that are not None. Raises: NotARegion, OSError.
 
     Each is one aligned write of four bytes into the page that the container has mapped.
     """
@@ -130,7 +130,7 @@ def write_feedback(
 
 
 def cut(path: Path | str) -> None:
-    """Cut off what is behind the longest region. Raises: NotARegion, OSError.
+    """Truncate a file to the maximum size of a region. Raises: NotARegion, OSError.
 
     The file is the one thing of the host that its container can write, and the disk is everybody's.
     """
@@ -140,7 +140,7 @@ def cut(path: Path | str) -> None:
 
 
 class opened:  # noqa: N801 - reads as a function; a generator costs more than the system calls
-    """A file that is no link, in a `with` block. Raises: OSError."""
+    """Context of an open file that is no link. Raises: OSError."""
 
     __slots__ = ("_descriptor",)
 
@@ -162,7 +162,7 @@ def _size(descriptor: int) -> int:
 
 
 def _form(head: bytes, size: int) -> layout.RegionForm | None:
-    """Return the form of a region by its first eight bytes and its size; None: not ready."""
+    """Return the layout by the region's first eight bytes and size; None: not initialised."""
     start = head[:8]
     # The library makes the file, sets its size and writes the magic last.
     if not any(start[:4]):
@@ -178,7 +178,7 @@ def _form(head: bytes, size: int) -> layout.RegionForm | None:
 
 
 def _slots(descriptor: int, form: layout.RegionForm, count: int, start: bytes) -> bytes:
-    """The slots in use; `start`: of the file, as it was read."""
+    """Return the slots in use; `start`: beginning of the file, as it was read."""
     end = form.slots_at + count * form.slot_size
     if end <= len(start):
         return start[form.slots_at : end]
@@ -204,7 +204,7 @@ def _first_kernel(descriptor: int, form: layout.RegionForm) -> int:
 def _further_banks(
     descriptor: int, form: layout.RegionForm, slot_count: int, size: int
 ) -> Iterator[_Bank]:
-    """Read the further banks of containers with more than sixteen cards."""
+    """Return the further banks of containers with more than sixteen cards."""
     if form is not layout.V1:
         return
     for at in range(layout.BANK_BYTES, layout.BANKS * layout.BANK_BYTES, layout.BANK_BYTES):
@@ -257,7 +257,7 @@ def _processes(
 def _process(
     parts: list[bytes], form: layout.RegionForm, cards: tuple[RegionCard, ...]
 ) -> RegionProcess:
-    """`parts`: its slot in each bank."""
+    """Return a process; `parts`: its slot in each bank."""
     slot = parts[0]
     pid, host_pid = _PIDS.unpack_from(slot)
     held = []
@@ -280,7 +280,7 @@ def _process(
 
 
 def _read_consistent(descriptor: int, slot: bytes, form: layout.RegionForm, at: int) -> bytes:
-    """The slot read again until its sequence, HAMi-core's count of writes, is even and stays."""
+    """Read a slot again until its sequence is even and unchanged, so that no write is half done."""
     assert form.sequence_at is not None
     before = _U64.unpack_from(slot, form.sequence_at)[0]
     for _ in range(MAX_READS - 1):
@@ -303,20 +303,20 @@ _UNSETTLED = -1
 
 @dataclass(slots=True)
 class _Directory:
-    """Facts about one container's directory."""
+    """State of one container's folder."""
 
     file: str = ""
     looked_at_ns: int = _UNSETTLED
-    """Modification time of the directory when `file` was looked for."""
+    """Modification time of the folder when `file` was searched."""
     reading: RegionReading | None = None
     problem: str = ""
-    """Why it could not be read in the last round: a failure's kind."""
+    """Reason why it could not be read in the last round: the kind of failure."""
     unwritten: str = ""
-    """Why the last write failed: a failure's kind."""
+    """Reason why the last write failed: the kind of failure."""
 
 
 class Regions:
-    """The node's regions. Not for two threads at once."""
+    """Regions of the node; not thread safe."""
 
     def __init__(self, containers_dir: Path, *, bulkhead: Bulkhead | None = None) -> None:
         self._bulkhead = bulkhead or Bulkhead()
@@ -327,11 +327,11 @@ class Regions:
 
     @property
     def problems(self) -> frozenset[str]:
-        """Directories whose region could not be read in the last round."""
+        """Return the folders whose region could not be read in the last round."""
         return frozenset(name for name, each in self._directories.items() if each.problem)
 
     def read(self, *, now_ns: int) -> dict[str, Region]:
-        """The readable regions by directory name (blocking). `now_ns`: time of the file system."""
+        """Return the readable regions by folder (blocking); `now_ns`: time of the file system."""
         found: dict[str, Region] = {}
         known, self._directories = self._directories, {}
         for name, modified_ns in self._names():
@@ -345,7 +345,7 @@ class Regions:
     def write(
         self, name: str, *, recent_kernel: int | None, utilization_switch: int | None
     ) -> None:
-        """Write the monitor's switches into a region that was read (blocking)."""
+        """Write the feedback loop's switches into a region that was read (blocking)."""
         directory = self._directories.get(name)
         if directory is None or not directory.file:
             return
@@ -365,7 +365,7 @@ class Regions:
             directory.unwritten = kind
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Directories with the time of their last change; links are not followed."""
+        """Return the folders with the time of their last change; links are not followed."""
         try:
             with os.scandir(self._base) as entries:
                 listed = list(entries)
@@ -409,7 +409,7 @@ class Regions:
                 self._cut(name, f"{self._base}/{name}/{directory.file}")
 
     def _cut(self, name: str, path: str) -> None:
-        """Cut a region to its size; its container may make it longer again."""
+        """Truncate a region to its size; its container may make it longer again."""
         try:
             cut(path)
         except (NotARegion, OSError) as exc:
@@ -425,7 +425,7 @@ class Regions:
 
 
 def _region_file(directory: str) -> str:
-    """The first cache by name that is no library; the empty string while there is none."""
+    """Return the first file by name that is a region; empty while there is none."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in islice(entries, MAX_NAMES)]
     return min((n for n in names if n.endswith(".cache") and "libvgpu.so" not in n), default="")
