@@ -1,1 +1,1 @@
-"""hami-metrics."""
+"""hami-metrics: usage history, Prometheus metrics, web pages and questions."""

@@ -1,4 +1,4 @@
-"""Starts hami-metrics: settings from the environment, telemetry, then serve until stopped."""
+"""Start hami-metrics with settings from the environment, and serve until stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hami_metrics.settings import Settings
 
 
 def main() -> None:
-    """Console script `hami-metrics`."""
+    """Run `hami-metrics`."""
     try:
         settings = Settings()
     except ValidationError as exc:

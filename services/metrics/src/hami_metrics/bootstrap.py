@@ -1,4 +1,4 @@
-"""Composition root: from settings to a running metrics service, closed in reverse."""
+"""Open and close a running metrics service from its settings."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ HOURS_INTERVAL_S = 900.0
 CERTIFICATE_INTERVAL_S = 60.0
 RETRY_S = 5.0
 PAGES_CONNECTIONS = 4
-"""To Postgres; beside those of the reports, which pages must not take."""
+"""Number of connections to Postgres for pages, separate from those for reports."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MetricsApp:
-    """The running service."""
+    """Running metrics service."""
 
     port: int
     view: LedgerFigures
@@ -132,7 +132,7 @@ async def _scrape_access(settings: Settings, stack: AsyncExitStack) -> Access | 
 
 
 async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRouter]:
-    """Over connections of their own, so that no question keeps a report waiting."""
+    """Return the questions' service with separate connections, so that reports need not wait."""
     asked = settings.postgres
     if settings.questions_dsn.get_secret_value():
         asked = asked.model_copy(update={"dsn": settings.questions_dsn})
@@ -208,7 +208,7 @@ def _loops(
     bus: Bus,
     instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
-    """Background tasks, beside the requests."""
+    """Return the background tasks."""
     retention = UsageRetention(
         raw_days=settings.raw_retention_days,
         fine_days=settings.fine_retention_days,

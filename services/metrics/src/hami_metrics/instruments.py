@@ -1,4 +1,4 @@
-"""Figures of the service itself; served on /metrics beside the ledger's families."""
+"""Metrics of the service itself, served on /metrics with the ledger's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class MetricsInstruments:
-    """One registry per process, so that tests can have several."""
+    """Metrics in a registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -79,12 +79,12 @@ class MetricsInstruments:
         self.bulkhead = Bulkhead(lambda loop: self.loop_errors.labels(loop).inc())
 
     def show_expiry(self, server: str, not_after: datetime | None) -> None:
-        """Show when a server's certificate expires; None: it speaks no TLS."""
+        """Set the expiry of a server's certificate; None: it has no TLS."""
         self.certificates.show(ShownCertificate(server), not_after)
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]
     ) -> None:
-        """Let two gauges read their value at each scrape."""
+        """Set the functions from which two gauges read their values at each scrape."""
         self.snapshot_age.set_function(snapshot_age_s)
         self.bus_connected.set_function(lambda: float(bus_connected()))

@@ -1,4 +1,4 @@
-"""The use case of refusals at admission: from the bus into the ledger, each counted once.
+"""Store refusals at admission from the bus in the ledger, each once.
 
 The webhook publishes what it refuses (`hami.events.v1.admission.refused`), which the bus keeps for
 a day. A refusal is acknowledged when Postgres has it. Here and not in the scheduler, because a user
@@ -21,17 +21,17 @@ from hami_metrics.instruments import MetricsInstruments
 
 
 class RefusalStore(Protocol):
-    """Store of refusals. Raises: Unavailable, Conflict."""
+    """Store of refusals; methods may raise Unavailable or Conflict."""
 
     async def write(self, refusal: AdmissionRefusal) -> bool:
-        """Store one refusal; False: it was stored before."""
+        """Store a refusal; return False if it was stored before."""
 
     async def forget(self, before: datetime) -> int:
         """Delete refusals before a time; return the number of rows."""
 
 
 class RefusalHistory:
-    """Storing of refusals."""
+    """History of refusals."""
 
     def __init__(self, store: RefusalStore, instruments: MetricsInstruments) -> None:
         self._store = store
@@ -52,30 +52,30 @@ class RefusalHistory:
         self._instruments.refusals.labels("stored" if new else "repeated").inc()
 
     async def keep(self, days: int, *, now: datetime) -> int:
-        """Delete what is older than `days`; 0 keeps all. Returns how many rows."""
+        """Delete refusals older than `days` (0: none); return the number of rows."""
         return await self._store.forget(now - timedelta(days=days)) if days else 0
 
 
 MAX_GROUPS = 16
 MAX_GROUP_LENGTH = 128
 MAX_MESSAGE_LENGTH = 512
-"""Characters. An identity provider may put a user into hundreds of groups."""
+"""Maximum characters of a user's groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRefusal:
-    """One pod that admission refused, bounded, because who is refused chooses its texts."""
+    """Refusal by admission, with bounded texts, because refused users choose them."""
 
     review_uid: str
-    """Unique; by it a refusal that is delivered again is known."""
+    """Id of the review, by which a repeated delivery is recognised."""
     at: datetime
     username: str
     groups: Sequence[str]
     namespace: str
     pod_name: str
-    """Or what it would have started with, and a star."""
+    """Name of the pod, or the beginning of a generated name and a star."""
     owner_kind: str
-    """Kind of the pod's controller; empty: it has none, or the webhook is an older one."""
+    """Kind of the pod's controller; empty: none, or unknown from an older webhook."""
     owner_name: str
     service_account: str
     operation: str
@@ -85,7 +85,7 @@ class AdmissionRefusal:
 
 
 def refusal_of(event: AdmissionRefused) -> AdmissionRefusal:
-    """The event, clipped."""
+    """Convert the event, shortening its texts."""
     return AdmissionRefusal(
         review_uid=event.review_uid,
         at=event.at,

@@ -1,4 +1,4 @@
-"""HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`, and what is put beside them.
+"""HTTP routes of the metrics service: `/metrics`, `/healthz`, `/readyz` and others.
 
 The first names tenants, so it may be set to want a token (`hamicommon.access.reviews`).
 """
@@ -17,7 +17,7 @@ from hamicommon.telemetry.exposition import exposition
 from prometheus_client import CollectorRegistry
 
 NotReadyReasons = Callable[[], list[str]]
-"""Why the service is not ready, one sentence each; empty: it is."""
+"""Function that returns why the service is not ready, one sentence each."""
 
 
 def create_app(
@@ -26,7 +26,7 @@ def create_app(
     access: Access | None = None,
     routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
-    """The application; `access`: who may read /metrics, None: everybody."""
+    """Return the application; `access`: check of scrapers, None: everybody may scrape."""
     app = FastAPI(
         telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
         title="hami-metrics",

@@ -1,4 +1,4 @@
-"""The use cases: store a usage report, sum up finished buckets, keep the days, read the ledger.
+"""Use cases: store usage reports, sum up buckets, apply retention, read the ledger.
 
 A report is acknowledged on the bus only when Postgres has it, so while Postgres is unavailable
 the stream itself is the buffer (bounded by its age and size); the agents' numbering shows what it
@@ -42,13 +42,13 @@ Clock = Callable[[], datetime]
 # The stream keeps an hour; an agent may have buffered some minutes before that.
 CATCH_UP = timedelta(hours=2)
 ROWS_PER_MINUTE = 25_000
-"""Samples of a node a minute, after a burst of one largest report.
+"""Rate of a node's samples per minute, after a burst of one largest report.
 
 16 cards of 10 slices need 10,560 when they are sampled every second, 2,112 by default; 16 cards of
 100 slices 19,392 by default.
 """
 MAX_WRITE_ROWS = 20_000
-"""Samples of a write after which no other report joins it."""
+"""Number of samples in a write above which no further report joins it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Report:
 
 
 class UsageHistory:
-    """Usage reports to samples to sums."""
+    """History of usage: reports, samples and sums."""
 
     def __init__(
         self, store: UsageStore, instruments: MetricsInstruments, clock: Clock, *, grace_s: float
@@ -75,7 +75,7 @@ class UsageHistory:
         self._caught_up = False
 
     async def ingest(self, messages: Sequence[Message]) -> list[Exception | None]:
-        """Store the reports that came together; repeating one changes nothing.
+        """Store reports that arrived together; repeated ones change nothing.
 
         For each None, or why it is not stored: InvalidRequest (dead letter), Unavailable (the bus
         delivers it again). One that Postgres does not take keeps no other from being stored. A node
@@ -100,7 +100,7 @@ class UsageHistory:
         return answers
 
     def _read(self, message: Message) -> _Report:
-        """Read a usage report. Raises: InvalidRequest, also if the node has reported too much."""
+        """Parse a usage report. Raises: InvalidRequest, also if the node reports too much."""
         usage = read_of_node(Usage, message.subject, message.data, "usage report")
         # By the bus's time: an hour of reports that is read in a minute costs what it did then.
         at_s = message.received_at.timestamp()
@@ -134,7 +134,7 @@ class UsageHistory:
         return None
 
     async def _store_all(self, reports: Sequence[_Report]) -> None:
-        """All of them or none."""
+        """Store all reports or none."""
         samples = [sample for report in reports for sample in report.samples]
         try:
             ungranted = await self._ungranted(samples)
@@ -158,12 +158,12 @@ class UsageHistory:
         self._count()
 
     async def _ungranted(self, samples: Iterable[Sample]) -> set[NodePod]:
-        """Pods of the samples without a grant on their node."""
+        """Return pods of the samples that have no grant on their node."""
         pods = {one.series.pod for one in samples if one.series.pod_uid}
         return pods - await self._store.granted(pods, self._clock() - CATCH_UP)
 
     async def sum_up(self) -> int:
-        """Sum up every finished bucket that has new samples; return their number.
+        """Sum up every finished bucket with new samples; return their number.
 
         Raises: Unavailable; what was not summed up stays to be done.
         """
@@ -204,12 +204,12 @@ class UsageHistory:
         if lost:
             self._lost_counted = self._book.lost
             self._instruments.lost_reports.inc(lost)
-            logger.error("Lost usage reports", extra={"reports": lost, "in_all": self._book.lost})
+            logger.error("Missed usage reports", extra={"reports": lost, "in_all": self._book.lost})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRetention:
-    """How many days are kept: samples, 5-minute sums, hourly sums, sums of days."""
+    """Days for which samples and each kind of sums are kept."""
 
     raw_days: int
     fine_days: int
@@ -218,7 +218,7 @@ class UsageRetention:
 
 
 async def keep_days(store: UsageStore, retention: UsageRetention, *, now: datetime) -> list[date]:
-    """Make room for the days to come, forget what is too old; return the raw days dropped.
+    """Create coming partitions and delete old data; return the dropped days of samples.
 
     Raises: Unavailable, Conflict.
     """
@@ -235,7 +235,7 @@ async def keep_days(store: UsageStore, retention: UsageRetention, *, now: dateti
 
 
 class LedgerFigures:
-    """The newest reading of the ledger, as long as it is fresh enough to be shown."""
+    """Newest snapshot of the ledger, while it is fresh enough to be exported."""
 
     def __init__(self, ledger: Ledger, clock: Clock, *, stale_s: float) -> None:
         self._ledger = ledger
@@ -245,23 +245,23 @@ class LedgerFigures:
         self._read_at: datetime | None = None
 
     async def refresh(self) -> None:
-        """Read the ledger. Raises: Unavailable; the last reading stays until it is stale."""
+        """Read the ledger. Raises: Unavailable; the last snapshot stays until it is stale."""
         self._snapshot = await self._ledger.snapshot()
         self._read_at = self._clock()
 
     @property
     def age_s(self) -> float:
-        """Seconds since the last reading; NaN before the first."""
+        """Return the seconds since the last reading; NaN before the first."""
         if self._read_at is None:
             return float("nan")
         return (self._clock() - self._read_at).total_seconds()
 
     def newest(self) -> ClusterSnapshot | None:
-        """The last reading, or None when there is none or it is stale."""
+        """Return the last snapshot; None if there is none or it is stale."""
         return self._snapshot if self.age_s <= self._stale_s else None
 
     def not_ready_reasons(self) -> list[str]:
-        """Why there is nothing to serve, one sentence each."""
+        """Return why there is nothing to export, one sentence each."""
         if self.newest() is not None:
             return []
         if self._read_at is None:

@@ -1,1 +1,1 @@
-"""Drivers of the metrics service."""
+"""Access of the metrics service to Postgres, and to servers' certificates."""

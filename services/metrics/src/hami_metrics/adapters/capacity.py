@@ -1,4 +1,4 @@
-"""Hours and days of capacity in Postgres: what became of the cards' time, and whose it was.
+"""Sum up card time per hour and day in Postgres: by state of the cards, and by holder.
 
 In: the periods of cards, the gaps of nodes and the grants, through the ledger's own functions
 `capacity_between` and `showback_between` (whole microseconds). Out: `capacity_rollups` and
@@ -21,7 +21,7 @@ LATE = timedelta(hours=3)
 
 
 class _Sums:
-    """Statements on `<subject>_rollups`, which `<subject>_between` fills."""
+    """Statements on the table `<subject>_rollups`, which the function `<subject>_between` fills."""
 
     def __init__(self, subject: str, keys: Sequence[str], amounts: Sequence[str]) -> None:
         table, key = f"{subject}_rollups", ", ".join(keys)
@@ -59,17 +59,17 @@ _SHOWBACK = _Sums("showback", ("type", "kind", "namespace"), ("memory_us", "core
 
 
 async def sum_up_capacity(connection: Connection, now: datetime) -> int:
-    """See `_sum_up`."""
+    """Sum up card time by state; see `_sum_up`."""
     return await _sum_up(connection, _CAPACITY, now)
 
 
 async def sum_up_showback(connection: Connection, now: datetime) -> int:
-    """See `_sum_up`."""
+    """Sum up card time by holder; see `_sum_up`."""
     return await _sum_up(connection, _SHOWBACK, now)
 
 
 async def _sum_up(connection: Connection, sums: _Sums, now: datetime) -> int:
-    """Sum up every hour that ended since the last time, and the last few again.
+    """Sum up every hour that ended since the last call, and the last few hours again.
 
     One transaction per day, so that a first run over months holds nothing for long. Returns the
     hours that were summed up; 0 when another replica is at it.

@@ -1,4 +1,4 @@
-"""The ledger read for Prometheus: one consistent, read-only transaction."""
+"""Read the ledger for Prometheus in one consistent, read-only transaction."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ WHERE gone_at IS NULL AND inventory_at NOTNULL AND source = 'agent'
 
 
 class PostgresLedger:
-    """`ports.Ledger`."""
+    """Reader of the ledger (`ports.Ledger`) in Postgres."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 
     async def snapshot(self) -> ClusterSnapshot:
-        """See the port. Series name cards by their ids and nodes, as device plugins do."""
+        """Return a consistent snapshot; cards are named by id and node, as device plugins do."""
         async with connection(self._pool) as conn:
             # The page shows the answer to the same question.
             waiting = await answer(conn, "pending-reasons", {})

@@ -1,4 +1,4 @@
-"""Hours and days of namespaces in Postgres: what was granted and what was used.
+"""Sum up granted and used amounts of namespaces per hour and day in Postgres.
 
 In: the ledger's grants and the hourly sums of usage. Out: `namespace_rollups`, from which totals of
 months are answered. The sums of the last hours are replaced each time, so doing it twice (or in two
@@ -134,7 +134,7 @@ SELECT DISTINCT date_trunc('day', bucket_start, 'UTC') AS day,
 
 
 async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
-    """Sum up every hour that ended since the last time, and the last few again.
+    """Sum up every hour that ended since the last call, and the last few hours again.
 
     One transaction per day, so that a first run over months holds nothing for long. Returns the
     hours that were summed up; 0 when another replica is at it.
@@ -163,7 +163,7 @@ async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
 
 
 async def _fill_idle(connection: Connection) -> None:
-    """Fill in idle hours of days from before the column was there, the newest day first."""
+    """Compute idle hours of days from before that column existed, the newest day first."""
     for row in await connection.fetch(_NOT_IDLE_YET):
         async with connection.transaction():
             if not await connection.fetchval(_TURN):

@@ -1,4 +1,4 @@
-"""Usage in Postgres: bulk writes over raw asyncpg, one partition per day."""
+"""Store usage in Postgres by bulk writes, one partition per day."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ DELETE_AHEAD = "DELETE FROM usage_samples_default WHERE sampled_at > now() + $1:
 
 
 class PostgresUsageStore:
-    """`ports.UsageStore` on the tables usage_samples and usage_rollups."""
+    """Store of usage (`ports.UsageStore`) in the tables usage_samples and usage_rollups."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 
     async def write(self, samples: Sequence[Sample]) -> int:
-        """See the port. Samples that nobody has stored yet, nearly all of them, are copied.
+        """Store samples; new ones, nearly all, are copied in bulk.
 
         Where one of them is stored already, the rows are compared with what is there.
         """
@@ -77,23 +77,23 @@ class PostgresUsageStore:
             return len(rows)
 
     async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
-        """See the port."""
+        """Return the pods that had a grant on their node since then."""
         async with connection(self._pool) as conn:
             rows = await conn.fetch(GRANTED, *_columns(sorted(pods)), since) if pods else ()
         return {(row["node"], row["pod_uid"], row["namespace"], row["pod_name"]) for row in rows}
 
     async def sum_up(self, node: str, start: datetime) -> None:
-        """See the port."""
+        """Sum up a node's samples of a bucket, and its hour."""
         async with connection(self._pool) as conn:
             await sum_up_bucket(conn, node, start)
 
     async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
-        """See the port."""
+        """Return buckets with samples that are not summed up."""
         async with connection(self._pool) as conn:
             return await unsummed(conn, since)
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
-        """See the port. A whole partition goes at once.
+        """Create coming partitions and drop those of old days.
 
         The default one row by row, with the rows that are dated ahead.
         """
@@ -105,17 +105,17 @@ class PostgresUsageStore:
         return list(kept.dropped)
 
     async def sum_up_namespaces(self, now: datetime) -> int:
-        """See the port."""
+        """Sum up granted and used amounts of namespaces."""
         async with connection(self._pool) as conn:
             return await sum_up_namespaces(conn, now)
 
     async def sum_up_capacity(self, now: datetime) -> int:
-        """See the port."""
+        """Sum up card time by state and by holder."""
         async with connection(self._pool) as conn:
             return max(await sum_up_capacity(conn, now), await sum_up_showback(conn, now))
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
-        """See the port."""
+        """Delete old sums of card time; return their number."""
         async with connection(self._pool) as conn:
             deleted = 0
             for table in ("capacity_rollups", "showback_rollups"):
@@ -128,7 +128,7 @@ class PostgresUsageStore:
         return deleted
 
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
-        """See the port."""
+        """Delete old sums of namespaces; return their number."""
         async with connection(self._pool) as conn:
             status = await conn.execute(
                 "DELETE FROM namespace_rollups WHERE bucket_s = $1 AND bucket_start < $2",
@@ -138,7 +138,7 @@ class PostgresUsageStore:
         return int(status.rpartition(" ")[2])
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
-        """See the port."""
+        """Delete old sums of usage; return their number."""
         async with connection(self._pool) as conn:
             status = await conn.execute(
                 "DELETE FROM usage_rollups WHERE bucket_s = $1 AND bucket_start < $2",
@@ -150,7 +150,7 @@ class PostgresUsageStore:
 
 @asynccontextmanager
 async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
-    """One connection of the pool.
+    """Yield a connection of the pool.
 
     Raises: Unavailable while the server is unavailable, Conflict for a lock that was not granted; a
     mistake in a statement (or a right that is missing) stays what it is.

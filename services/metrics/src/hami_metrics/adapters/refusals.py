@@ -1,4 +1,4 @@
-"""Refusals at admission in Postgres: folded, and bounded whatever a user does.
+"""Store refusals at admission in Postgres, repeated ones in one row, so that space is bounded.
 
 Identical refusals of an hour are one row. A user has at most `MAX_ROWS` rows in a namespace and
 hour, all users together `MAX_ROWS_OF_ALL`; what comes beyond is counted by the user's newest row
@@ -19,8 +19,10 @@ from hami_metrics.refusals import AdmissionRefusal
 MAX_ROWS = 60
 MAX_ROWS_OF_ALL = 1000
 REVIEWS_KEPT = 64
-"""Reviews kept in a row. A review may be delivered again that was counted just before a crash; if
-more than so many equal ones came since, it counts twice."""
+"""Maximum number of reviews recorded in a row, by which repeated deliveries are recognised.
+
+A review that is delivered again after more equal ones than this counts twice.
+"""
 WINDOW = timedelta(hours=1)
 DELETE_BATCH = 500
 
@@ -69,19 +71,19 @@ DELETE FROM admission_refusals
 
 
 class PostgresRefusalStore:
-    """`refusals.RefusalStore` on the table admission_refusals."""
+    """Store of refusals (`refusals.RefusalStore`) in the table admission_refusals."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 
     async def write(self, refusal: AdmissionRefusal) -> bool:
-        """See the port."""
+        """Store a refusal; return False if it was stored before."""
         async with connection(self._pool) as conn, conn.transaction():
             await conn.execute(_TURN)
             return await _write(conn, refusal)
 
     async def forget(self, before: datetime) -> int:
-        """See the port."""
+        """Delete refusals before a time; return the number of rows."""
         gone = 0
         async with connection(self._pool) as conn:
             while True:

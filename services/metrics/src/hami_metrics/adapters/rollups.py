@@ -1,4 +1,4 @@
-"""Sums of usage in Postgres: samples to five-minute buckets, those to hours.
+"""Sum up usage in Postgres: samples to five-minute buckets, and those to hours.
 
 The server sums up what it has, so no sample travels a second time. An unknown reading counts as the
 average of the known ones of its bucket; where all are unknown the sum is unknown (NULL), never 0.
@@ -92,7 +92,7 @@ WHERE summed.samples IS DISTINCT FROM raw.samples ORDER BY bucket_start, node
 
 
 async def sum_up_bucket(connection: Connection, node: str, start: datetime) -> None:
-    """A node's five minutes from `start` on, and the hour that they are in."""
+    """Sum up a node's five minutes from `start`, and the hour that contains them."""
     hour = bucket_of(start, COARSE_S)
     async with connection.transaction():
         await connection.execute(_TURN, node)
@@ -102,6 +102,6 @@ async def sum_up_bucket(connection: Connection, node: str, start: datetime) -> N
 
 
 async def unsummed(connection: Connection, since: datetime) -> list[tuple[str, datetime]]:
-    """(node, bucket start) where samples since then and their sums differ in number."""
+    """Return (node, bucket start) of buckets whose sums lack samples."""
     rows = await connection.fetch(UNSUMMED, FINE_S, since)
     return [(row["node"], row["bucket_start"]) for row in rows]

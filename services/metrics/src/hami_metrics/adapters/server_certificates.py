@@ -1,4 +1,4 @@
-"""The certificates that Postgres and NATS present, read before they expire.
+"""Read the certificates of Postgres and NATS, to warn before they expire.
 
 This service logs in to both by password and has no certificate of its own; what ends its work is
 the end of theirs, which they read at their start alone (k8s/README.md, "Certificates"). In: where
@@ -26,20 +26,20 @@ from hamicommon.settings import NatsSettings, PostgresSettings
 
 POSTGRES_PORT, NATS_PORT = 5432, 4222
 _MAX_OF_INFO = 65_536
-"""Bytes; a server in a cluster of a hundred sends some kB."""
+"""Maximum bytes of NATS's INFO line."""
 _SSL_REQUEST = (8).to_bytes(4, "big") + (80877103).to_bytes(4, "big")
 
 Opening = Callable[[socket.socket], bool]
-"""Steps on the connection before the handshake; False: the server speaks no TLS."""
+"""Steps on a connection before the TLS handshake; returns False if the server has no TLS."""
 
 
 class ServerCertificate:
-    """The certificate of one backend, which may have several addresses."""
+    """Certificate of one backend, which may have several addresses."""
 
     def __init__(
         self, server: str, urls: Sequence[str], port: int, opening: Opening, *, timeout_s: float
     ) -> None:
-        """`port`: where a URL names none."""
+        """`port`: used for URLs without a port."""
         self.server = server
         self._urls = urls
         self._port = port
@@ -47,7 +47,7 @@ class ServerCertificate:
         self._timeout_s = timeout_s
 
     async def not_after(self) -> datetime | None:
-        """When the first of them expires; None: no address speaks TLS.
+        """Return the earliest expiry of the addresses' certificates; None: none uses TLS.
 
         Raises: Unavailable when an address does not answer, or not as this kind of server.
         """
@@ -66,9 +66,9 @@ class ServerCertificate:
             return x509.load_der_x509_certificate(presented).not_valid_after_utc
         except TimeoutError as exc:
             why = f"no answer in {self._timeout_s:g} s"
-            raise Unavailable(f"the certificate of {self.server} is not readable: {why}") from exc
+            raise Unavailable(f"the certificate of {self.server} can't be read: {why}") from exc
         except (OSError, ValueError) as exc:
-            raise Unavailable(f"the certificate of {self.server} is not readable: {exc}") from exc
+            raise Unavailable(f"the certificate of {self.server} can't be read: {exc}") from exc
 
 
 def postgres_certificate(settings: PostgresSettings) -> ServerCertificate:
@@ -91,7 +91,7 @@ def nats_certificate(settings: NatsSettings) -> ServerCertificate:
 
 
 def _presented(address: tuple[str, int], opening: Opening, timeout_s: float) -> bytes | None:
-    """The certificate in DER form; None: the server speaks no TLS. `timeout_s`: of each step."""
+    """Return the certificate in DER form; None: no TLS. `timeout_s`: of each step."""
     with socket.create_connection(address, timeout=timeout_s) as plain:
         if not opening(plain):
             return None
@@ -114,7 +114,7 @@ def _ask_nats(connection: socket.socket) -> bool:
     name, _, rest = line.partition(b" ")
     info = orjson.loads(rest) if name == b"INFO" else None
     if not isinstance(info, dict):
-        raise ValueError("what answers there is no NATS server")
+        raise ValueError("the server there is not NATS")
     return bool(info.get("tls_required") or info.get("tls_available"))
 
 

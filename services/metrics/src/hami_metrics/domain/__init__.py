@@ -1,1 +1,1 @@
-"""Values and pure functions of the metrics service."""
+"""Data types and pure functions of the metrics service."""

@@ -1,4 +1,4 @@
-"""Capacity that may still be granted. Pure; the overview's page counts the same way.
+"""Compute the capacity that may still be granted, for metrics and the overview page. Pure.
 
 In: the cards of one reading. Out: how many more pods of a few usual sizes fit, by memory, slots and
 cores alone (annotations, quotas and selectors of a pod may want less), and what is free and nobody
@@ -18,16 +18,16 @@ MIB_PER_GIB = 1024
 
 
 class RequestClass(StrEnum):
-    """The sizes that are counted."""
+    """Sizes of requests that are counted."""
 
     GIB_8 = "8gib"
-    """A slice of that much memory: inference."""
+    """Slice of 8 GiB, as for inference."""
     GIB_40 = "40gib"
-    """Training."""
+    """Slice of 40 GiB, as for training."""
     CARD = "card"
-    """A card that nobody has a slice of."""
+    """Whole idle card."""
     NODE = "node"
-    """Eight of them on one node."""
+    """Eight idle cards on one node."""
 
 
 _SLICES_GIB = {RequestClass.GIB_8: 8, RequestClass.GIB_40: 40}
@@ -51,7 +51,7 @@ def fitting_pods(cards: tuple[ClusterCard, ...], silent: Set[str]) -> dict[Reque
 
 
 def unallocatable_bytes(cards: tuple[ClusterCard, ...], silent: Set[str]) -> int:
-    """Free memory that no pod can get: no slot or cores left, unhealthy, cordoned."""
+    """Return free memory that no pod can get: no slot or cores left, unhealthy, or cordoned."""
     return MIB * sum(
         max(0, card.memory_mib - card.used_memory_mib)
         for card in cards

@@ -1,4 +1,4 @@
-"""The cluster as the ledger has it at one moment; what the Prometheus pages are made from."""
+"""State of the cluster in the ledger at one moment, for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class PendingAge(StrEnum):
-    """How long a pod waits."""
+    """Time that a pod has waited."""
 
     UNDER_1M = "under_1m"
     UNDER_10M = "under_10m"
@@ -19,7 +19,7 @@ class PendingAge(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCard:
-    """One card that is present, with what is granted on it."""
+    """Present card with its granted amounts."""
 
     node: str
     uuid: str
@@ -37,7 +37,7 @@ class ClusterCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSlice:
-    """Amounts that one pod effectively holds on one card: max(init, app) per dimension."""
+    """Part of one card that one pod takes: max(init, app) per dimension."""
 
     namespace: str
     pod_name: str
@@ -49,7 +49,7 @@ class PodSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMigInstance:
-    """A MIG instance that a node made for a slice of a live grant."""
+    """MIG instance that a node created for a slice of a live grant."""
 
     node: str
     device_uuid: str
@@ -59,13 +59,13 @@ class ClusterMigInstance:
     gpu_instance_id: int
     compute_instance_id: int
     start: int
-    """First of the card's memory slices that it has."""
+    """First of the card's memory slices that it occupies."""
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """One quota; `limit` None is none. The resource's own units."""
+    """Quota in the resource's own unit; `limit` None: no limit."""
 
     namespace: str
     resource: str
@@ -75,16 +75,16 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCounts:
-    """ResourceClaims with a live grant."""
+    """Number of ResourceClaims with a live grant."""
 
     held: int = 0
     holders: int = 0
-    """Pods that hold one; a claim may have several."""
+    """Number of pods that use one; a claim may have several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """One consistent reading of the ledger."""
+    """State of the ledger at one moment."""
 
     taken_at: datetime
     cards: tuple[ClusterCard, ...]
@@ -93,21 +93,21 @@ class ClusterSnapshot:
     quotas: tuple[Quota, ...]
     allocations_by_state: Mapping[str, int]
     allocations_by_origin: Mapping[str, int]
-    """Live ones by how they came (`Origin`)."""
+    """Number of live allocations by `Origin`."""
     claims: ClaimCounts
     decisions_by_outcome: Mapping[str, int]
-    """In the last `DECISIONS_WINDOW_S` seconds, repeats counted."""
+    """Number of decisions in the last `DECISIONS_WINDOW_S` seconds, repeats included."""
     pending: Mapping[tuple[str, PendingAge], int]
-    """Waiting pods by the reason that most nodes had (the question `pending-reasons`)."""
+    """Number of waiting pods by reason of most nodes (question `pending-reasons`) and age."""
     heartbeats: Mapping[str, datetime]
-    """By node that is there: when its agent last reported."""
+    """Time of the last report of each present node's agent."""
 
 
 DECISIONS_WINDOW_S = 300
 SILENT_AFTER = timedelta(seconds=75)
-"""Time for which an agent's report counts as known (`v_capacity_hours` counts alike)."""
+"""Age from which an agent's report is too old (`v_capacity_hours` uses the same)."""
 
 
 def silent_nodes(snapshot: ClusterSnapshot, now: datetime) -> frozenset[str]:
-    """Nodes whose agents were not heard recently."""
+    """Return the nodes whose agents have not reported recently."""
     return frozenset(n for n, at in snapshot.heartbeats.items() if now - at > SILENT_AFTER)

@@ -1,4 +1,4 @@
-"""Redaction of rows: a slice of another namespace keeps its size and loses its names.
+"""Hide names in rows: a slice of another namespace keeps its size and loses its names.
 
 One setting rules pages, API and streams alike (`ShowOwners`).
 """
@@ -13,12 +13,12 @@ from typing import Any
 from hamicommon.ledger.questions import Question
 
 OTHER = "other"
-"""Shown in place of a namespace."""
+"""Name that is shown in place of a hidden namespace."""
 WITHHELD = "in a namespace that you may not list"
 
 
 class ShowOwners(StrEnum):
-    """Display of slices of namespaces whose pods a viewer may not list."""
+    """Way to show slices of namespaces whose pods a viewer may not list."""
 
     NAMES = "names"
     NAMESPACES = "namespaces"
@@ -37,26 +37,26 @@ class PageViewer:
     show: ShowOwners = ShowOwners.SIZES
 
     def sees(self, namespace: str) -> bool:
-        """Whether names of pods of this namespace are shown."""
+        """Return whether names of pods of this namespace are shown."""
         if self.namespaces is None or self.show is ShowOwners.NAMES:
             return True
         return namespace in self.namespaces
 
     def namespace(self, namespace: str) -> str:
-        """Return the name, or `other`."""
+        """Return the namespace's name, or `other`."""
         if self.show is ShowOwners.NAMESPACES or self.sees(namespace):
             return namespace
         return OTHER
 
     def pod(self, namespace: str, name: str) -> str:
-        """Return `namespace/name`, or as much of it as may be shown."""
+        """Return `namespace/name`, or the part of it that may be shown."""
         if self.sees(namespace):
             return f"{namespace}/{name}"
         return self.namespace(namespace)
 
 
 EVERYBODY = PageViewer()
-"""The viewer where no identity is asked for: all is shown, on the loopback device only."""
+"""Viewer without identity, who sees everything; used on the loopback device only."""
 
 
 def redacted(

@@ -1,4 +1,4 @@
-"""Usage samples: one card or one container's slice of a card at one moment.
+"""Usage samples of cards and of containers' slices.
 
 In: the bus payload `Usage`. Out: flat samples as they are stored, which
 `adapters/rollups.py` sums up. A bucket keeps sums, maxima and the number of samples, so the average
@@ -20,7 +20,7 @@ NodePod = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Subject of a sample; the pod fields are empty for the card itself."""
+    """Card or slice that a sample is about; the pod fields are empty for a card."""
 
     node: str
     device_uuid: str
@@ -36,13 +36,13 @@ class Series:
 
     @property
     def sort_key(self) -> tuple[str, str, str, str]:
-        """The order in which rows are written, so that two writers never wait in a circle."""
+        """Return a key by which rows are written in one order, so that writers never deadlock."""
         return (self.node, self.device_uuid, self.pod_uid, self.container)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading; None is unknown, never 0."""
+    """Values at one moment; None is unknown, never 0."""
 
     series: Series
     sampled_at: datetime
@@ -54,11 +54,11 @@ class Sample:
 
 MAX_AGE = timedelta(hours=1)
 MAX_AHEAD = timedelta(minutes=5)
-"""By a node's clock, of what was sampled, when the bus takes the report."""
+"""Maximum time that a node's clock may be ahead of the bus."""
 
 
 def samples_of(usage: Usage, *, received_at: datetime) -> list[Sample]:
-    """All readings of one node's report; a limit of 0 means that there is none.
+    """Return all samples of a node's report; a limit of 0 means no limit.
 
     An agent that was cut off from the bus still owes the rounds of before; those of more than
     `MAX_AGE` ago are left out. Raises: InvalidRequest for dates that no agent writes whose clock is
@@ -135,6 +135,6 @@ DAY_S = 86400
 
 
 def bucket_of(at: datetime, bucket_s: int) -> datetime:
-    """The start of the bucket that `at` is in; buckets are aligned to the Unix epoch."""
+    """Return the start of the bucket that contains `at`; buckets are aligned to the Unix epoch."""
     seconds = int(at.timestamp()) // bucket_s * bucket_s
     return datetime.fromtimestamp(seconds, UTC)

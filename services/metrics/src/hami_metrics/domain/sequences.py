@@ -1,4 +1,4 @@
-"""Which usage reports never came: holes in the agents' numbering.
+"""Count usage reports that never arrived, by gaps in the agents' numbering.
 
 Every report carries (node, agent_id, sequence). A report that comes late fills its hole; a hole
 that stays open for `LOST_AFTER_S` is a lost report. The first report of an agent that we see sets
@@ -27,7 +27,7 @@ class _Agent:
 
 
 class SequenceBook:
-    """The numbering of every node's agent, as far as seen."""
+    """Sequence numbers of every node's agent."""
 
     def __init__(self) -> None:
         self._agents: dict[str, _Agent] = {}
@@ -36,11 +36,11 @@ class SequenceBook:
 
     @property
     def missing(self) -> int:
-        """Reports that are expected and have not come yet."""
+        """Return the number of expected reports that have not arrived yet."""
         return sum(len(agent.holes) for agent in self._agents.values())
 
     def note(self, node: str, agent_id: str, sequence: int, *, now: datetime) -> None:
-        """A report came."""
+        """Record an arrived report."""
         agent = self._agents.get(node)
         jumped = agent is not None and abs(sequence - agent.highest) > MAX_JUMP
         if agent is None or agent.agent_id != agent_id or jumped:
@@ -61,7 +61,7 @@ class SequenceBook:
         agent.highest = sequence
 
     def give_up(self, *, now: datetime) -> int:
-        """Count holes older than `LOST_AFTER_S` as lost; return their number."""
+        """Count gaps older than `LOST_AFTER_S` as lost; return the number of lost reports."""
         oldest = now - timedelta(seconds=LOST_AFTER_S)
         given_up = 0
         for agent in self._agents.values():

@@ -1,1 +1,1 @@
-"""The ledger as Prometheus samples."""
+"""Export the ledger as Prometheus metrics."""

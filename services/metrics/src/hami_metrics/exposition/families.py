@@ -1,4 +1,4 @@
-"""The ledger as Prometheus samples: HAMi's scheduler names, and a few of our own. Pure.
+"""Metric families of the ledger: HAMi's scheduler names, and some of our own. Pure.
 
 In: a `ClusterSnapshot` and the present moment. Out: metric families, rendered on scrape. HAMi's
 names carry its constant label zone="vGPU" (protocol 4.10), so its dashboards and alerts go
@@ -23,7 +23,7 @@ from hami_metrics.exposition.hami_names import CARD, card_labels, gauge, hami_fa
 
 
 def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
-    """Cards, allocations, decisions and heartbeats."""
+    """Yield metrics of cards, allocations, decisions and heartbeats."""
     yield gauge(
         "hami_gpu_shared_containers",
         "Containers that share the card, as hami_gpu_shared_count",
@@ -103,7 +103,7 @@ def _front_ends(snapshot: ClusterSnapshot) -> Iterator[Metric]:
 
 
 def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
-    """Pods that wait."""
+    """Yield metrics of waiting pods."""
     # Every series from the start on: that nobody waits is known, and 0.
     counts = dict.fromkeys(((reason, age) for reason in REASON_LABELS for age in PendingAge), 0)
     for (reason, age), pods in snapshot.pending.items():
@@ -118,7 +118,7 @@ def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
 
 
 def capacity_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
-    """Yield gauges of what still fits, and of what is free in vain."""
+    """Yield metrics of what still fits, and of free memory that no pod can get."""
     silent = silent_nodes(snapshot, now)
     yield gauge(
         "hami_capacity_fitting_pods",
@@ -137,7 +137,7 @@ def capacity_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metr
 
 
 class LedgerCollector(Collector):
-    """Renders the newest snapshot at each scrape."""
+    """Collector of the newest snapshot at each scrape."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class LedgerCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All families, or none while the ledger is unknown."""
+        """Yield all families, or none while the ledger is unknown."""
         snapshot = self._newest()
         if snapshot is not None:
             yield from families(snapshot, now=self._clock())
@@ -164,7 +164,7 @@ class LedgerCollector(Collector):
 
 
 def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
-    """Every family of the cluster's page."""
+    """Yield all families of the ledger."""
     yield from hami_families(snapshot)
     yield from ledger_families(snapshot, now)
     yield from waiting_families(snapshot)
@@ -172,7 +172,7 @@ def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
 
 
 def build_info(version: str, revision: str) -> Metric:
-    """HAMi's `hami_build_info` (without zone); its Go labels name what we are instead."""
+    """Return HAMi's `hami_build_info` (without zone), with our version in its labels."""
     labels = {
         "version": version,
         "revision": revision,

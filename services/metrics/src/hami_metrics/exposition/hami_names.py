@@ -1,4 +1,4 @@
-"""The families that HAMi's scheduler has, by its names (protocol 4.10). Pure.
+"""Metric families of HAMi's scheduler, by its names (protocol 4.10). Pure.
 
 Each has a second name, of before 2.6, with other labels, for dashboards that still ask for it
 (`legacy_metrics`).
@@ -23,25 +23,25 @@ from hami_metrics.domain.cluster import (
 
 T = TypeVar("T")
 Labels = tuple[tuple[str, str, Callable[[T], object]], ...]
-"""Name, older name and value of each."""
+"""Name, older name and value of each label."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gauge(Generic[T]):
-    """One number of each thing."""
+    """Gauge with a sample for each object."""
 
     name: str
     older_name: str
-    """Empty: there is none."""
+    """Older name; empty: none."""
     text: str
     labels: Labels[T]
     number: Callable[[T], float | None]
-    """None: the thing has none."""
+    """Function that returns the value of an object; None: it has none."""
     older_labels: Labels[T] | None = None
-    """Labels by the older name, if they differ."""
+    """Labels with the older name, if they differ."""
 
     def family(self, things: Iterable[T], *, older: bool) -> Metric:
-        """The gauge with a sample of each thing."""
+        """Return the family with a sample of each object."""
         labels = self.older_labels if older and self.older_labels is not None else self.labels
         numbers = ((thing, self.number(thing)) for thing in things)
         return zoned_gauge(
@@ -186,7 +186,7 @@ _QUOTAS: tuple[_Gauge[Quota], ...] = (
 
 
 def hami_families(snapshot: ClusterSnapshot, *, older: bool = False) -> Iterator[Metric]:
-    """Every family of HAMi's scheduler; `older`: by its name of before 2.6."""
+    """Yield HAMi's scheduler families; `older`: with their names from before 2.6."""
     yield from _families(_CARDS, snapshot.cards, older)
     yield from _families((_INSTANCE,), snapshot.instances, older)
     yield from _families(_SLICES, snapshot.slices, older)
@@ -207,7 +207,7 @@ Samples = Iterable[tuple[Sequence[str], float]]
 
 
 def card_labels(card: ClusterCard) -> tuple[str, str, str, str]:
-    """Return the values of the labels `CARD`."""
+    """Return the values of the labels in `CARD`."""
     return (card.node, card.uuid, str(card.index), card.type)
 
 
@@ -218,7 +218,7 @@ def zoned_gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -
 
 
 def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """`samples`: values of the labels, and the sample's."""
+    """Return a gauge; `samples`: values of the labels, and of the sample."""
     family = GaugeMetricFamily(name, text, labels=list(labels))
     for values, value in samples:
         family.add_metric(list(values), value)

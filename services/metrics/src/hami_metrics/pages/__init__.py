@@ -1,4 +1,4 @@
-"""The operators' pages: HTML over the ledger, with a stream of changes; read only.
+"""Web pages for operators: HTML from the ledger, with a stream of changes; read only.
 
 `entry.py` is the door of the service; nothing else here is imported until somebody looks at a page.
 One module each answers the requests of a page (`overview`, `lists`, `cards`, `pod`, `pending`,

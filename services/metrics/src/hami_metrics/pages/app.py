@@ -1,4 +1,4 @@
-"""The application of the pages: routes, static files, and one page for every error."""
+"""Application of the pages: routes, static files, and error pages."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from hami_metrics.pages.site import Asked, Site
 from hami_metrics.questions.asking import Seal
 
 COMPRESSION = 5
-"""Nearly as small as zlib's usual 6 in three quarters of the time."""
+"""Compression level: nearly as small as zlib's default 6, in three quarters of the time."""
 TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 FILES = {path.name: path for path in STATIC.rglob("*.*") if path.suffix in TYPES}
-"""Name in an address to the file of this package; no other file is opened."""
+"""Names of static files in addresses -> files of this package; others are not served."""
 
 
 def create_pages(
     needs: PagesNeeds,
 ) -> tuple[ASGIApp, tuple[str, ...], Callable[[], Awaitable[None]]]:
-    """Return the application, the paths of its routes, and a function that ends its streams."""
+    """Return the application, the paths of its routes, and a function that closes its streams."""
     ledger = PagesLedger(needs.ledger)
     identity: Identity = LoopbackOnly()
     if needs.reviews is not None:
@@ -84,7 +84,7 @@ def create_pages(
 
 
 def _static_files() -> APIRouter:
-    """Serve `/static/{name}`; browsers keep it until the content changes."""
+    """Serve `/static/{name}`, which browsers cache until the content changes."""
     router = APIRouter()
     contents = {name: path.read_bytes() for name, path in FILES.items()}
     tags = {name: f'"{hashlib.sha256(text).hexdigest()[:32]}"' for name, text in contents.items()}

@@ -1,4 +1,4 @@
-"""`/nodes/{name}` and `/cards/{uuid}`: cards with what is granted and used, and their history."""
+"""Pages `/nodes/{name}` and `/cards/{uuid}`: granted and used amounts of cards, and history."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hami_metrics.pages.rendering import HEADERS, link, segment
 from hami_metrics.pages.site import Asked, Site, choice_of, key_of, key_text, state_of, text_of
 
 WINDOW_HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
-"""Windows of a card's history."""
+"""Windows of a card's history, in hours."""
 PAGE_ROWS = 100
 MAX_HELD = 200
-"""Holders among which the changes before and after a moment are looked for."""
+"""Maximum number of holders among which changes near a moment are searched."""
 MAX_HEALTH_EVENTS = 50
 
 _HEALTH = """
@@ -71,14 +71,14 @@ SELECT (SELECT count(DISTINCT a.pod_uid)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLine:
-    """One card of a table; None is unknown."""
+    """Card in a table; None is unknown."""
 
     card: PageCard
     condition: CardCondition
     used_mib: float | None
     core_used_percent: float | None
     unhealthy_since: datetime | None
-    """When the health event of a card that is unhealthy was recorded."""
+    """Time of the health event of an unhealthy card."""
 
 
 def card_lines(
@@ -88,7 +88,7 @@ def card_lines(
     *,
     silent: bool,
 ) -> list[CardLine]:
-    """Return lines of cards of one node; `health`: their events, the newest first."""
+    """Return table rows for cards of one node; `health`: their events, the newest first."""
     last = {event["device_uuid"]: event for event in reversed(health)}
     lines = []
     for card in cards:
@@ -109,7 +109,7 @@ def card_lines(
 
 
 def changes(held: Sequence[Row], health: Sequence[Row]) -> list[datetime]:
-    """Return the moments at which something of the card changed, in order."""
+    """Return the times at which something about the card changed, in order."""
     moments = {one["began_at"] for one in held} | {event["at"] for event in health}
     moments |= {one["ended_at"] for one in held if one["ended_at"] is not None}
     return sorted(moments)
@@ -181,7 +181,7 @@ def routes(site: Site) -> APIRouter:
 
 
 async def _read_drift(connection: Connection, asked: Asked, node: str) -> Sequence[Row]:
-    """Read what the reconciler found of the node; it names pods of all namespaces."""
+    """Read the reconciler's findings on the node, which name pods of all namespaces."""
     if asked.viewer.namespaces is not None:
         return ()
     pattern = node.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")

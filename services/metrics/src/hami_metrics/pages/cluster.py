@@ -1,4 +1,4 @@
-"""The cluster as a page shows it: nodes, cards, holders and their sums. Pure.
+"""State of the cluster for pages: nodes, cards, holders and sums. Pure.
 
 What is made of a node's cards and kept (its sums, its line of the grid) is known by the object, so
 cards that are equal stay the same objects from one reading to the next.
@@ -16,17 +16,17 @@ from typing import Any
 from hami_metrics.domain.cluster import SILENT_AFTER
 
 Row = Mapping[str, Any]
-"""A row of an answer of the ledger."""
+"""Row of an answer of the ledger."""
 
 
 class CardCondition(StrEnum):
-    """The worst that holds of a card."""
+    """Worst condition of a card."""
 
     UNKNOWN = "unknown"
     UNHEALTHY = "unhealthy"
     CORDONED = "cordoned"
     STRANDED = "stranded"
-    """Memory is free, but no slot or no core is: nobody can have it."""
+    """Memory is free, but nobody can get it, because no slot or no cores are free."""
     FULL = "in use"
     PARTLY = "partly in use"
     FREE = "free"
@@ -46,7 +46,7 @@ GLYPHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHolder:
-    """One pod's part of one card: max(init, app) per dimension."""
+    """Part of one card that one pod takes: max(init, app) per dimension."""
 
     pod_uid: str
     namespace: str
@@ -59,7 +59,7 @@ class CardHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCard:
-    """One card with its holders, the largest first."""
+    """Card with its holders, the largest first."""
 
     uuid: str
     node: str
@@ -78,41 +78,41 @@ class PageCard:
 
     @property
     def free_mib(self) -> int:
-        """Memory that is not granted; a card that shrank under its grants has none."""
+        """Return free memory; 0 for a card that shrank under its grants."""
         return max(0, self.memory_mib - self.used_memory_mib)
 
     @property
     def room_mib(self) -> int:
-        """Memory of `used_memory_mib` that is held for pods that wait until others end."""
+        """Return the MiB within `used_memory_mib` that are kept for waiting pods."""
         return sum(one.memory_mib for one in self.holders if one.state == "reserved")
 
     @property
     def granted_percent(self) -> int:
-        """Granted share of its memory, in whole numbers."""
+        """Return the granted percent of its memory."""
         return min(100, round(100 * self.used_memory_mib / max(1, self.memory_mib)))
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot and some of the cores are free."""
+        """Return whether a slot and some cores are free."""
         return self.used_slots < self.slots and self.used_core_percent < self.core_percent
 
     @property
     def free_slots(self) -> int:
-        """Number of slices that it still takes."""
+        """Return the number of slices that it can still take."""
         return max(0, self.slots - self.used_slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageNode:
-    """One node with its cards by index."""
+    """Node with its cards by index."""
 
     name: str
     source: str
-    """`agent`: our agent reports it; `annotation`: another device plugin does."""
+    """Source of the cards: `agent` (ours) or `annotation` (another device plugin)."""
     heard_at: datetime | None
     cards: tuple[PageCard, ...] = ()
     group: str = ""
-    """Such as its rack: the value of a label of the Node object; empty: it has none."""
+    """Group, such as a rack: the value of a label of the Node; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,27 +132,27 @@ class PageCluster:
     taken_at: datetime
     nodes: Mapping[str, PageNode]
     use: Mapping[str, MeasuredUse] = field(default_factory=dict)
-    """By uuid; a card that is not in it is not measured."""
+    """Measured use by uuid; a missing card is not measured."""
     waiting: int | None = None
-    """Refused pods that still exist and are not placed; None: unknown."""
+    """Number of refused pods that still wait; None: unknown."""
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     recent: tuple[Row, ...] = ()
-    """The last changes of grants, the newest first."""
+    """Last changes of grants, the newest first."""
     past: bool = False
-    """Not now: agents' silence does not count."""
+    """Whether the state is of the past, when agents do not count as silent."""
 
     def cards(self) -> Iterable[PageCard]:
-        """Every card, in the order of nodes and indexes."""
+        """Return all cards in the order of nodes and indexes."""
         for node in self.nodes.values():
             yield from node.cards
 
     def is_silent(self, node: PageNode) -> bool:
-        """Whether the node's agent is silent at this moment; in the past none was."""
+        """Return whether the node's agent is silent; False in the past."""
         return not self.past and is_silent(node, self.taken_at)
 
 
 def is_silent(node: PageNode, now: datetime) -> bool:
-    """Whether nothing was heard of its agent recently; a node without an agent is never silent."""
+    """Return whether its agent has not reported recently; False for a node without an agent."""
     if node.source != "agent":
         return False
     return node.heard_at is None or now - node.heard_at > SILENT_AFTER
@@ -176,7 +176,7 @@ def condition(card: PageCard, *, silent: bool) -> CardCondition:
 def with_known_cards(
     fresh: Mapping[str, PageNode], before: Mapping[str, PageNode]
 ) -> dict[str, PageNode]:
-    """Return the nodes as read, with the earlier objects where nothing differs."""
+    """Return the nodes as read, reusing earlier objects that are equal."""
     found = {}
     for name, node in fresh.items():
         old = before.get(name)
@@ -192,7 +192,7 @@ def refreshed(
     reread: Set[str],
     cards: Iterable[PageCard],
 ) -> dict[str, PageNode]:
-    """Return the nodes that are present, each with its cards.
+    """Return the present nodes with their cards, of which some were read again.
 
     Args:
         before: the nodes of the last reading.
@@ -214,7 +214,7 @@ def refreshed(
 
 
 def changed_nodes(before: PageCluster, after: PageCluster) -> frozenset[str]:
-    """Return the nodes that differ, stand in another group, came, went, or fell silent."""
+    """Return nodes that changed, moved to another group, came, went, or fell silent."""
     names = before.nodes.keys() | after.nodes.keys()
     return frozenset(name for name in names if _is_changed(name, before, after))
 
@@ -229,7 +229,7 @@ def _is_changed(name: str, before: PageCluster, after: PageCluster) -> bool:
 
 
 def differing_cards(then: PageCluster, now: PageCluster) -> frozenset[str]:
-    """Return the cards of an earlier moment that are held or are well in another way, or are gone.
+    """Return cards whose holders or health differ from an earlier moment, or that are gone.
 
     Silence is left out: an agent is silent only now.
     """
@@ -244,52 +244,52 @@ def _comparable(card: PageCard) -> tuple[object, ...]:
 
 
 SLICES_GIB = (8, 40)
-"""Sizes of slices that the overview counts; the usual ones of inference and of training."""
+"""Sizes of slices that the overview counts, usual for inference and training."""
 CARDS_OF_A_NODE = 8
-"""Cards of one node that a large training wants at once."""
+"""Number of cards on one node that a large training needs."""
 _CONDITIONS = tuple(CardCondition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSums:
-    """One node's part of the sums of its cluster."""
+    """One node's part of the cluster's sums."""
 
     held: int
     counts: tuple[int, ...]
-    """Cards of each `CardCondition`."""
+    """Number of cards per `CardCondition`."""
     held_mib: Mapping[str, int]
     """Granted MiB by namespace."""
     slices: tuple[int, ...]
-    """How many more fit, of each of `SLICES_GIB`."""
+    """Number of slices that still fit, for each of `SLICES_GIB`."""
     idle: int
-    """Cards that a pod may get whole."""
+    """Number of idle cards that a pod may get whole."""
     memory_mib: int
     stranded_mib: int
-    """Free, but nobody can have it."""
+    """Free memory that nobody can get."""
     models: frozenset[str]
 
     def count(self, *kinds: CardCondition) -> int:
-        """Number of cards of these conditions."""
+        """Return the number of cards in these conditions."""
         return sum(self.counts[_CONDITIONS.index(kind)] for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSums:
-    """The first lines of the overview; None is unknown."""
+    """Sums in the first lines of the overview; None is unknown."""
 
     cards: int
     held: int
     active: int | None
-    """Measured cards that compute."""
+    """Number of measured cards whose cores are active."""
     effective_percent: float | None
-    """Mean of the measured cards' cores."""
+    """Mean core use of the measured cards."""
     slices: tuple[tuple[int, int], ...]
-    """(GiB, how many more slices of it fit by memory, slots and cores)."""
+    """Pairs of GiB and the number of slices that fit by memory, slots and cores."""
     whole_cards: int
     whole_nodes: int
-    """Nodes with `CARDS_OF_A_NODE` idle cards."""
+    """Number of nodes with `CARDS_OF_A_NODE` idle cards."""
     stranded_percent: float | None
-    """Free memory that nobody can have, of all memory; None without a card."""
+    """Percent of all memory that is free but that nobody can get; None without a card."""
     held_mib: Mapping[str, int]
     """Granted MiB by namespace, the largest first; equal ones by name."""
     models: Sequence[str]
@@ -297,13 +297,13 @@ class ClusterSums:
 
 
 class SumCache:
-    """Sums of nodes, kept for as long as their cards are the same objects."""
+    """Cache of nodes' sums, valid while their cards are the same objects."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[PageCard, ...], bool, NodeSums]] = {}
 
     def node_sums(self, node: PageNode, *, silent: bool) -> NodeSums:
-        """Sum up the node's cards again if they or the node's silence changed."""
+        """Return the node's sums, computed again if cards or silence changed."""
         known = self._known.get(node.name)
         if known is not None and known[0] is node.cards and known[1] == silent:
             return known[2]
@@ -312,7 +312,7 @@ class SumCache:
         return found
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all other nodes: where machines come and go, names never end."""
+        """Forget nodes with other names, of which there may be ever new ones."""
         if len(self._known) > len(names):
             self._known = {name: self._known[name] for name in names if name in self._known}
 
@@ -350,7 +350,7 @@ def _node_sums(cards: tuple[PageCard, ...], *, silent: bool) -> NodeSums:
 
 
 def cluster_sums(state: PageCluster, known: SumCache | None = None) -> ClusterSums:
-    """Sum up a state; `known`: what was summed up before."""
+    """Return the sums of a state; `known`: the cache of nodes' sums."""
     known = known or SumCache()
     nodes = [known.node_sums(node, silent=state.is_silent(node)) for node in state.nodes.values()]
     held_mib: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The pages' door, which the service opens before anybody looks.
+"""Entry point of the pages, whose application is created at the first request.
 
 Templates, pages and the stream are imported at the first request, so a service whose pages nobody
 looks at is as small as before. Without an identity only the loopback
@@ -31,34 +31,34 @@ IdentitySource = Literal["none", "token", "proxy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagesNeeds:
-    """Parts and settings that the pages are made from."""
+    """Parts and settings from which the pages are created."""
 
     ledger: Database
-    """Connections of their own."""
+    """Connections for the pages only."""
     reviews: AccessReviews | None
-    """None: nobody is asked who they are."""
+    """Reviews of callers; None: callers are not identified."""
     proxy: bool
     groups_header: str = ""
-    """Header in which the proxy names groups; empty: there are none."""
+    """Header in which the proxy names groups; empty: none."""
     show: ShowOwners
     secret: str = field(repr=False)
-    """That all replicas share; keys of lists are sealed with what follows from it."""
+    """Secret that all replicas share, from which the key of page positions is derived."""
     clock: Callable[[], datetime]
     bulkhead: Bulkhead
     cluster_name: str = ""
-    """Shown in every header; empty: the cluster has none."""
+    """Name in every page's header; empty: none."""
     events_connected: Callable[[], bool] = lambda: True
-    """Whether the bus is there that brings what was measured."""
+    """Function that returns whether the bus, which brings measured use, is connected."""
     prices: PriceList | None = None
-    """Price list of the bill; None: it has no costs."""
+    """Price list of the bill; None: no costs."""
     traces: Path | None = None
-    """Folder of finished spans, one file a service; None: they are elsewhere."""
+    """Folder of finished spans, one file per service; None: no such folder."""
     trace_url: str = ""
-    """Address of a trace in a viewer, with `{trace_id}` in it; empty: none is known."""
+    """Address of a trace in a viewer, with `{trace_id}` in it; empty: none."""
 
 
 def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool = False) -> None:
-    """Refuse to show names to a network without an identity. Raises: InvalidRequest.
+    """Check that pages without identity are not served to a network. Raises: InvalidRequest.
 
     `published_locally`: only this machine reaches the port, whatever it is bound to.
     """
@@ -76,7 +76,7 @@ def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool =
 
 
 class Pages:
-    """ASGI application that becomes the real one at the first request."""
+    """ASGI application that creates the real one at the first request."""
 
     def __init__(self, needs: PagesNeeds) -> None:
         self._needs = needs
@@ -87,7 +87,7 @@ class Pages:
 
     @property
     def opened(self) -> bool:
-        """Whether the real application was made."""
+        """Whether the real application was created."""
         return self._app is not None
 
     def paths(self) -> list[str]:
@@ -105,6 +105,6 @@ class Pages:
         await self._app(scope, receive, send)
 
     async def close(self) -> None:
-        """End the streams, which never end by themselves."""
+        """Close the streams, which do not end by themselves."""
         if self._close is not None:
             await self._close()

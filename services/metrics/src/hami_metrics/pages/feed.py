@@ -1,4 +1,4 @@
-"""The present cluster, kept in memory while somebody looks, and what changed in it.
+"""Keep the present cluster in memory while pages are open, and record its changes.
 
 Nothing is read while nobody looks: a page asks for a reading when the last one is old, and a loop
 reads only while a stream is open. A reading takes the cards that changed; all of them now and then,
@@ -45,31 +45,31 @@ from hami_metrics.pages.readings import (
 logger = logging.getLogger(__name__)
 
 MAX_STREAMS = 500
-"""Some 20 KiB each; who comes later gets a page without live updates."""
+"""Maximum number of streams, 20 KiB each; further pages have no live updates."""
 MAX_CHANGES = 600
-"""A stream that was unavailable for so many changes loads its page again."""
+"""Number of changes after which a stream that missed them reloads its page."""
 FULL_INTERVAL = timedelta(seconds=30)
 OVERLAP = timedelta(seconds=10)
-"""A transaction that began earlier may commit later; longer ones are met by the full reading."""
+"""Overlap of readings, for transactions that commit late; a full reading finds longer ones."""
 EVENTS_OVERLAP = 500
 USE_INTERVAL = timedelta(seconds=30)
 WAITING_INTERVAL = timedelta(seconds=3)
 RESTART_GRACE = timedelta(seconds=3)
-"""A part that is unavailable for less is restarting."""
+"""Duration of an outage up to which a part counts as restarting."""
 HANGS_AFTER = timedelta(seconds=10)
-"""A scheduler looks into the ledger every second, whatever there is to do."""
+"""Time without a query of schedulers, which query every second, after which they hang."""
 MAX_SILENT_NAMED = 3
 
 
 def interval_s(nodes: int) -> float:
-    """Return how long changes are gathered before they are sent, by the number of nodes."""
+    """Return the interval at which changes are sent, by the number of nodes."""
     if nodes <= 100:
         return 0.5
     return 1.0 if nodes <= 1000 else 3.0
 
 
 class Notice(NamedTuple):
-    """One line above a page: an unavailable part, since when, and what still works."""
+    """Line above a page about an unavailable part: since when, and what still works."""
 
     part: str
     """`ledger`, `scheduler`, `events` or `agents`."""
@@ -78,27 +78,27 @@ class Notice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outages:
-    """Since when each part is unavailable; None: it is there, or unknown."""
+    """Times since which parts are unavailable; None: available, or unknown."""
 
     ledger: datetime | None = None
     scheduler: datetime | None = None
     scheduler_hangs: datetime | None = None
-    """Since when all schedulers are connected and ask nothing."""
+    """Time since which all schedulers are connected but query nothing."""
     events: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why the last state is not the present one."""
+    """Failure because of which the newest state is outdated."""
 
     since: datetime
-    """When the first reading failed."""
+    """Time of the first failed reading."""
     sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLook:
-    """The newest state, and what is wrong with it."""
+    """Newest state, and its failure if there is one."""
 
     state: PageCluster | None
     trouble: Trouble | None
@@ -106,7 +106,7 @@ class FeedLook:
 
 
 class Feed:
-    """The newest state; one for all viewers."""
+    """Reader of the newest state, for all viewers."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Feed:
         bulkhead: Bulkhead,
         events_connected: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`events_connected`: whether the bus is there that brings what was measured."""
+        """`events_connected`: returns whether the bus, which brings measured use, is connected."""
         self._ledger = ledger
         self._events_connected = events_connected
         self._away = Outages()
@@ -140,7 +140,7 @@ class Feed:
         self._closed = False
 
     async def look(self) -> FeedLook:
-        """Return the newest state, read again if it is older than a stream would have it."""
+        """Return the newest state, reading again if it is older than the stream's interval."""
         age_s = None if self._read_at is None else (self._clock() - self._read_at).total_seconds()
         if age_s is None or age_s > interval_s(self._node_count()):
             await self._read_once()
@@ -155,7 +155,7 @@ class Feed:
         )
 
     def changed_since(self, version: int) -> frozenset[str] | None:
-        """Return nodes that changed after that version; None: too long ago, or of another process.
+        """Return nodes that changed after that version; None: too long ago, or another process's.
 
         Versions begin at the time of a process's first reading in milliseconds, so those of one
         process are never among those of another.
@@ -171,12 +171,12 @@ class Feed:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[Callable[[], AsyncIterator[FeedLook]]]:
-        """Count one viewer; yield what to iterate over: a look after each reading, until closed.
+        """Count one viewer, and yield an iterator of states after each reading, until closed.
 
         A slow reader misses readings, never the newest. Raises: Unavailable when too many look.
         """
         if self._closed or self._streams >= MAX_STREAMS:
-            raise Unavailable(f"{MAX_STREAMS} streams are open, which is the most")
+            raise Unavailable(f"{MAX_STREAMS} streams are open, the maximum: close a page")
         self._streams += 1
         try:
             if self._loop is None or self._loop.done():
@@ -186,7 +186,7 @@ class Feed:
             self._streams -= 1
 
     async def close(self) -> None:
-        """End every stream."""
+        """Close all streams."""
         self._closed = True
         self._wake()
         if self._loop is not None:
@@ -313,7 +313,7 @@ def _since(before: datetime | None, now: datetime, *, away: bool) -> datetime | 
 
 
 def hanging_since(used_at: datetime | None, now: datetime) -> datetime | None:
-    """Return since when schedulers hang whose connections were used last at `used_at`."""
+    """Return since when schedulers hang, whose connections were last used at `used_at`."""
     return used_at if used_at is not None and now - used_at > HANGS_AFTER else None
 
 

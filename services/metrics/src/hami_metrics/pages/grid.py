@@ -1,4 +1,4 @@
-"""The grid of cards: one cell a card, one line a node. Pure.
+"""Grid of cards: one cell per card, one line per node. Pure.
 
 A cell shows the state as glyph, the granted share of the card's memory as bar, and all of it in
 text as label. A line is made once for all viewers who see the same names, and again only if its
@@ -25,12 +25,11 @@ from hami_metrics.pages.cluster import (
 )
 
 MAX_HOLDERS_NAMED = 3
-"""In a cell's label; the card's page has all."""
+"""Maximum number of holders in a cell's label; the card's page has all."""
 MAX_NAMING_NODES = 100
-"""Nodes of a grid whose labels name holders, and whose groups are unfolded: more make the page
-heavy, and the card's page is one key away."""
+"""Maximum number of nodes whose labels name holders, as more make the page heavy."""
 MAX_STYLES = 4
-"""Looks of the grid whose lines are kept, some 2 MB each of a large cluster."""
+"""Maximum number of styles whose lines are cached, 2 MB each for a large cluster."""
 _CSS = {
     CardCondition.FULL: "full",
     CardCondition.PARTLY: "part",
@@ -44,24 +43,24 @@ _CSS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridStyle:
-    """Everything that decides how a line looks, beside its node."""
+    """Choices that determine a line, besides its node."""
 
     viewer: PageViewer
     named: bool
-    """Labels name holders."""
+    """Whether labels name holders."""
     at: str = ""
-    """Query of links into the same moment: empty, or `?at=...`."""
+    """Query of links at the same moment: empty, or `?at=...`."""
     differing: frozenset[str] = frozenset()
-    """Uuids of cards that are not so now, on a page that compares."""
+    """Uuids of cards that differ from now, on a page that compares."""
 
 
 def grid_style(state: PageCluster, viewer: PageViewer) -> GridStyle:
-    """Return the look of the present grid."""
+    """Return the style of the present grid."""
     return GridStyle(viewer=viewer, named=len(state.nodes) <= MAX_NAMING_NODES)
 
 
 def grid_line(node: PageNode, style: GridStyle, *, silent: bool) -> Markup:
-    """Write one node's line; every value is escaped here."""
+    """Return one node's line as HTML, with every value escaped."""
     name, at = escape(node.name), escape(style.at)
     href = f"/nodes/{quote(node.name, safe='')}"
     cells = "".join(
@@ -110,22 +109,22 @@ def _label(card: PageCard, now: CardCondition, style: GridStyle) -> str:
 
 
 _Line = tuple[tuple[PageCard, ...], str, bool, Markup]
-"""A line, and the cards, the group and the silence that it was made of."""
+"""Line with the cards, the group and the silence from which it was rendered."""
 
 
 class LineCache:
-    """Lines of nodes as they were written last, for the few looks that are in use."""
+    """Cache of nodes' lines for a few styles."""
 
     def __init__(self) -> None:
         self._styles: list[tuple[GridStyle, dict[str, _Line]]] = []
 
     def lines(self, state: PageCluster, nodes: Iterable[PageNode], style: GridStyle) -> Markup:
-        """Return the lines of these nodes, one after the other."""
+        """Return the lines of these nodes as one text."""
         # Each is escaped already, so they are joined as plain text.
         return Markup("".join([self.line(state, node, style) for node in nodes]))
 
     def line(self, state: PageCluster, node: PageNode, style: GridStyle) -> Markup:
-        """Return the line, written again if the node's cards, group or silence changed."""
+        """Return the line, rendered again if the node's cards, group or silence changed."""
         lines = self._of_style(style)
         silent = state.is_silent(node)
         known = lines.get(node.name)

@@ -1,4 +1,4 @@
-"""`/history`: the cluster at any moment, with a slider, its changes as a strip, and steps."""
+"""Page `/history`: the cluster at any moment, with a slider, a strip of changes, and steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BARS = 120
 WIDTH = 1000
 HEIGHT = 40
 FRAMES = 60
-"""Frames of a run through a window: one a second."""
+"""Number of frames of an animation through a window, one per second."""
 MARGIN = 0.05
-"""Share of the time since the first record that is left empty before it."""
+"""Fraction of the time since the first record that is shown before it."""
 FARTHER = tuple(timedelta(days=days) for days in (1, 4, 16, 64, 256))
-"""Beyond the window a change is looked for in steps: each reads little where much is stored."""
+"""Distances in which a change outside the window is searched, to read little at a time."""
 
 # Both tables are read through the summary of times; the window bounds what is read.
 _STRIP = """
@@ -53,7 +53,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT min(at) FROM device_health_events WHERE at > $1 AND at <= $2) changes
 """
 FIRST_RECORD = "SELECT at FROM allocation_events ORDER BY id LIMIT 1"
-"""The first change that is kept; NULL: nothing changed yet."""
+"""Query of the first recorded change; NULL: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,13 @@ class ChangeStrip:
     step: timedelta
     changes: Sequence[int]
     health: Sequence[int]
-    """Changes of health among them."""
+    """Numbers of health changes among them."""
     previous: datetime | None
-    """The change before the moment that is shown, if any is kept."""
+    """Last change before the shown moment, if recorded."""
     following: datetime | None
-    """The one after it."""
+    """First change after the shown moment."""
     first_record: datetime | None
-    """Before it nothing is kept."""
+    """Time of the first record."""
 
 
 async def read_strip(
@@ -111,7 +111,7 @@ async def read_strip(
 async def _find_farther(
     connection: Connection, statement: str, edge: datetime, sign: int
 ) -> datetime | None:
-    """Find the change that is next to the window on one side."""
+    """Find the change nearest to the window on one side."""
     for span in FARTHER:
         end = edge + sign * span
         found: datetime | None = await connection.fetchval(statement, *sorted((edge, end)))
@@ -123,26 +123,26 @@ async def _find_farther(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPage:
-    """Values of the template."""
+    """Values for the template."""
 
     window: str
     strip: ChangeStrip
     bars: Sequence[Row]
-    """Parts of the window in which something changed, with their place in the picture."""
+    """Parts of the window with changes, with their position in the picture."""
     marker: float
-    """Place in the picture of the moment that is shown."""
+    """Position of the shown moment in the picture."""
     steps: Sequence[tuple[str, str, datetime]]
-    """(id of the link, its text, the moment), of those that lead somewhere."""
+    """Links as (id, text, moment), without those that lead nowhere."""
     play_from: datetime
-    """Begin of a run through the window."""
+    """Start of an animation through the window."""
     frame: datetime | None
-    """The moment after this one of a run; None: it is over, or none continues."""
+    """Next moment of the animation; None: it has ended, or none is playing."""
     before_record: bool
-    """The moment is before anything was recorded."""
+    """Whether the moment is before the first record."""
 
 
 def window_around(at: datetime, now: datetime, window: str) -> tuple[datetime, datetime]:
-    """Return a window with the moment in its middle, unless that would reach into the future."""
+    """Return a window with the moment in its middle, but not beyond now."""
     length = WINDOWS[window]
     until = min(now, at + length / 2)
     return until - length, until
@@ -151,7 +151,7 @@ def window_around(at: datetime, now: datetime, window: str) -> tuple[datetime, d
 def window_begin(
     since: datetime, until: datetime, *, at: datetime, first: datetime | None
 ) -> datetime:
-    """Return the begin of a window, a little before the first record if that is within it.
+    """Return the start of a window, shortly before the first record if that is within it.
 
     A moment before all records stays in the picture, and so does a minute at least.
     """
@@ -163,7 +163,7 @@ def window_begin(
 def history_page(
     strip: ChangeStrip, window: str, at: datetime, now: datetime, *, playing: bool = False
 ) -> HistoryPage:
-    """Make the page of the strip around a moment; `playing`: a run through the window continues."""
+    """Return the page's values for a moment; `playing`: an animation continues."""
     frame = at + WINDOWS[window] / FRAMES
     span_s = (strip.until - strip.since).total_seconds()
     highest = max(strip.changes, default=0)
@@ -208,7 +208,7 @@ def _steps(strip: ChangeStrip, at: datetime, now: datetime) -> list[tuple[str, s
 
 
 def routes(site: Site) -> APIRouter:
-    """Serve the page of any moment."""
+    """Serve the page."""
     router = APIRouter()
 
     @router.get("/history")
@@ -247,7 +247,7 @@ def routes(site: Site) -> APIRouter:
 
 
 async def _present(site: Site, asked: Asked, request: Request) -> PageCluster | None:
-    """Return the present state to compare with; None: not asked for, or unknown."""
+    """Return the present state to compare with; None: not requested, or unknown."""
     if text_of(request, "compare") != "1" or not asked.moment.past:
         return None
     return (await site.feed.look()).state

@@ -1,4 +1,4 @@
-"""Viewers of pages, and whose pods' names they may read.
+"""Identify viewers of pages, and find out whose pods' names they may read.
 
 A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
 rights are those of the questions (`questions/asking.py`), kept a minute: who may not read all sees
@@ -45,10 +45,10 @@ MAX_NAME_CHARACTERS = 1024
 
 
 class Identity(Protocol):
-    """Way to name the viewer of a request."""
+    """Way to identify the viewer of a request."""
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """Name the viewer; `namespaces`: those whose names the page might show.
+        """Return the viewer; `namespaces`: those whose names the page might show.
 
         Raises: Unauthenticated, NotAllowed, Unavailable.
         """
@@ -56,14 +56,14 @@ class Identity(Protocol):
 
 
 class LoopbackOnly:
-    """Everybody on this machine.
+    """Identity of callers on this machine, who see everything.
 
     A page of another site must not read ours through a name that it makes point here, so a name of
     this machine is wanted.
     """
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """Name the viewer."""
+        """Return the viewer of a request from this machine."""
         del namespaces
         if not is_loopback(host_name(request.headers.get("host", ""))):
             raise NotAllowed(
@@ -74,7 +74,7 @@ class LoopbackOnly:
 
 
 class Reviewed:
-    """Viewers by the API server's reviews, which are kept for a short time."""
+    """Identity by the API server's reviews, cached for a short time."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Reviewed:
         show: ShowOwners = ShowOwners.SIZES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`proxy`: a header names the user, set by the proxy that alone reaches us.
+        """`proxy`: trust the header in which a proxy, the only client, names the user.
 
         `groups_header`: the header in which that proxy names the user's groups; empty: the user
         has none, whatever a client sends.
@@ -101,7 +101,7 @@ class Reviewed:
         self._turns = asyncio.Semaphore(MAX_REVIEWS_IN_FLIGHT)
 
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
-        """Name the viewer."""
+        """Return the viewer that the request's token or header names."""
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT_S):
                 caller = self._named(request) if self._proxy else await self._by_token(request)

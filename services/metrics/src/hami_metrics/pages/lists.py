@@ -1,4 +1,4 @@
-"""`/nodes` and `/pods`: tables of all of them, a hundred a page, to find one and to compare."""
+"""Pages `/nodes` and `/pods`: tables to search and compare, a hundred rows per page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ POD_SORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedNode:
-    """One node of the table; None is unknown."""
+    """Node in the table; None is unknown."""
 
     node: PageNode
     silent: bool
@@ -54,18 +54,18 @@ class ListedNode:
     pods: int
     granted_mib: int
     used_mib: float | None
-    """Used memory of its measured cards; None: none is measured."""
+    """Used memory of measured cards; None: none is measured."""
     core_used_percent: float | None
-    """Mean over its measured cards."""
+    """Mean core use of measured cards."""
 
     @property
     def sick(self) -> int:
-        """Number of unhealthy cards."""
+        """Return the number of unhealthy cards."""
         return self.sums.count(CardCondition.UNHEALTHY)
 
     @property
     def cordoned(self) -> int:
-        """Number of cordoned cards."""
+        """Return the number of cordoned cards."""
         return self.sums.count(CardCondition.CORDONED)
 
 
@@ -81,7 +81,7 @@ _NODE_ORDER: Mapping[str, Callable[[ListedNode], tuple[object, ...]]] = {
 def node_lines(
     state: PageCluster, *, text: str, sort: str, known: SumCache | None = None
 ) -> list[ListedNode]:
-    """Return the nodes whose name, rack or zone, or type of card has the text."""
+    """Return the nodes whose name, rack or zone, or type of card contains the text."""
     wanted, known = text.lower(), known or SumCache()
     lines = [
         _node_line(node, state, known)
@@ -110,7 +110,7 @@ def _node_line(node: PageNode, state: PageCluster, known: SumCache) -> ListedNod
 
 
 def group_sums(lines: Iterable[ListedNode]) -> dict[str, dict[str, int]]:
-    """Return the sums of each rack or zone; nodes of none have an empty one."""
+    """Return the sums per rack or zone; nodes without one have the name ""."""
     members: dict[str, list[ListedNode]] = {}
     for line in lines:
         members.setdefault(line.node.group, []).append(line)
@@ -127,7 +127,7 @@ def group_sums(lines: Iterable[ListedNode]) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPod:
-    """One pod that holds slices."""
+    """Pod that holds slices."""
 
     uid: str
     namespace: str
@@ -151,13 +151,13 @@ _POD_ORDER: Mapping[str, Callable[[ListedPod], tuple[object, ...]]] = {
 
 
 class PodCache:
-    """Pods of each node as they were made last: most nodes are the same from page to page."""
+    """Cache of each node's pods, which seldom change between requests."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[PageCard, ...], tuple[ListedPod, ...]]] = {}
 
     def lines(self, state: PageCluster) -> list[ListedPod]:
-        """Return the pods of all nodes, in their order; nodes that are gone are forgotten."""
+        """Return the pods of all nodes in order; former nodes are forgotten."""
         self._known = {name: self._of_node(node) for name, node in state.nodes.items()}
         found: dict[str, ListedPod] = {}
         for _, lines in self._known.values():
@@ -193,7 +193,7 @@ def _pod_line(held: Sequence[tuple[PageCard, CardHolder]]) -> ListedPod:
 
 
 def _joined(one: ListedPod, other: ListedPod) -> ListedPod:
-    """Join two lines of a pod that the ledger has on two nodes: an earlier attempt is to end."""
+    """Combine two rows of a pod that the ledger has on two nodes, because an attempt is ending."""
     return replace(
         one,
         cards=[*one.cards, *other.cards],
@@ -212,7 +212,7 @@ def pod_lines(
     sort: str,
     cache: PodCache | None = None,
 ) -> tuple[list[ListedPod], int]:
-    """Return pods that the viewer may name and that meet the filter, and how many there are."""
+    """Return the matching pods that the viewer may see, and their number."""
     every = (cache or PodCache()).lines(state)
     lines = every if viewer.namespaces is None else [x for x in every if viewer.sees(x.namespace)]
     wanted = text.lower()
@@ -230,7 +230,7 @@ def pod_lines(
 
 
 def with_use(lines: Iterable[ListedPod], rows: Iterable[Row]) -> list[ListedPod]:
-    """Add what was measured of each pod's slices; a slice that is unknown makes the sum unknown."""
+    """Add the measured use of each pod's slices; an unknown slice makes the sum unknown."""
     slices: dict[str, list[Row]] = {}
     for row in rows:
         slices.setdefault(row["pod_uid"], []).append(row)

@@ -1,4 +1,4 @@
-"""`/live`: one stream of changes for every page, made once for all viewers who see the same.
+"""Stream `/live` of changes for open pages, encoded once for equal viewers.
 
 `changed`: the lines of nodes that changed, which the overview puts in; a page that shows one of
 those nodes loads itself again. `resync`: too much changed, load the page again. `stale`: the ledger
@@ -25,20 +25,20 @@ from hami_metrics.pages.rendering import HEADERS
 from hami_metrics.pages.site import Site, text_of
 
 PING_INTERVAL_S = 15
-"""Keeps proxies from closing a quiet stream."""
+"""Interval of messages that keep proxies from closing a quiet stream."""
 REVIEW_INTERVAL_S = 60.0
-"""A stream continues after a right was taken away for so long at most."""
+"""Maximum time for which a stream continues after a right was revoked."""
 MAX_CHANGED_NODES = 2000
-"""Changed nodes in one message; more: the page is loaded again."""
+"""Maximum number of changed nodes in a message; with more the page is reloaded."""
 ALIVE_INTERVAL = timedelta(seconds=5)
-"""Without a change a message is sent so often, so that ages on the page stay true."""
+"""Interval of messages without a change, so that ages on the page stay current."""
 
 SentEvent = ServerSentEvent | bytes
-"""An event; bytes are one that was encoded before."""
+"""Event, or the bytes of an encoded one."""
 
 
 class Messages:
-    """Messages from one version to the present one, encoded once for all who see the same."""
+    """Cache of messages from earlier versions to the present one, by viewer's rights."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -47,7 +47,7 @@ class Messages:
         """Figures' date and notices change without a version."""
 
     def message(self, look: FeedLook, state: PageCluster, since: int, viewer: PageViewer) -> bytes:
-        """Return the event that brings a page of version `since` to this state."""
+        """Return the event that updates a page of version `since` to this state."""
         made_of = (state.version, state.taken_at, look.notices)
         if made_of != self._made_of:
             self._made, self._made_of = {}, made_of
@@ -139,7 +139,7 @@ async def _events(
 
 
 def _stale(look: FeedLook) -> str:
-    """Write for people: what is unavailable, since when, and what still holds."""
+    """Describe what is unavailable, since when, and what still works."""
     texts = [notice.text for notice in look.notices]
     if look.state is None:
         since = clock_time(look.trouble.since) if look.trouble else "?"

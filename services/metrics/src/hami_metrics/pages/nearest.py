@@ -1,4 +1,4 @@
-"""The cards that lack the least for a slice that fits nowhere, and what they lack. Pure.
+"""Find the cards that lack the least for a slice that fits nowhere. Pure.
 
 By size only: memory, cores and slots. Types, selectors and quotas that a pod wants are the engine's
 to look at (`hamictl explain`).
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from hami_metrics.pages.cluster import PageCard, PageCluster
 
 EXCLUSIVE = 100
-"""Percent of a card's cores that nobody else may be on (docs/libvgpu.md)."""
+"""Percent of cores with which a pod wants the card for itself (docs/libvgpu.md)."""
 _TENTHS = 10 / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceSize:
-    """Amounts that a pod asks of each of `count` cards of one node."""
+    """Amounts that a pod requests of each of `count` cards of one node."""
 
     count: int
     memory_mib: int | None
-    """None: `memory_ratio` of the card, or nothing."""
+    """Memory; None: `memory_ratio` of the card, or nothing."""
     memory_ratio: float | None
     core_percent: int
 
     def memory_of(self, card: PageCard) -> int:
-        """Return the MiB of this card."""
+        """Return the MiB that the slice takes of this card."""
         if self.memory_mib is not None:
             return self.memory_mib
         return int(card.memory_mib * (self.memory_ratio or 0.0))
@@ -37,39 +37,39 @@ class SliceSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLack:
-    """Amounts that one card lacks for one slice; all zero and False: it fits."""
+    """Amounts that one card lacks for one slice; zeros and False if it fits."""
 
     card: PageCard
     memory_mib: int
     core_percent: int
     slot: bool
     held: bool
-    """All of its cores are wanted, and somebody is on it."""
+    """Whether all cores are requested but the card has other holders."""
 
     @property
     def count(self) -> int:
-        """Number of things of which there is too little."""
+        """Return the number of amounts that are too small."""
         return sum(map(bool, (self.memory_mib, self.core_percent, self.slot, self.held)))
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sort key, the least first: fewest lacks, then the smallest shares of the card."""
+        """Return the sort key: fewest lacks, then the smallest parts of the card."""
         memory = self.memory_mib / max(1, self.card.memory_mib)
         return self.count, memory + self.core_percent / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestNode:
-    """The node whose cards lack the least."""
+    """Node whose cards lack the least."""
 
     node: str
     lacks: tuple[CardLack, ...]
-    """Lacks of its nearest cards, as many as are wanted, or as there are."""
+    """Lacks of its nearest cards, as many as are requested, if it has so many."""
     wanted: int
 
     @property
     def fitting(self) -> int:
-        """Number of these cards that fit."""
+        """Return the number of these cards that fit."""
         return sum(not lack.count for lack in self.lacks)
 
 
@@ -89,7 +89,7 @@ def lack_of(card: PageCard, size: SliceSize) -> CardLack:
 
 
 def nearest(state: PageCluster, size: SliceSize) -> NearestNode | None:
-    """Return the nearest node; None: no card is healthy, open and heard of."""
+    """Return the nearest node; None: no card is usable."""
     best: tuple[tuple[int, float, float, str], NearestNode] | None = None
     for node in state.nodes.values():
         lacks = sorted(_lacks(state, [node.name], size), key=lambda lack: lack.rank)[: size.count]
@@ -116,7 +116,7 @@ def nearest_cards(state: PageCluster, size: SliceSize, longest: int) -> tuple[Ca
 
 
 def _lacks(state: PageCluster, names: Iterable[str], size: SliceSize) -> Iterable[CardLack]:
-    """Yield the lacks of healthy, open cards of nodes whose agents are heard."""
+    """Yield the lacks of usable cards: healthy, not cordoned, agent not silent."""
     for name in names:
         if state.is_silent(state.nodes[name]):
             continue
@@ -126,7 +126,7 @@ def _lacks(state: PageCluster, names: Iterable[str], size: SliceSize) -> Iterabl
 
 
 def nearest_text(found: NearestNode | None) -> str:
-    """Write `n014 card 3: lacks 1.5 GiB of memory; fits at 38.5 GiB`."""
+    """Format `n014 card 3: lacks 1.5 GiB of memory; fits at 38.5 GiB`."""
     if found is None:
         return "no healthy card that is not cordoned"
     first = found.lacks[0].card
@@ -141,7 +141,7 @@ def nearest_text(found: NearestNode | None) -> str:
 
 
 def lack_text(lack: CardLack, wanted: int = 1) -> str:
-    """Write what one card lacks: `lacks 1.5 GiB of memory; fits at 38.5 GiB`.
+    """Format what one card lacks: `lacks 1.5 GiB of memory; fits at 38.5 GiB`.
 
     `wanted`: cards of one node that the pod asks for.
     """
@@ -177,10 +177,10 @@ def _lack_text(lack: CardLack) -> str:
 
 
 def _rounded_down(mib: int) -> str:
-    """Write an amount that is there: never more than there is."""
+    """Format a free amount, rounded down."""
     return f"{mib} MiB" if mib < 1024 else f"{math.floor(mib * _TENTHS) / 10:g} GiB"
 
 
 def _rounded_up(mib: int) -> str:
-    """Write an amount that lacks: never less than what does."""
+    """Format a missing amount, rounded up."""
     return f"{mib} MiB" if mib < 1024 else f"{math.ceil(mib * _TENTHS) / 10:g} GiB"

@@ -1,4 +1,4 @@
-"""`/`: what there is, who holds it and what waits, in one screen."""
+"""Page `/`: an overview of cards, holders and waiting pods."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hami_metrics.pages.site import Asked, Site, choice_of, text_of
 
 MAX_RECENT_PODS = 12
 MAX_OWNERS = 8
-"""Namespaces that the line of owners names."""
+"""Maximum number of namespaces in the line of owners."""
 NODES_OF_A_GROUP = 50
-"""Nodes that are folded together where they have no racks."""
+"""Number of nodes per group, if they have no racks."""
 NAME_WIDTHS = (8, 14, 24, 40)
-"""Characters of a node's name that the grid's first column may have (`static/hami.css`)."""
+"""Widths in characters of the grid's column of node names (`static/hami.css`)."""
 GROUPINGS = {"label": "rack or zone", "name": "name"}
-"""By what nodes stand together, where they have such labels; otherwise it is by name."""
+"""Ways of grouping nodes; without such labels only by name."""
 UNGROUPED = "without a rack or zone"
 SORTS = {"name": "name", "free": "most free memory", "used": "most granted memory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridFilter:
-    """Choices of the page's address; an empty text chooses all."""
+    """Choices in the page's address; empty texts select all."""
 
     text: str = ""
     model: str = ""
@@ -48,7 +48,7 @@ class GridFilter:
     unfold: bool = False
 
     def query(self) -> dict[str, str]:
-        """Return the choices as a query string's pairs, without defaults."""
+        """Return the choices as pairs of a query string, without defaults."""
         chosen = {
             "q": self.text,
             "model": self.model,
@@ -63,11 +63,11 @@ class GridFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Some nodes that stand together; folded when there are many and nothing is wrong."""
+    """Group of nodes; folded if there are many and none has a problem."""
 
     name: str
     label: str
-    """The value of the nodes' label; empty: they have none, or stand together by name."""
+    """Value of the nodes' label; empty: none, or grouped by name."""
     nodes: Sequence[PageNode]
     held: int
     free: int
@@ -77,22 +77,22 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Values of the grid's template."""
+    """Values for the grid's template."""
 
     sums: ClusterSums
     groups: Sequence[NodeGroup]
     labelled: bool
-    """Some node has a group of its own, so there is a choice."""
+    """Whether a node has a group by label, so that there is a choice."""
     style: GridStyle
     owners: Sequence[tuple[str, float]]
-    """(namespace that the viewer may read, percent of all granted memory), the largest first."""
+    """Pairs of namespace (if visible) and percent of all granted memory, the largest first."""
     nodes: int
     shown: int
     name_width: str
-    """Class of the column of names, by the longest."""
+    """CSS class of the names' column, by the longest name."""
     filter: GridFilter
     recent: Sequence[Row]
-    """The last change of each of the pods that changed last."""
+    """Last change of each of the pods that changed last."""
 
 
 def grid_page(
@@ -102,7 +102,7 @@ def grid_page(
     style: GridStyle,
     sum_cache: SumCache | None = None,
 ) -> Overview:
-    """Choose, sort and group the nodes; `sum_cache`: what was summed up before."""
+    """Select, sort and group the nodes; `sum_cache`: cached sums."""
     nodes = [node for node in state.nodes.values() if _is_chosen(node, state, style.viewer, chosen)]
     if chosen.sort == "free":
         nodes.sort(key=lambda node: -sum(card.free_mib for card in node.cards))
@@ -193,7 +193,7 @@ def _groups(
 
 
 def _parts(nodes: list[PageNode], chosen: GridFilter) -> list[tuple[str, str, list[PageNode]]]:
-    """Return name, label and nodes of each rack, those without one last.
+    """Return name, label and nodes of each rack, nodes without one last.
 
     Without racks so many nodes at a time stand together, by name.
     """
@@ -233,7 +233,7 @@ def answer_with_grid(
     differing: frozenset[str] = frozenset(),
     **values: Any,
 ) -> Response:
-    """Make a page around the grid; `differing`: cards that are not so now."""
+    """Return a page with the grid; `differing`: cards that differ from now."""
     chosen = GridFilter(
         text=text_of(request, "q"),
         model=text_of(request, "model"),

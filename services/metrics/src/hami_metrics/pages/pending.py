@@ -1,4 +1,4 @@
-"""`/pending`: pods that wait, for what and since when."""
+"""Page `/pending`: waiting pods, with reason and duration."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from hami_metrics.pages.site import MAX_KEY, Site, text_of
 
 PAGE_ROWS = 100
 ASKED_WITHIN = timedelta(minutes=10)
-"""kube-scheduler tries every pod again after five minutes."""
+"""Time within which kube-scheduler tries a waiting pod again, with a margin."""
 MAX_SIZES = 10
-"""Sizes of one page: each is looked for among all cards, which takes some 10 ms of 8000."""
+"""Maximum number of sizes for which a page searches cards: 10 ms each with 8000 cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLine:
-    """One pod, or several that are alike."""
+    """Row of one pod, or of several equal ones."""
 
     pod_uid: str
     namespace: str
     name: str
-    """Name of the one that waits longest."""
+    """Name of the pod that has waited longest."""
     count: int
     asks: str
     size: SliceSize | None
-    """Amounts that are asked of each card; None: not recorded."""
+    """Amounts requested of each card; None: not recorded."""
     since: datetime
     last_at: datetime
     attempts: int
@@ -42,20 +42,20 @@ class WaitingLine:
     reason: str
     ahead: int
     nearest: str = ""
-    """The nearest card and what it lacks; empty: not looked at."""
+    """Nearest card and what it lacks; empty: not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingPage:
-    """Values of the template."""
+    """Values for the template."""
 
     total: int
     tabs: Sequence[Row]
-    """Reasons with the number of their pods, the most first."""
+    """Reasons with the number of their pods, the most frequent first."""
     chosen: str
     lines: Sequence[WaitingLine]
     not_asked: int
-    """Pods of `lines` that kube-scheduler has not asked about for longer than `ASKED_WITHIN`."""
+    """Number of pods that kube-scheduler has not tried for longer than `ASKED_WITHIN`."""
     oldest_at: datetime | None
 
 
@@ -67,7 +67,7 @@ def pending_page(
     state: PageCluster | None,
     now: datetime,
 ) -> PendingPage:
-    """Make the page of the answers to `pending-reasons` and `waiting-pods`, and of the cards."""
+    """Combine the answers to `pending-reasons` and `waiting-pods` with the cards' state."""
     tabs = sorted(reasons, key=lambda row: (-row["pod_count"], row["reason_code"]))
     lines: dict[tuple[object, ...], WaitingLine] = {}
     for row in waiting:
@@ -134,7 +134,7 @@ def _size(row: Row) -> SliceSize | None:
 
 
 def _asks(row: Row) -> str:
-    """Write `1 x 40 GiB 30 %`; what was not recorded is `?`."""
+    """Format `1 x 40 GiB 30 %`; unknown parts are `?`."""
     if row["card_count"] is None:
         return "?"
     parts = [f"{row['card_count']} x"]

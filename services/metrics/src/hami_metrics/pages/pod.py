@@ -1,4 +1,4 @@
-"""`/pods/{ns}/{name}`: why a pod is where it is or waits, what it asked for, got and uses."""
+"""Page `/pods/{ns}/{name}`: why a pod is on its node or waits; its request, grant and use."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from hami_metrics.pages.waterfall import (
 )
 
 _TRACE_ID = re.compile("[0-9a-f]{32}")
-"""W3C Trace Context, trace-id."""
+"""Pattern of a trace id (W3C Trace Context)."""
 MAX_NEAR_CARDS = 5
 ENDS = frozenset({"released", "expired", "failed", "released_unconfirmed"})
-"""States of a grant in which it is over."""
+"""States of an ended grant."""
 WAIT_ENDS = {"deleted": "deleted, never placed", "gone": "deleted, never placed"}
-"""Status of a refused pod by how its wait ended; any other way is `no longer waiting`."""
+"""Status of a refused pod by the way its wait ended; otherwise `no longer waiting`."""
 CHECKED_FOR = timedelta(minutes=3)
-"""A node's check of limits is as good as unknown when it is older."""
+"""Age from which a node's check of limits counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLine:
-    """Granted, enforced and used of one slice; None is unknown."""
+    """Granted, enforced and used amounts of one slice; None is unknown."""
 
     slice: Row
     used_mib: float | None
@@ -64,33 +64,33 @@ class SliceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPage:
-    """Values of the template."""
+    """Values for the template."""
 
     pod: PodRecord
     status: str
     glyph: str
     since: datetime | None
     sentence: str
-    """The first reason, as it was stored."""
+    """Stored sentence of the first reason."""
     decision: Row | None
     asked: Sequence[Row]
-    """Amounts that each container asked of cards; None: no amount."""
+    """Amounts that each container requests of cards; None: no amount."""
     current: Row | None
-    """The grant that it has."""
+    """Present grant."""
     lines: Sequence[SliceLine]
     troubles: Sequence[str]
-    """Troubles of the pod's cards, and what to do."""
+    """Problems of the pod's cards, with advice."""
     refusals: Sequence[tuple[str, int]]
     steps: Sequence[DecisionStep]
     """Phases of the last decision."""
     trace_picture: StepPicture | None
-    """Spans of all services; None: no span of the pod is here."""
+    """Picture of the spans of all services; None: no span of the pod is available."""
     trace_url: str
-    """Address of the decision's trace in a viewer; empty: none is known."""
+    """Address of the decision's trace in a viewer; empty: none."""
     nearest: str
-    """The nearest node, and what it lacks; empty: it does not wait, or its size is unknown."""
+    """Nearest node, and what it lacks; empty: the pod does not wait, or its size is unknown."""
     near: Sequence[tuple[CardLack, str]]
-    """The nearest cards, and what each lacks."""
+    """Nearest cards, with what each lacks."""
     timeline: Sequence[tuple[datetime, str]]
 
     @property
@@ -101,7 +101,7 @@ class PodPage:
 
     @property
     def over(self) -> bool:
-        """Whether the pod neither holds nor waits for anything."""
+        """Return whether the pod has no grant and does not wait."""
         return self.glyph == "○"
 
 
@@ -114,7 +114,7 @@ def pod_page(
     trace_url: str = "",
     state: PageCluster | None = None,
 ) -> PodPage:
-    """Make the page.
+    """Combine the record into the page's values.
 
     Args:
         pod: its record.
@@ -201,7 +201,7 @@ def _requests(decision: Row) -> list[Row]:
 
 
 def _near(state: PageCluster, asked: Sequence[Row]) -> tuple[str, Sequence[tuple[CardLack, str]]]:
-    """Find cards for a pod that asks in one way; others are the engine's to look at."""
+    """Return the nearest cards for a pod with one kind of slice; others need the engine."""
     if len(asked) != 1 or not asked[0]["count"]:
         return "", ()
     [one] = asked
@@ -243,7 +243,7 @@ def _enforced(pod: PodRecord, place: tuple[str, str], now: datetime) -> str:
 
 
 def _timeline(pod: PodRecord, now: datetime, hour: LastHour) -> list[tuple[datetime, str]]:
-    """Return the story in order; repeats of one refusal are one line.
+    """Return the events in order; repeats of one refusal are one line.
 
     A state of a grant has the time up to the next one, and its percentile in the hour before.
     """
@@ -326,7 +326,7 @@ def routes(site: Site, traces: TraceFiles) -> APIRouter:
 
 
 def _silent_nodes(asked: Asked) -> Collection[NodeName] | None:
-    """Return nodes whose agents are silent now; None at a moment of the past."""
+    """Return nodes whose agents are silent now; None for a moment of the past."""
     if asked.moment.past:
         return None
     state = asked.state

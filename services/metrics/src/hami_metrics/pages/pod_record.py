@@ -1,4 +1,4 @@
-"""Readings of everything that is stored of one pod, as of a moment."""
+"""Read everything that is stored about one pod, as of a moment."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from hami_metrics.pages.waterfall import LastHour
 MAX_ATTEMPTS = 50
 MAX_EVENTS = 200
 MAX_DECISIONS = 60
-"""In an hour a pod has so many different ones at most (docs/explain.md)."""
+"""Maximum number of decisions; a pod has at most so many different ones in an hour."""
 MAX_NAMESAKES = 20
 MAX_MEMBERS = 1000
 """The most that may start together."""
 MAX_COMPARED = 2000
-"""The newest: more make no percentile better, and a busy hour has a hundred thousand."""
+"""Maximum number of decisions, the newest, from which percentiles are computed."""
 MAX_TRACE_BYTES = 2 * 1024 * 1024
-"""End of each file that is read: some thousand spans, the newest."""
+"""Maximum bytes read from the end of each file of spans."""
 
 _FIND = """
 SELECT pod_uid, max(at) AS at FROM (
@@ -127,15 +127,15 @@ class PodRecord:
     """Quotas of the pod's namespace, in the resources' own units; `limit` None: no limit."""
     use: Sequence[Row]
     cards: Sequence[PodCard]
-    """The cards that it holds now, with their condition; empty at a moment of the past."""
+    """Cards that the pod holds now, with their condition; empty for the past."""
     namesakes: Sequence[Row]
-    """Other pods that had the name: uid, and when they were last granted something."""
+    """Other pods of that name: uid, and time of the last grant."""
 
 
 async def find_pods(
     connection: Connection, namespace: str, name: str, at: datetime
 ) -> Sequence[Row]:
-    """Return uids that had that name, and when each was last seen; the latest first."""
+    """Return uids of pods with that name and when each was last seen, the newest first."""
     rows: Sequence[Row] = await connection.fetch(_FIND, namespace, name, at)
     return rows
 
@@ -143,7 +143,7 @@ async def find_pods(
 async def read_pod(
     connection: Connection, uid: str, at: datetime, *, silent: Collection[NodeName] | None
 ) -> PodRecord | None:
-    """Return the record; None: the ledger knows no such pod.
+    """Read the record; None: the ledger has no such pod.
 
     `silent`: nodes whose agents are silent; None: `at` is a moment of the past.
     """
@@ -188,7 +188,7 @@ async def read_group(
 
 
 async def read_last_hour(connection: Connection, at: datetime) -> LastHour:
-    """Read the steps of all pods, up to `MAX_COMPARED` of each kind."""
+    """Read the steps of all pods in the hour before, up to `MAX_COMPARED` of each kind."""
     states: dict[str, list[float]] = {}
     for row in await connection.fetch(_STATES, at):
         states.setdefault(row["state"], []).append(row["ms"])
@@ -197,20 +197,20 @@ async def read_last_hour(connection: Connection, at: datetime) -> LastHour:
 
 
 class TraceFiles:
-    """Spans of all services, where they are files of this machine: the local system's.
+    """Spans of all services in files of this machine (the local system).
 
     On a cluster spans are at the collector, and a page has a link to its viewer.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: has `*.jsonl`, each line a finished span; None: there are no such files."""
+        """`folder`: contains `*.jsonl` with a finished span per line; None: no such folder."""
         self._folder = folder
         self._turn = asyncio.Lock()
         self._known: dict[Path, tuple[tuple[int, int], list[TraceSpan]]] = {}
         """By file: its size and change time, and what it had then."""
 
     async def of_pod(self, uid: str) -> Waterfall | None:
-        """Return the pod's waterfall over all services; None: no span of it is here."""
+        """Return the pod's waterfall over all services; None: no spans."""
         if self._folder is None:
             return None
         async with self._turn:
@@ -222,7 +222,7 @@ class TraceFiles:
         return waterfall(own, every) if own else None
 
     def _spans(self, path: Path) -> list[TraceSpan]:
-        """Read a file; one that can't be read has no spans: the page has more to show."""
+        """Read a file's spans; an unreadable file has none, as the page has more to show."""
         try:
             found = path.stat()
             state = (found.st_size, found.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Readings of the ledger for all pages: every statement is bounded in time and in rows.
+"""Read the ledger for all pages, with bounds on time and rows of each statement.
 
 Pages have a few connections of their own: what people look at never takes one from the reports.
 """
@@ -21,16 +21,16 @@ from hamicommon.ledger.questions import answer
 from hami_metrics.pages.cluster import CardHolder, MeasuredUse, PageCard, PageCluster, PageNode, Row
 
 STATEMENT_TIMEOUT_MS = 2000
-"""No page is worth more of the ledger's time."""
+"""Time limit of a statement of the pages."""
 MAX_CARDS = 100_000
-"""More is not one page; the largest clusters known have a tenth of it."""
+"""Maximum number of cards, ten times that of the largest known clusters."""
 MAX_RECENT = 60
-"""A pod that is placed has four changes; a page shows the newest of each pod."""
+"""Maximum number of recent changes read; a placed pod has four, of which one is shown."""
 SCHEDULER = "hami-scheduler"
-"""Application name of a scheduler's connections."""
+"""Application name of the scheduler's connections."""
 BUCKET_S = 300
 SUMMED_BUCKETS = 4
-"""The bucket that is not summed up yet, and the fifteen minutes before it."""
+"""Number of buckets read for present use: the current one, and fifteen minutes before it."""
 MIB = 1024 * 1024
 
 
@@ -42,13 +42,13 @@ class PagesLedger:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Open a connection for named questions, which bound themselves. Raises: Unavailable."""
+        """Yield a connection for named questions, which limit themselves. Raises: Unavailable."""
         async with self._database.connection() as connection:
             yield connection
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[Connection]:
-        """Open one consistent reading.
+        """Yield a connection for one consistent reading.
 
         Raises: Unavailable while Postgres is unavailable, or when a statement takes too long.
         """
@@ -124,13 +124,13 @@ _GROUPS = "SELECT name, node_group FROM nodes WHERE node_group IS NOT NULL"
 
 
 class ChangeMark(NamedTuple):
-    """A write of a card, or of a grant on it; one that is met again is known."""
+    """Change of a card, or of a grant on it, by which known changes are recognised."""
 
     node: str
     uuid: str
     at: datetime
     event: int
-    """Number of the grant's event; 0: the card itself was written."""
+    """Number of the grant's event; 0: the card itself changed."""
 
 
 async def read_nodes(
@@ -146,7 +146,7 @@ async def read_nodes(
 
 
 async def read_bare_nodes(connection: Connection) -> dict[str, PageNode]:
-    """Read all nodes without their cards: when each was heard, and its group."""
+    """Read all nodes without their cards: last report, and group."""
     return {row["name"]: _node(row, ()) for row in await connection.fetch(_NODES, None)}
 
 
@@ -156,7 +156,7 @@ async def read_marks(connection: Connection, since: datetime, event: int) -> fro
 
 
 async def read_cards(connection: Connection, marks: Collection[ChangeMark]) -> list[PageCard]:
-    """Read the cards of these marks; one that is not present is left out."""
+    """Read the cards of these changes; those that are gone are left out."""
     if not marks:
         return []
     names = sorted({mark.node for mark in marks})
@@ -207,7 +207,7 @@ def _by_card(rows: Iterable[Any]) -> dict[str, tuple[CardHolder, ...]]:
 
 
 async def read_state_at(ledger: PagesLedger, at: datetime) -> PageCluster:
-    """Read the cluster as it was at a moment; what is granted is summed from who held it."""
+    """Read the cluster as of a moment; granted amounts are summed from the holders."""
     async with ledger.look() as connection:
         holders = _by_card(await connection.fetch(_HOLDERS_AT, at))
         by_node: dict[str, list[PageCard]] = defaultdict(list)
@@ -270,15 +270,15 @@ SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE count(*) END AS connections,
 
 
 class SchedulerActivity(NamedTuple):
-    """Connections of schedulers to the ledger's server; None is unknown."""
+    """State of schedulers' connections to Postgres; None is unknown."""
 
     connections: int | None
     used_at: datetime | None
-    """When one of the connections was used last."""
+    """Time at which one of the connections was used last."""
 
 
 async def read_schedulers(connection: Connection) -> SchedulerActivity:
-    """Read the connections of schedulers to the ledger."""
+    """Read the state of schedulers' connections."""
     return SchedulerActivity(*await connection.fetchrow(_SCHEDULERS, SCHEDULER))
 
 
@@ -293,7 +293,7 @@ async def read_recent(
 async def read_waiting(
     connection: Connection, at: datetime | None = None
 ) -> tuple[int, dict[str, int]]:
-    """Read how many pods wait, and by their first reason: the question `pending-reasons`."""
+    """Read the number of waiting pods, also by first reason (question `pending-reasons`)."""
     found = await answer(connection, "pending-reasons", {} if at is None else {"at": at})
     counts = {str(row["reason_code"]): int(row["pod_count"]) for row in found.rows}
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -329,7 +329,7 @@ async def read_use(
     uids: Sequence[str] = ("",),
     summed: bool = False,
 ) -> list[Row]:
-    """Read what was used last of each card or slice of these nodes.
+    """Read the newest use of each card or slice of these nodes.
 
     Args:
         connection: a reading of the ledger.

@@ -1,4 +1,4 @@
-"""Templates and their values; every value that comes from outside is escaped.
+"""Render templates; every value from outside is escaped.
 
 The four states of a page are templates of their own (`templates/states/`): loading, empty, error,
 stale.
@@ -46,7 +46,7 @@ HEADERS = {
 
 
 class Renderer:
-    """Renderer of the templates of this package."""
+    """Renderer of this package's templates."""
 
     def __init__(self, cluster_name: str = "") -> None:
         self._environment = Environment(
@@ -90,7 +90,7 @@ def segment(text: str) -> str:
 
 
 def link(moment: PageMoment, path: str, query: Mapping[str, object] | None = None) -> str:
-    """Return an address of ours that stays in the page's moment."""
+    """Return an address within the pages that keeps the shown moment."""
     pairs = {name: str(value) for name, value in (query or {}).items() if value not in (None, "")}
     if moment.at is not None:
         pairs.setdefault("at", amounts.machine(moment.at))
@@ -98,7 +98,7 @@ def link(moment: PageMoment, path: str, query: Mapping[str, object] | None = Non
 
 
 def _when(at: datetime | None, *, now: datetime) -> Markup:
-    """Write a moment: relative in the text, absolute in the title."""
+    """Return a time: relative as text, absolute as title."""
     if at is None:
         return Markup('<span class="unknown" title="never known">?</span>')
     return Markup('<time datetime="{}" title="{}">{}</time>').format(

@@ -1,4 +1,4 @@
-"""`/showback`: the cards' time that each namespace held, and the rest by kind.
+"""Page `/showback`: card time per namespace, and time that nobody held by kind.
 
 Seconds stay whole numbers: hours are made only for show, so that what is shown adds up.
 """
@@ -35,52 +35,52 @@ from hami_metrics.pages.site import Asked, Site, choice_of, text_of
 BASES = ("memory", "cores", "slots", "mixed")
 KINDS = ("idle", "stranded", "cordoned", "unhealthy", "unknown")
 USE_TIMEOUT_S = 1.0
-"""Longest wait of the page for the use in the bill's time."""
+"""Maximum time that the page waits for use data."""
 _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLine:
-    """One namespace, or one kind of time that nobody held."""
+    """Row of one namespace, or of one kind of time that nobody held."""
 
     name: str
     card_s: int
     percent: float
-    """Share of all card time; 0 where there was none."""
+    """Percent of all card time; 0 if there is none."""
     cost: Decimal | None
-    """None: some of it has no price."""
+    """Cost; None: some of it has no price."""
     used_card_s: float | None = None
     """Used part of `card_s`, on average; None: not measured, or no namespace's."""
     idle_percent: float | None = None
-    """Share of hours without core activity; None: unknown, or no namespace's."""
+    """Percent of hours without core activity; None: unknown, or no namespace's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowbackPage:
-    """Values of the template."""
+    """Values for the template."""
 
     month: str
     basis: str
     since: datetime
     until: datetime
     so_far: bool
-    """The month continues."""
+    """Whether the month is not over."""
     held: Sequence[HeldLine]
     rest: Sequence[HeldLine]
     bill: Bill
-    """The bill by type of card, for files; hidden namespaces are not named."""
+    """Bill by type of card, for files; hidden namespaces are not named."""
     unpriced: Sequence[str]
     """Types of cards without a price."""
     card_s: int
     exact: bool
-    """The rows are the cards' time to the second."""
+    """Whether the rows add up exactly to the cards' time."""
     previous: str
     next: str
-    """Empty: it has not begun."""
+    """Name of the next month; empty: it is in the future."""
 
 
 def month_of(text: str, now: datetime) -> tuple[str, datetime, datetime]:
-    """Return the month's name, its beginning, and its end or now. Raises: InvalidRequest."""
+    """Return the month's name, start, and end or now. Raises: InvalidRequest."""
     text = text or f"{now:%Y-%m}"
     found = _MONTH.fullmatch(text)
     if not found:
@@ -109,7 +109,7 @@ def showback_page(
     prices: PriceList | None = None,
     use: Iterable[Row] | None = None,
 ) -> ShowbackPage:
-    """Make the page of the answers to `showback` and `showback-sum`.
+    """Combine the answers to `showback` and `showback-sum` into the page's values.
 
     `use`: the answer to `namespace-use`; None: there was none in time.
     """
@@ -193,7 +193,7 @@ def routes(site: Site) -> APIRouter:
 
 
 def _file(page: ShowbackPage, ending: str, content: bytes, media_type: str) -> Response:
-    """Answer with a file for the viewer's disk."""
+    """Return a response that browsers save as a file."""
     name = f"showback-{page.month}-{page.basis}.{ending}"
     headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type=media_type, headers=headers)
@@ -229,7 +229,7 @@ async def _bill(
 
 
 async def _use_in_time(site: Site, since: datetime, until: datetime) -> Sequence[Row] | None:
-    """Read all rows; None: a large ledger takes longer than the page waits, and shows the bill."""
+    """Read all use data; None: it took longer than the page waits."""
     span = {"since": since, "until": until}
     try:
         async with asyncio.timeout(USE_TIMEOUT_S), site.ledger.connection() as connection:

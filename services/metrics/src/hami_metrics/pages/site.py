@@ -1,4 +1,4 @@
-"""Parts that all routes of the pages share: who looks, which moment, how an answer is made."""
+"""Parts that all routes of the pages share: viewer, moment, state and response."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.questions.asking import Seal
 
 MAX_PAST_STATES = 4
-"""A large cluster's has some 20 MB; people step to and fro between few."""
+"""Maximum number of cached past states, 20 MB each for a large cluster."""
 SETTLED_AFTER = timedelta(minutes=1)
-"""A nearer moment may still be written by transactions that continue."""
+"""Age from which a moment's state can't be changed by running transactions."""
 MAX_TEXT = 256
-"""Characters of a filter, and of a name in an address: Kubernetes' names have 253 at most."""
+"""Maximum characters of a filter or of a name in an address."""
 MAX_KEY = 2048
-"""Characters of the key of a list's next page."""
+"""Maximum characters of the key of a list's next page."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request's viewer and moment, and the state that answers it."""
+    """Viewer and moment of a request, and the state that answers it."""
 
     viewer: PageViewer
     moment: PageMoment
@@ -48,7 +48,7 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Site:
-    """Parts that routes work with."""
+    """Parts that routes use."""
 
     ledger: PagesLedger
     feed: Feed
@@ -56,7 +56,7 @@ class Site:
     renderer: Renderer
     clock: Callable[[], datetime]
     seal: Seal
-    """Seal of the keys of lists, which name pods."""
+    """Encryption of the keys of lists, which name pods."""
     trace_url: str = ""
     prices: PriceList | None = None
     sum_cache: SumCache = field(default_factory=SumCache)
@@ -67,7 +67,7 @@ class Site:
     )
 
     async def open_request(self, request: Request) -> Asked:
-        """Find out who asks, and read the state of the moment.
+        """Identify the viewer, and read the state of the requested moment.
 
         Raises: Unauthenticated, NotAllowed, InvalidRequest, Unavailable.
         """
@@ -90,7 +90,7 @@ class Site:
     async def review_names(
         self, asked: Asked, request: Request, namespaces: Iterable[str]
     ) -> Asked:
-        """Review these namespaces too: an answer named them, and the state may not."""
+        """Review more namespaces, which an answer names although the state does not."""
         names = {*self.namespaces(asked.state), *namespaces}
         return replace(asked, viewer=await self.identity.viewer(request, names))
 
@@ -124,7 +124,7 @@ class Site:
     def answer(
         self, asked: Asked, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
-        """Make a page."""
+        """Return a rendered page."""
         values = {"here": "", "subject": "", **values}
         text = self.renderer.page(
             template,
@@ -161,7 +161,7 @@ def choice_of(request: Request, name: str, choices: Iterable[str], usual: str) -
 
 
 def state_of(asked: Asked) -> PageCluster:
-    """Return the state. Raises: Unavailable if there was never one."""
+    """Return the state. Raises: Unavailable if none was ever read."""
     if asked.state is None:
         raise Unavailable(
             "the ledger has not been read yet" if asked.trouble is None else asked.trouble.sentence
@@ -170,12 +170,12 @@ def state_of(asked: Asked) -> PageCluster:
 
 
 def key_text(key: tuple[datetime, str]) -> str:
-    """Write the moment and id where a list's next page begins, for `after=`."""
+    """Encode time and id at which a list's next page begins, for `after=`."""
     return f"{key[0].isoformat()}~{key[1]}"
 
 
 def key_of(text: str) -> tuple[datetime, str] | None:
-    """Read `after=`; None if it is empty. Raises: InvalidRequest."""
+    """Parse `after=`; None if it is empty. Raises: InvalidRequest."""
     if not text:
         return None
     moment, _, last = text.partition("~")

@@ -1,4 +1,4 @@
-"""`/usage.json`: used and granted over time, of the cluster, a node, a card, a pod or a namespace.
+"""Data `/usage.json`: used and granted amounts over time, for charts of each kind of object.
 
 Used is the sum over the cards (of a pod or namespace: its slices) that were measured, from means of
 five minutes or an hour, with the newest samples as last point; a time in which nothing was measured
@@ -25,19 +25,21 @@ from hami_metrics.pages.site import Asked, Site, choice_of, state_of, text_of
 WINDOW_HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 HOUR_S = 3600
 MAX_FINE_HOURS = 24
-"""Longer windows are drawn from means of hours."""
+"""Maximum window drawn from five-minute sums; longer ones are drawn from hourly means."""
 MAX_FINE_NODES = 100
-"""A larger cluster's own chart takes one bucket in three, which bounds what is read."""
+"""Number of nodes above which the cluster's chart uses only one bucket in three."""
 USE_TTL = timedelta(minutes=2)
-"""Age from which a sample is left out of a chart's last point: the feed reads samples of the last
-90 s, twice a minute."""
+"""Age from which a sample is left out of a chart's last point.
+
+The feed reads samples of the last 90 s, twice a minute.
+"""
 KINDS = ("node", "pod", "namespace", "card")
 MIB_PER_GIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Subject of a chart; all empty: the whole cluster."""
+    """Object of a chart; all fields empty: the whole cluster."""
 
     node: str = ""
     card: str = ""
@@ -55,7 +57,7 @@ class Subject:
 
     @property
     def of_slices(self) -> bool:
-        """Whether slices are measured, not whole cards."""
+        """Return whether slices are measured, not whole cards."""
         return bool(self.pod or self.namespace)
 
 
@@ -99,7 +101,7 @@ SELECT namespace, node FROM allocations WHERE pod_uid = $1 ORDER BY attempt DESC
 
 
 def chart_times(until: datetime, hours: int, step_s: int) -> list[datetime]:
-    """Return the beginnings of the window's buckets that are over, the oldest first."""
+    """Return the starts of the window's finished buckets, the oldest first."""
     end = int(until.timestamp()) // step_s * step_s
     count = hours * HOUR_S // step_s
     return [datetime.fromtimestamp(end - step_s * n, UTC) for n in range(count, 0, -1)]
@@ -160,7 +162,7 @@ def routes(site: Site) -> APIRouter:
 async def _subject(
     site: Site, asked: Asked, request: Request, given: Mapping[str, str]
 ) -> tuple[Subject, Asked]:
-    """Find the subject's node. Raises: NotFound also if the viewer may not see it."""
+    """Find the object's node. Raises: NotFound, also if the viewer may not see it."""
     subject = Subject(**given)
     if subject.card:
         async with site.ledger.look() as connection:
@@ -201,7 +203,7 @@ async def _read(site: Site, asked: Asked, subject: Subject, hours: int) -> dict[
 
 
 def _conditions(subject: Subject, columns: Mapping[str, str], first: int) -> str:
-    """Write conditions on these columns, with parameters from number `first` on."""
+    """Return SQL conditions on these columns, with parameters from number `first`."""
     given = [column for kind, column in columns.items() if getattr(subject, kind)]
     return "".join(f" AND {column} = ${number}" for number, column in enumerate(given, first))
 
@@ -223,7 +225,7 @@ def _granted_statement(subject: Subject) -> str:
 async def _newest(
     connection: Connection, state: PageCluster, subject: Subject, at: datetime
 ) -> tuple[float | None, float | None]:
-    """Return memory and cores by the newest samples; a sum is of what was measured."""
+    """Return memory and cores from the newest samples; sums are of measured parts."""
     if subject.of_slices:
         holders = [
             (card.node, one.pod_uid)

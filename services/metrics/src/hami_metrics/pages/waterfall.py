@@ -1,4 +1,4 @@
-"""Steps of a pod beside those of others, and the picture of its spans. Pure.
+"""Compare steps of a pod with those of others, and draw its spans. Pure.
 
 A wait that outlasts all work by far is drawn as a gap of fixed width with its length.
 """
@@ -16,17 +16,17 @@ from hami_metrics.pages.amounts import length, milliseconds, span
 WIDTH = 1000
 ROW = 20
 LABEL = 190
-"""Width of the names of spans."""
+"""Width of the column of names."""
 TEXT = 230
 """Width of the longest text right of a bar."""
 MIN_BAR = 1.5
 GAP = 40
 SHORTEST_MS = 0.001
-"""Phases are stored to the microsecond; less is nothing that was measured."""
+"""Minimum duration of a phase; shorter ones are below the stored precision."""
 FAILED = frozenset({"refused", "error", "denied"})
-"""Outcomes of spans that are marked."""
+"""Outcomes of spans that are marked as failures."""
 ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
-"""Phases of a decision in their order; others come after them."""
+"""Phases of a decision in order; unknown ones come after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class LastHour:
     """Steps of all pods in the hour before."""
 
     phases_ms: Sequence[Mapping[str, float]] = ()
-    """Phases of each decision."""
+    """Durations of the phases of each decision."""
     states_ms: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By state of a grant: how long each was in it."""
+    """Durations in each state of a grant."""
 
     def phase(self, name: str) -> list[float]:
         """Return the durations of a phase in the decisions that have it."""
@@ -44,7 +44,7 @@ class LastHour:
 
 
 def rank(length: float, others: Sequence[float]) -> int | None:
-    """Return percent of `others` that took no longer; None: too few to compare with."""
+    """Return the percent of `others` that took no longer; None: too few."""
     if len(others) < FEWEST_COMPARED:
         return None
     return round(100 * sum(each <= length for each in others) / len(others))
@@ -56,13 +56,13 @@ class DecisionStep(NamedTuple):
     name: str
     ms: float
     critical: bool
-    """The longest, which decides how long all takes."""
+    """Whether it is the longest phase."""
     rank: int | None
-    """Percentile among decisions of the hour before; None: too few of them."""
+    """Percentile among decisions of the hour before; None: too few."""
 
 
 def decision_steps(phase_ms: Mapping[str, float], hour: LastHour) -> list[DecisionStep]:
-    """Return the phases of one decision in their order, under their total; empty: not measured."""
+    """Return a decision's phases in order, under their total; empty: not measured."""
     phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
     total = max(phase_ms.get("total", 0.0), sum(phases.values()))
     if total < SHORTEST_MS:
@@ -78,7 +78,7 @@ def decision_steps(phase_ms: Mapping[str, float], hour: LastHour) -> list[Decisi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureStep:
-    """One bar, or a folded wait (`gap`)."""
+    """Bar in the picture, or a folded wait (`gap`)."""
 
     name: str
     x: float
@@ -86,39 +86,39 @@ class PictureStep:
     y: int
     text: str
     critical: bool = False
-    """The longest, which decides how long all takes."""
+    """Whether it is the longest step."""
     gap: bool = False
     failed: bool = False
     service: str = ""
-    """Service of a span; empty: none in particular."""
+    """Service of a span; empty: none."""
     rank: int | None = None
-    """Percentile among steps of its kind in the hour before; None: too few of them."""
+    """Percentile among steps of its kind in the hour before; None: too few."""
     behind: float = 0.0
-    """Width of the part that continued after the step above it had answered."""
+    """Width of the part after the end of its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPicture:
-    """A picture with its title; no steps: nothing was measured."""
+    """Picture with its title; without steps nothing was measured."""
 
     steps: Sequence[PictureStep] = ()
     title: str = ""
     notes: Sequence[str] = ()
-    """Lines below it."""
+    """Lines below the picture."""
 
     @property
     def height(self) -> int:
-        """Height of all bars."""
+        """Return the height of all bars."""
         return ROW * len(self.steps)
 
     @property
     def ranked(self) -> bool:
-        """A rank is shown."""
+        """Return whether a rank is shown."""
         return any(step.rank is not None for step in self.steps)
 
 
 def trace_waterfall(drawn: Waterfall) -> StepPicture:
-    """Draw spans of all services on one scale; waits that outlast the work are folded."""
+    """Draw spans of all services on one scale; long waits are folded."""
     scale = (WIDTH - LABEL - TEXT) / drawn.scale_us
     steps, x = [], float(LABEL)
     for place, row in enumerate(drawn.rows):

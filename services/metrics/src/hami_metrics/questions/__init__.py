@@ -1,4 +1,4 @@
-"""Named questions over HTTP, and who may see what of their answers.
+"""Answer named questions over HTTP, hiding what a caller may not see.
 
 In: a request with a token. `questions.asking` finds out who asks, asks the ledger
 (`hamicommon.ledger.questions`) and leaves out what is not theirs to see (`domain/redaction.py`);

@@ -1,4 +1,4 @@
-"""Asking the ledger for somebody: one page of an answer, without what is not theirs to see.
+"""Answer a question for a caller: one page, without names that the caller may not see.
 
 With tokens: who may read the whole ledger (ClusterRole hami-reader) sees all; who may ask at all
 (ClusterRole hami-viewer) sees the names of the namespaces whose pods they may list. Without tokens
@@ -34,20 +34,20 @@ from hami_metrics.domain.redaction import WITHHELD, ShowOwners, redacted
 READ_ALL = Right(verb="get", group="hami.io", resource="scheduler", role="hami-reader")
 ASK = Right(verb="get", group="hami.io", resource="questions", role="hami-viewer")
 MAX_NAMESPACES = 256
-"""That are asked about for one answer; the names of further ones are not shown."""
+"""Maximum number of namespaces reviewed for one answer; names of further ones are hidden."""
 
 
 def list_pods(namespace: str) -> Right:
-    """Return the right that shows a namespace's pods."""
+    """Return the right to list the pods of a namespace."""
     return Right(verb="list", resource="pods", namespace=namespace, role="view")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A caller that may ask."""
+    """Caller that may ask questions."""
 
     username: str
-    """Name that the API server knows; empty: a caller on this machine."""
+    """User name at the API server; empty: a caller on this machine."""
     sees_all: bool
     token: str = ""
 
@@ -56,23 +56,23 @@ class Viewer:
 
 
 class Viewers(Protocol):
-    """Finds out who asks."""
+    """Way to identify callers."""
 
     async def viewer(self, sender: Sender) -> Viewer:
-        """Return the viewer who sent a request.
+        """Return the caller who sent a request.
 
         Raises: Unauthenticated, NotAllowed, Unavailable.
         """
         ...
 
     async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
-        """Return the namespaces whose pods the viewer may list. Raises: Unavailable."""
+        """Return the namespaces whose pods the caller may list. Raises: Unavailable."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Sender of a request."""
+    """Facts by which the sender of a request is identified."""
 
     address: str
     host: str
@@ -81,14 +81,14 @@ class Sender:
 
 
 class LocalViewers:
-    """Port Viewers, without tokens: callers on this machine, who see everything."""
+    """Callers on this machine without tokens, who see everything."""
 
     def __init__(self, *, published: bool = False) -> None:
-        """`published`: only this machine and its containers reach the port (docker compose)."""
+        """`published`: whether the port is reachable only from this machine (docker compose)."""
         self._published = published
 
     async def viewer(self, sender: Sender) -> Viewer:
-        """See the port."""
+        """Return the caller on this machine. Raises: NotAllowed for one from elsewhere."""
         # The name too: a web page elsewhere can make a browser here send to us under its own name.
         name = host_name(sender.host)
         here = is_loopback_address(sender.address) and is_loopback(name)
@@ -102,18 +102,18 @@ class LocalViewers:
         return Viewer(username="", sees_all=True)
 
     async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
-        """See the port."""
+        """Return all namespaces."""
         return frozenset(namespaces)
 
 
 class TokenViewers:
-    """Port Viewers, by the API server's reviews."""
+    """Callers identified by the API server's reviews of their tokens."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     async def viewer(self, sender: Sender) -> Viewer:
-        """See the port."""
+        """Return the caller of the token. Raises: Unauthenticated, NotAllowed, Unavailable."""
         token = bearer_token(sender.authorizations)
         try:
             known = await self._access.check(token, READ_ALL)
@@ -123,7 +123,7 @@ class TokenViewers:
         return _viewer(known, token, sees_all=True)
 
     async def visible_namespaces(self, viewer: Viewer, namespaces: Iterable[str]) -> frozenset[str]:
-        """See the port."""
+        """Return the namespaces whose pods the caller may list, by reviews."""
         wanted = sorted(set(namespaces))
         if viewer.sees_all:
             return frozenset(wanted)
@@ -144,22 +144,22 @@ def _viewer(known: ApiCaller, token: str, *, sees_all: bool) -> Viewer:
 
 
 _MAX_CHARACTERS = 8192
-"""Characters of a sealed position."""
+"""Maximum characters of an encrypted position."""
 
 
 class Seal:
-    """Seals positions under a key that follows from a secret which all replicas share."""
+    """Encryption of positions with a key derived from a secret that all replicas share."""
 
     def __init__(self, secret: str) -> None:
         key = HKDF(SHA256(), 32, salt=None, info=b"hami-metrics positions").derive(secret.encode())
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
 
     def close(self, position: str) -> str:
-        """Encrypt a position in an answer, for the caller."""
+        """Encrypt a position in an answer."""
         return self._fernet.encrypt(position.encode()).decode()
 
     def open(self, sealed: str) -> str:
-        """Decrypt a caller's position. Raises: InvalidRequest if `close` has not made it."""
+        """Decrypt a position that a caller sent. Raises: InvalidRequest if it is not ours."""
         try:
             if len(sealed) > _MAX_CHARACTERS:
                 raise InvalidToken
@@ -171,7 +171,7 @@ class Seal:
 
 
 class ReadConnections(Protocol):
-    """Connections that read the ledger."""
+    """Source of connections that read the ledger."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """Return a connection of the pool. Raises: Unavailable."""
@@ -179,7 +179,7 @@ class ReadConnections(Protocol):
 
 
 class Asking:
-    """Asks named questions for viewers."""
+    """Service that answers named questions."""
 
     def __init__(
         self, ledger: ReadConnections, viewers: Viewers, seal: Seal, show: ShowOwners
@@ -198,7 +198,7 @@ class Asking:
         limit: int = PAGE_ROWS,
         after: str | None = None,
     ) -> Answer:
-        """Return one page of the answer to a question; `Answer.next` is sealed.
+        """Return one page of the answer; `Answer.next` is encrypted.
 
         Raises: NotFound, InvalidRequest, NotAllowed, Unavailable.
         """
@@ -214,7 +214,7 @@ class Asking:
     async def _check(
         self, viewer: Viewer, asked: Question, parameters: Mapping[str, object]
     ) -> None:
-        """Check that the viewer may see the parameters' names. Raises: NotAllowed."""
+        """Check that the caller may see the names in the parameters. Raises: NotAllowed."""
         if viewer.sees_all:
             return
         if asked.audience is Audience.CLUSTER:

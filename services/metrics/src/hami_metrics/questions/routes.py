@@ -1,4 +1,4 @@
-"""`/api/v1/questions`: the list of them, and their answers as JSON; `/api/v1/showback`: the bill.
+"""HTTP API of questions (`/api/v1/questions`) and of the bill (`/api/v1/showback`).
 
 Names of questions and typed parameters are all that comes from a caller: no SQL, PromQL or address.
 """
@@ -25,7 +25,7 @@ ANSWER_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
 
 
 def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") -> APIRouter:
-    """The API. `cluster_name`: empty where the cluster has none."""
+    """Return the routes; `cluster_name` is empty if the cluster has none."""
     api = APIRouter(prefix="/api/v1/questions")
 
     @api.get("")
@@ -51,7 +51,7 @@ def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") ->
 
 
 async def viewer_of(request: Request, viewers: Viewers) -> Viewer:
-    """Find out the caller. Raises: HTTPException (401, 403, 503)."""
+    """Identify the caller. Raises: HTTPException (401, 403, 503)."""
     sender = Sender(
         address=request.client.host if request.client else "",
         host=request.headers.get("host", ""),
@@ -64,7 +64,7 @@ async def viewer_of(request: Request, viewers: Viewers) -> Viewer:
 
 
 def refusal(error: HamiError) -> HTTPException:
-    """The status for an error of ours."""
+    """Return the HTTP status of one of our errors."""
     statuses: tuple[tuple[type[HamiError], int], ...] = (
         (Unauthenticated, 401),
         (NotAllowed, 403),
@@ -77,17 +77,17 @@ def refusal(error: HamiError) -> HTTPException:
 
 
 def single_values(request: Request) -> dict[str, str]:
-    """The query's parameters. Raises: InvalidRequest for one that is there twice."""
+    """Return the query's parameters. Raises: InvalidRequest for a repeated one."""
     found: dict[str, str] = {}
     for key, value in request.query_params.multi_items():
         if key in found:
-            raise InvalidRequest(f"parameter {key[:60]!r} is there more than once")
+            raise InvalidRequest(f"parameter {key[:60]!r} appears more than once")
         found[key] = value
     return found
 
 
 def answer_json(found: Answer) -> dict[str, Any]:
-    """Base units, RFC 3339; null is unknown, or none."""
+    """Return the answer as JSON: base units, RFC 3339; null is unknown or none."""
     return {
         "apiVersion": API_VERSION,
         "question": found.question.name,
@@ -104,7 +104,7 @@ def answer_json(found: Answer) -> dict[str, Any]:
 
 
 def described(question: Question) -> Mapping[str, Any]:
-    """Describe a question to callers."""
+    """Return a question's description as JSON."""
     return {
         "name": question.name,
         "number": question.number,
@@ -149,7 +149,7 @@ def _json(content: Mapping[str, Any]) -> Response:
 
 
 def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> APIRouter:
-    """Serve the bill; its parameters are the question's, and `format`."""
+    """Return the routes of the bill; parameters are those of the question, and `format`."""
     api = APIRouter(prefix="/api/v1/showback")
 
     @api.get("")
@@ -185,4 +185,4 @@ def _format(text: str) -> BillFormat:
     try:
         return BillFormat(text or "json")
     except ValueError:
-        raise InvalidRequest(f"format: {text[:20]!r} is none; it is json, csv or focus") from None
+        raise InvalidRequest(f"format: {text[:20]!r} is unknown: use json, csv or focus") from None
