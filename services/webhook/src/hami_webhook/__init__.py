@@ -1,1 +1,1 @@
-"""hami-webhook."""
+"""hami-webhook: admission of pods and ResourceQuotas."""

@@ -1,4 +1,4 @@
-"""Starts hami-webhook: settings from the environment, telemetry, then serve until stopped."""
+"""Start hami-webhook with settings from the environment, and serve until stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hami_webhook.settings import Settings
 
 
 def main() -> None:
-    """Console script `hami-webhook`."""
+    """Run `hami-webhook`."""
     try:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:

@@ -1,4 +1,4 @@
-"""Composition root: from settings to a serving webhook, closed in reverse."""
+"""Open and close a serving webhook from its settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_FOLLOWED = Knowledge(cards_unknown=_NO_BUS, quotas_unknown=_NO_BUS)
 
 @dataclass(slots=True, kw_only=True)
 class WebhookApp:
-    """The running webhook."""
+    """Running webhook."""
 
     port: int
     probe_port: int | None
@@ -49,7 +49,7 @@ class WebhookApp:
 
 @asynccontextmanager
 async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
-    """Serve while the block runs; a background task that dies ends the block.
+    """Serve while the block runs; a background task that fails ends the block.
 
     Raises: InvalidRequest (device configuration, certificate), Unavailable (address taken).
     """
@@ -110,7 +110,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
 async def _follow_and_publish(
     settings: NatsSettings, follower: ClusterFollower, refusals: RefusalPublisher
 ) -> None:
-    """All that goes over the bus, until cancelled. Reviews wait for none of it."""
+    """Follow and publish over the bus until cancelled; reviews do not wait for it."""
     async with open_bus(settings, NAME) as bus:
         loops = [
             asyncio.create_task(follower.follow_inventories(bus), name="inventories"),

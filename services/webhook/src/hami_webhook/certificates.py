@@ -1,4 +1,4 @@
-"""`hami-webhook-certificate`: makes and renews the certificates of `k8s/`, once per call.
+"""Create and renew the certificates of `k8s/`, once per run of `hami-webhook-certificate`.
 
 A CronJob runs it every day, `hami-bootstrap` at the installation. Secrets: `hami-ca` (the
 authority), and those that servers serve with. What is good for long enough stays, so it may run any
@@ -44,33 +44,33 @@ logger = logging.getLogger(__name__)
 AUTHORITY_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
 RENEW_AT_SHARE = 1 / 3
-"""Renewed when less than this share of a life is left: a daily job has a month to get through."""
+"""Fraction of a certificate's life at which it is renewed: leaves a daily job a month."""
 _BACKDATED = timedelta(hours=1)
 _MAX_TRUSTED = 3
-"""Authorities in the bundle: the present one, and those whose certificates may still be served."""
+"""Maximum number of trusted authorities: the present one, and former ones still in use."""
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _ISSUER = "ca.crt"
-"""Key of the authority in leaves' Secrets, as cert-manager has it, and of the bundle."""
+"""Key of the authority's certificate in Secrets, as with cert-manager."""
 _ANNOTATION = "hami.io/certificate"
-"""Annotation of the stores' pods: serial number of the certificate that they began with."""
+"""Annotation of the stores' pods with the serial number of their certificate."""
 
 
 class Pair(NamedTuple):
-    """A certificate with its private key."""
+    """Certificate with its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
 def main() -> None:
-    """Console script `hami-webhook-certificate`."""
+    """Run `hami-webhook-certificate`."""
     run_once("hami-webhook-certificate", renew)
 
 
 def run_once(
     name: str, work: Callable[[KubeApi, RenewalSettings, datetime], Awaitable[None]]
 ) -> None:
-    """Do the work with the API server and the settings of the environment, or exit with why not."""
+    """Run `work` with the API server and the settings, or exit with the reason of a failure."""
     try:
         settings = RenewalSettings()
     except ValidationError as exc:
@@ -90,7 +90,7 @@ def run_once(
 
 
 async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Bring authority, bundle and the certificates up to date, in this order.
+    """Renew the authority, the bundle and the certificates, in this order.
 
     Raises: Unavailable, Forbidden, Conflict (another job was faster; the next run finds it done).
     """
@@ -101,7 +101,7 @@ async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
 
 
 async def make_authority(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """The authority alone, for others that issue by it, and the bundle that services trust.
+    """Create only the authority (for others that issue by it) and the bundle of trusted ones.
 
     Raises: as `renew`.
     """
@@ -112,7 +112,7 @@ async def make_authority(api: KubeApi, settings: RenewalSettings, now: datetime)
 
 
 async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Make and renew authority and certificates, and let the API server trust the webhook.
+    """Create and renew authority and certificates, and make the API server trust the webhook.
 
     Raises: as `renew`.
     """
@@ -137,7 +137,7 @@ async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
 
 
 def _good(secret: Json | None, now: datetime) -> Pair | None:
-    """The Secret's pair if it is readable and far from its end."""
+    """Return the Secret's pair if it is readable and needs no renewal."""
     data = (secret or {}).get("data") or {}
     try:
         certificate = x509.load_pem_x509_certificate(base64.b64decode(data.get(_CERTIFICATE, "")))
@@ -156,7 +156,7 @@ def _good(secret: Json | None, now: datetime) -> Pair | None:
 def _serves(
     leaf: x509.Certificate, trusted: Sequence[x509.Certificate], names: Sequence[str]
 ) -> bool:
-    """Whether the certificate is valid for all names, and of a trusted authority."""
+    """Return whether a trusted authority issued the certificate for all these names."""
 
     def is_issued_by(authority: x509.Certificate) -> bool:
         try:
@@ -177,7 +177,7 @@ def _serves(
 def _trusted(
     configuration: Json, authority: x509.Certificate, now: datetime
 ) -> list[x509.Certificate]:
-    """The authority, and those that the API server trusts in any of the webhooks, while valid."""
+    """Return the authority, and valid ones that the API server trusts for any webhook."""
     bundles = [
         base64.b64decode(hook.get("clientConfig", {}).get("caBundle") or "")
         for hook in configuration.get("webhooks", ())
@@ -217,7 +217,7 @@ def _pem(certificates: Sequence[x509.Certificate]) -> bytes:
 
 
 async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> None:
-    """The authorities that the services trust, former ones included.
+    """Publish the authorities that services trust, former ones included.
 
     Other keys are the user's: authorities of stores of their own.
     """
@@ -235,7 +235,7 @@ async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> No
 
 
 async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> None:
-    """Let the store's pods be replaced when its certificate is another one than is noted."""
+    """Restart the store's pods if its certificate is not the noted one."""
     path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{store}"
     held = await _read(api, namespace, secret)
     try:
@@ -270,7 +270,7 @@ async def _write(
     *,
     issuer: x509.Certificate | None = None,
 ) -> None:
-    """Create the Secret, or replace the very version that was read."""
+    """Create the Secret, or replace exactly the version that was read."""
     collection = f"/api/v1/namespaces/{namespace}/secrets"
     key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     held = {_CERTIFICATE: _pem([pair.certificate]), _KEY: key}

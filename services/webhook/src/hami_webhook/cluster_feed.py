@@ -1,4 +1,4 @@
-"""Feed of the cluster's state from the bus: inventories of nodes, and the ledger's statistics.
+"""Receive the cluster's state from the bus: inventories of nodes, and the ledger's numbers.
 
 In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject, by feeds
 that the scheduler opens; out: `Knowledge` for each review. What is stale or not complete yet counts
@@ -38,7 +38,7 @@ _QUOTA_PREFIX = events.ledger_quota_subject("")
 
 
 class ClusterFollower:
-    """Keep the newest of what was published. One event loop owns it, but for the cards.
+    """Newest inventories and numbers; used by one event loop, except for the cards.
 
     `cards_thread` owns those.
     """
@@ -58,11 +58,11 @@ class ClusterFollower:
         self._cluster: events.ClusterNumbers | None = None
 
     async def follow_inventories(self, bus: Bus) -> None:
-        """Follow the nodes' inventories until cancelled."""
+        """Receive the nodes' inventories until cancelled."""
         await bus.follow_feed(FeedKind.INVENTORIES, self.take_inventory)
 
     async def follow_numbers(self, bus: Bus) -> None:
-        """Follow the ledger's numbers until cancelled."""
+        """Receive the ledger's numbers until cancelled."""
         await bus.follow_feed(FeedKind.LEDGER_NUMBERS, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""`hami-bootstrap`: makes every Secret that the manifests of `k8s/` name, once per call.
+"""Create every Secret that the manifests of `k8s/` name, once per run of `hami-bootstrap`.
 
 A Job runs it with each version that is installed; until it has, the other pods wait for their
 Secrets. Authority and certificates are made, and the webhook trusted, by `certificates.py`. What is
@@ -43,34 +43,34 @@ POSTGRES_ROLES = {
     "hami-postgres-scheduler": "hami_scheduler",
     "hami-postgres-metrics": "hami_metrics",
 }
-"""By Secret, the role whose password and DSN it has."""
+"""Database role of each Secret with a password and a DSN."""
 BUS_USERS = ("hami-nats-scheduler", "hami-nats-metrics", "hami-nats-webhook")
-"""Secrets with a password of the bus. Node-agents have none (ADR 7)."""
+"""Secrets with a password of the bus; node-agents use tokens instead (ADR 7)."""
 PRIVATE, PUBLIC = "private.pem", "public.pem"
 _PASSWORD_BYTES = 24
 
 ISSUER_CONFIG_MAP = "hami-nats-login"
 OLDEST_MINOR = 20
-"""Oldest minor version of Kubernetes 1; the manifests' oldest overlay is for it."""
+"""Oldest supported minor version of Kubernetes 1."""
 MATCH_CONDITIONS_MINOR = 28
-"""From which on a webhook can leave other pods alone by itself (`matchConditions`, beta)."""
+"""First minor version in which webhooks can exclude pods (`matchConditions`, beta)."""
 _TRIES = 40
-"""More than there are objects: each Conflict is one that another run has made."""
+"""Maximum number of attempts, more than there are objects: each Conflict is another run's."""
 _OVERLAYS = ((23, "old-cluster"), (25, "v1.23"), (MATCH_CONDITIONS_MINOR, "v1.25"))
-"""Overlay for clusters below that minor version."""
+"""Overlays for clusters below a minor version."""
 NAMES = (GRANT_KEY, GRANT_PUBLIC_KEY, LOGIN_KEY, *POSTGRES_ROLES, REDIS, *BUS_USERS)
-"""Every Secret that `missing` may make."""
+"""Secrets that `missing` may create."""
 
 Data = Mapping[str, bytes]
 
 
 def main() -> None:
-    """Console script `hami-bootstrap`."""
+    """Run `hami-bootstrap`."""
     run_once("hami-bootstrap", create)
 
 
 async def create(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
-    """Make what is missing, in an order in which a killed run is finished by the next.
+    """Create missing Secrets, in an order in which a later run completes a killed one.
 
     Raises: InvalidRequest (a cluster that is too old, or got manifests for a newer one; a key that
     can't be read), Unavailable, Forbidden, Conflict (another run was faster every time).
@@ -93,7 +93,7 @@ async def _make(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
         body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         await api.create(collection, {**body, "type": "Opaque", "data": encoded})
-        logger.info("secret made", extra={"secret": f"{settings.namespace}/{name}"})
+        logger.info("Created a Secret", extra={"secret": f"{settings.namespace}/{name}"})
         held[name] = data
     await _name_issuer(api, settings.namespace, login_issuer(held[LOGIN_KEY]))
     if settings.issue:
@@ -103,7 +103,7 @@ async def _make(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
 
 
 async def _name_issuer(api: KubeApi, namespace: str, issuer: str) -> None:
-    """The ConfigMap from which the bus knows the key behind node-agents' logins."""
+    """Write the ConfigMap with which the bus verifies logins of node-agents."""
     collection = f"/api/v1/namespaces/{namespace}/configmaps"
     try:
         await api.get(f"{collection}/{ISSUER_CONFIG_MAP}")
@@ -121,7 +121,7 @@ async def _data(api: KubeApi, path: str) -> Data | None:
 
 
 async def _webhook_policies(api: KubeApi) -> list[str]:
-    """The failurePolicy of each of our webhooks that is registered."""
+    """Return the failurePolicy of each of our registered webhooks."""
     try:
         found = await api.get(CONFIGURATION_PATH)
     except NotFound:
@@ -130,7 +130,7 @@ async def _webhook_policies(api: KubeApi) -> list[str]:
 
 
 def check_version(version: Json, failure_policies: list[str]) -> None:
-    """Whether this API server can take the manifests that were applied.
+    """Check that the API server is new enough for the applied manifests.
 
     An older one drops what it does not know in silence, and a webhook without `matchConditions`
     that fails closed would refuse every pod of the cluster whenever it is unavailable.
@@ -154,7 +154,7 @@ def check_version(version: Json, failure_policies: list[str]) -> None:
 
 
 def missing(held: Mapping[str, Data], namespace: str) -> dict[str, Data]:
-    """Make the credentials of `NAMES` that are not held, in the order of their dependences.
+    """Create the missing credentials of `NAMES`, in the order of their dependencies.
 
     A public key comes after its private one, and is that one's if only it is missing.
 
@@ -173,7 +173,7 @@ def missing(held: Mapping[str, Data], namespace: str) -> dict[str, Data]:
 
 
 def login_issuer(login_key: Data) -> str:
-    """How the bus knows the key that answers for node-agents, for `auth_callout.issuer`.
+    """Return the public key for `auth_callout.issuer`, which verifies logins of node-agents.
 
     Raises: InvalidRequest when the key can't be read.
     """
@@ -184,7 +184,7 @@ def _key_of(name: str, data: Data) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(data.get(PRIVATE, b""), password=None)
     except (ValueError, TypeError) as exc:
-        raise InvalidRequest(f"Secret {name}: {PRIVATE} is no private key in PEM") from exc
+        raise InvalidRequest(f"Secret {name}: {PRIVATE} is not a private key in PEM form") from exc
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidRequest(f"Secret {name}: {PRIVATE} must be an Ed25519 key")
     return key
@@ -200,7 +200,7 @@ def _public_pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def _password() -> str:
-    """A letter and hexadecimal digits: it needs no escape in a URL, an ACL file or a shell.
+    """Return a random password of a letter and hexadecimal digits, which never need escaping.
 
     NATS reads variables as values of its configuration: of digits alone, or with 3e11 in front, it
     would be a number or an error there.
@@ -219,7 +219,7 @@ def _postgres(role: str, namespace: str) -> Data:
 
 
 def _redis(namespace: str) -> Data:
-    """Make a Redis user for keys `hami:*`, and turn the default user off."""
+    """Return a Redis user for keys `hami:*`, with the default user disabled."""
     password, user = _password(), "hami-scheduler"
     url = f"rediss://{user}:{password}@hami-redis.{namespace}.svc:6379/0?ssl_ca_certs=/ca/ca.crt"
     acl = f"user default off\nuser {user} on >{password} ~hami:* &* +@all -@admin -@dangerous\n"

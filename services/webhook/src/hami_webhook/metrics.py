@@ -1,4 +1,4 @@
-"""Metrics of the webhook, served on /metrics."""
+"""Metrics of the webhook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.
 
 
 class WebhookInstruments:
-    """One registry per process, so that tests can have several."""
+    """Metrics in a registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -44,11 +44,11 @@ class WebhookInstruments:
         )
 
     def count_reload(self, result: str) -> None:
-        """Count one change of the certificate's files."""
+        """Count a reload of the certificate's files."""
         self.certificate_reloads.labels(result).inc()
 
     def show_expiry(self, not_after: datetime) -> None:
-        """Show the end of the served certificate's validity."""
+        """Set the expiry of the served certificate."""
         self.certificates.show(ShownCertificate.SERVING, not_after)
 
     def count(self, verdict: str, reason: str) -> None:

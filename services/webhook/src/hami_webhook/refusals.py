@@ -23,15 +23,15 @@ from hami_webhook.review import AdmissionReview
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 256
-"""A controller that makes a refused pod repeatedly must not fill our memory."""
+"""Maximum number of queued refusals."""
 MAX_GROUPS = 16
-"""Groups of a user that are kept; a login of a large company may have hundreds."""
+"""Maximum number of a user's groups that are kept."""
 
 
 def refusal_of(
     review: AdmissionReview, *, reason: str, code: int, message: str, at: datetime
 ) -> AdmissionRefused:
-    """Return a refusal's facts for auditors; every text is clipped."""
+    """Return an event about a refusal, for auditors, with shortened texts."""
     metadata, spec = _object(review.pod.get("metadata")), _object(review.pod.get("spec"))
     owner = _controller(metadata)
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""
@@ -55,7 +55,7 @@ def refusal_of(
 
 
 def _controller(metadata: Json) -> Json:
-    """The owner that creates the pods; otherwise the first one."""
+    """Return the controlling owner, otherwise the first one."""
     owners = metadata.get("ownerReferences")
     listed = owners if isinstance(owners, list) else []
     found = [owner for owner in listed if isinstance(owner, dict)]
@@ -68,7 +68,7 @@ def _object(value: object) -> Json:
 
 
 class RefusalPublisher:
-    """Publisher of refusals, in order, from a queue."""
+    """Queue refusals and publish them in order."""
 
     def __init__(self, instruments: WebhookInstruments) -> None:
         self._instruments = instruments
@@ -77,14 +77,14 @@ class RefusalPublisher:
         self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MAX_WAITING)
 
     def take(self, refusal: AdmissionRefused) -> None:
-        """Enqueue one refusal without waiting."""
+        """Queue a refusal without waiting."""
         try:
             self._waiting.put_nowait(refusal)
         except asyncio.QueueFull:
             self._instruments.events_dropped.inc()
 
     async def run(self, bus: Bus) -> None:
-        """Publish until cancelled; what the bus does not take is dropped and counted."""
+        """Publish until cancelled; what the bus refuses is dropped and counted."""
         while True:
             refusal = await self._waiting.get()
             try:

@@ -1,4 +1,4 @@
-"""AdmissionReview as it travels: what the API server asks, and the answer in the same version.
+"""Read AdmissionReview requests, and write responses in the same version.
 
 In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. The
 structs below are the review's schema: decoding checks what they name and passes over the rest. The
@@ -28,7 +28,7 @@ _REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalE
 
 
 class MalformedReview(InvalidRequest):
-    """The body is no review; `uid` and `api_version` are what could be read of it nevertheless."""
+    """Error: the body is no review; `uid` and `api_version` are its readable parts."""
 
     def __init__(self, message: str, *, uid: str = "", api_version: ApiVersion = API_VERSIONS[0]):
         super().__init__(message)
@@ -37,25 +37,25 @@ class MalformedReview(InvalidRequest):
 
 
 class AdmissionReview(NamedTuple):
-    """One question of the API server: the part of it that matters here."""
+    """Parts of an AdmissionReview request that are used."""
 
     api_version: ApiVersion
     uid: str
     operation: str
     namespace: str
     pod_name: str
-    """Or what it will start with, and a star."""
+    """Name of the pod, or the beginning of a generated name and a star."""
     username: str
-    """User who creates the pod, or adds an ephemeral container to it."""
+    """User who creates the pod, or adds an ephemeral container."""
     groups: tuple[str, ...]
     """Groups of the user."""
     dry_run: bool
     stamp: str
-    """The trace that the pod brings along; empty: none."""
+    """Trace context on the pod; empty: none."""
     pod: Json
-    """The object: a Pod, or on the path for them a ResourceQuota."""
+    """Object to judge: a Pod, or a ResourceQuota on its path."""
     subresource: str = ""
-    """`ephemeralcontainers`, or none."""
+    """Subresource: `ephemeralcontainers`, or empty."""
     old_pod: Json | None = None
     """Pod before an update."""
 
@@ -78,7 +78,7 @@ class _Request(Struct, rename="camel"):
 
 
 class _Review(Struct, rename="camel"):
-    """The values of the first two are checked behind the types, so that the message names them."""
+    """Message types; the first two fields are checked later, for better messages."""
 
     api_version: Any = None
     kind: Any = None
@@ -89,7 +89,7 @@ _reviews = msgspec.json.Decoder(_Review)
 
 
 def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
-    """Decode a review of a pod, or of the ephemeral containers of one; or of a ResourceQuota.
+    """Decode a review of a pod, of its ephemeral containers, or of a ResourceQuota.
 
     Raises: MalformedReview with one sentence: what was found and what would be right.
     """
@@ -135,7 +135,7 @@ def _of_request(api_version: ApiVersion, request: _Request, kind: Kind) -> Admis
 
 
 def _malformed(body: bytes, problem: str) -> MalformedReview:
-    """The error, with whom to answer where that can be read of the body."""
+    """Return the error, with uid and version if they can be read."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
@@ -152,14 +152,14 @@ def _malformed(body: bytes, problem: str) -> MalformedReview:
 
 
 def _sentence(exc: msgspec.ValidationError) -> str:
-    """`request.uid: expected str, got int`, of msgspec's "Expected `str`, got `int` - at `$.…`"."""
+    """Return `request.uid: expected str, got int` for a message of msgspec."""
     problem, _, path = str(exc).replace("`", "").partition(" - at $.")
     problem = problem[:1].lower() + problem[1:]
     return f"{path}: {problem}" if path else problem
 
 
 def _other_object(obj: Json, wanted: Kind) -> str:
-    """Why the object is none of the kind that can be judged; empty when it is one."""
+    """Return why the object is not of the wanted kind; empty if it is."""
     kind = obj.get("kind", wanted)
     if kind != wanted:
         plural = "pods" if wanted == "Pod" else "ResourceQuotas"
@@ -192,7 +192,7 @@ def allowed(
     warnings: Sequence[str] = (),
     audit: Mapping[str, str] | None = None,
 ) -> Json:
-    """The pod may be created, changed by `patch` (RFC 6902; empty: as it is)."""
+    """Return a response that allows the object, changed by `patch` (RFC 6902)."""
     response: Json = {"uid": review.uid, "allowed": True}
     if message:
         response["status"] = {"code": 200, "message": message}
@@ -211,7 +211,7 @@ def refused(
     warnings: Sequence[str] = (),
     audit: Mapping[str, str] | None = None,
 ) -> Json:
-    """The pod may not be created; `message` is what the user reads."""
+    """Return a response that refuses the object; the user reads `message`."""
     status: Json = {"code": code, "message": message}
     if code in _REASONS:
         status["reason"] = _REASONS[code]

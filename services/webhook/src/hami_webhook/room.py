@@ -1,4 +1,4 @@
-"""The cluster's idle cards, asked in a thread of their own.
+"""Ask about the cluster's idle cards in a separate thread.
 
 Admission waits for an answer for `ROOM_TIMEOUT_S` and continues without one: whether a pod could
 ever fit is advice, and what it costs grows with the pod and the cluster. The thread owns the
@@ -16,21 +16,21 @@ from hamicommon.admission.verdicts import Knowledge
 from hamicommon.domain.requests import PodRequest
 
 ROOM_TIMEOUT_S = 0.2
-"""The API server gives a review 5 s, and most answers take some milliseconds."""
+"""Time limit of an answer, within the 5 s that the API server gives a review."""
 
 
 class RoomThread:
-    """Run everything that reads or changes the idle cards, one after the other."""
+    """Thread that reads and changes the idle cards."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="idle-cards")
 
     async def run(self, change: Callable[[], None]) -> None:
-        """Wait until the thread has called `change`."""
+        """Call `change` in the thread and wait for it."""
         await asyncio.get_running_loop().run_in_executor(self._thread, change)
 
     async def ask(self, request: PodRequest, known: Knowledge) -> Room:
-        """Return the cards' answer; unknown where it takes longer than `ROOM_TIMEOUT_S`."""
+        """Return whether idle cards fit; unknown if that takes longer than `ROOM_TIMEOUT_S`."""
         loop = asyncio.get_running_loop()
         asked = loop.run_in_executor(self._thread, room_for, request, known)
         try:
@@ -40,5 +40,5 @@ class RoomThread:
             return Room(unknown=f"counting the cards took more than {ROOM_TIMEOUT_S:g} s")
 
     def close(self) -> None:
-        """Let the thread end after what it is doing."""
+        """End the thread after its present call."""
         self._thread.shutdown(wait=False, cancel_futures=True)

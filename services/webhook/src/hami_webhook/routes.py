@@ -1,4 +1,4 @@
-"""HTTP of the webhook.
+"""HTTP routes of the webhook.
 
 `POST /webhook` for pods and `/quotas` for ResourceQuotas (both TLS), `/healthz`, `/readyz`,
 `/metrics` (TLS and plain).
@@ -22,11 +22,11 @@ from hami_webhook.review import MalformedReview, read_review, refused
 from hami_webhook.service import ReviewService
 
 NotReadyReasons = Callable[[], list[str]]
-"""Why the service is not ready, one sentence each; empty: it is."""
+"""Function that returns why the service is not ready, one sentence each."""
 
 
 def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: int) -> FastAPI:
-    """The application behind TLS."""
+    """Return the application that is served with TLS."""
     app = _bare_app()
 
     async def respond(request: Request, answer: Callable[[bytes], Awaitable[object]]) -> Response:
@@ -59,14 +59,14 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
 
 
 def create_probe_app(probes: APIRouter) -> FastAPI:
-    """The application without TLS, for probes and Prometheus."""
+    """Return the application without TLS, for probes and Prometheus."""
     app = _bare_app()
     app.include_router(probes)
     return app
 
 
 def probe_routes(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons) -> APIRouter:
-    """`/healthz`: the process answers. `/readyz`: it can do its work. `/metrics`."""
+    """Return the routes `/healthz` (alive), `/readyz` (ready) and `/metrics`."""
     router = APIRouter()
 
     @router.get("/healthz")
@@ -87,7 +87,7 @@ def probe_routes(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons
 
 
 def _bare_app() -> FastAPI:
-    """An application without a route, as both begin."""
+    """Return an application without routes."""
     # No spans of FastAPI's own: each review has one that begins its pod's trace (service.py).
     return FastAPI(
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -103,7 +103,7 @@ def _json(content: object, status_code: int = 200) -> Response:
 
 
 def _traceparent(request: Request) -> str:
-    """The caller's own trace; most API servers send none, and no other header is read."""
+    """Return the caller's trace context; most API servers send none."""
     for name, value in request.scope["headers"]:
         if name == b"traceparent":
             return str(value, "latin-1")
@@ -111,7 +111,7 @@ def _traceparent(request: Request) -> str:
 
 
 async def _read(request: Request, limit_bytes: int) -> bytes | None:
-    """The body, or None when it is too long; reading stops there."""
+    """Return the body, or None if it is too long."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

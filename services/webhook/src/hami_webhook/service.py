@@ -1,4 +1,4 @@
-"""The use case: one review in, one answer out, with its span, its audit line and its counters.
+"""Answer a review: decide, and record span, audit line and metrics.
 
 What happens to a pod is decided by one pure function (`hamicommon.admission.mutation.mutate`,
 handed in by `bootstrap.py`). Here the pod's trace begins: the span's `traceparent` goes into the
@@ -39,18 +39,21 @@ FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
 Decide = Callable[[Json, AdmissionCircumstances], Awaitable[AdmissionResult]]
-"""`mutate` with this installation's rules."""
+"""Function like `mutate` with this installation's rules."""
 DecideQuota = Callable[[Json, Json | None], AdmissionResult]
-"""`judge_quota` with this installation's vendors; the second is the quota as it was."""
+"""Function like `judge_quota` with this installation's vendors.
+
+The second argument is the old quota.
+"""
 EPHEMERAL = "ephemeralcontainers"
-"""The subresource by which ephemeral containers are added."""
+"""Subresource with which ephemeral containers are added."""
 NODE_USER, NODES_GROUP = "system:node:", "system:nodes"
 NOT_JUDGED = AdmissionResult(allowed=True, reason="not-judged")
-"""Answer to other updates: a pod's variables and mounts can't change, whatever we are asked."""
+"""Answer to other updates, which can't change a pod's variables and mounts."""
 FAILED = "own-failure"
-"""The reason of a verdict that is none: this service failed on the pod."""
+"""Reason code of a failure of this service."""
 STAMP_TTL_S = 30.0
-"""The API server answers a client within 30 s at most, so it shows a pod again within that."""
+"""Time within which the API server may send a pod again, as it answers clients within 30 s."""
 MAX_STAMPS = 4096
 
 
@@ -65,7 +68,7 @@ class _Outcome:
 
 
 class ReviewService:
-    """Answers reviews."""
+    """Service that answers reviews."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class ReviewService:
         announce: Callable[[AdmissionRefused], None] = lambda refusal: None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`announce` takes refusals and must return at once; `tracer`: else the process's."""
+        """`announce` queues refusals without waiting; `tracer` defaults to the process's."""
         self._decide = decide
         self._decide_quota = decide_quota
         self._instruments = instruments
@@ -93,7 +96,7 @@ class ReviewService:
         self._stamps: TTLCache[str, str] = TTLCache(MAX_STAMPS, STAMP_TTL_S)
 
     async def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
-        """The answer to one review. `traceparent`: the caller's, which is linked."""
+        """Return the answer to a review; its span links to the caller's `traceparent`."""
         started = time.perf_counter()
         stamp = review.stamp
         # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
@@ -116,7 +119,7 @@ class ReviewService:
         return outcome.answer
 
     async def answer_quota(self, review: AdmissionReview) -> Json:
-        """The answer to a review of a ResourceQuota, of which no refusal is announced."""
+        """Return the answer to a review of a ResourceQuota, whose refusal is not published."""
         try:
             outcome = _as_outcome(review, self._decide_quota(review.pod, review.old_pod))
         except Exception as exc:  # as of a pod: the policy of failures decides
@@ -127,7 +130,7 @@ class ReviewService:
         return outcome.answer
 
     def count_malformed(self, message: str) -> None:
-        """Note a body that was no review."""
+        """Count a body that is no review."""
         self._instruments.count("malformed", "no-review")
         logger.warning("Refused a malformed review", extra={"error": message})
 
@@ -238,7 +241,7 @@ def _as_outcome(review: AdmissionReview, verdict: AdmissionResult) -> _Outcome:
 
 
 def _audited(review: AdmissionReview, outcome: _Outcome) -> dict[str, object]:
-    """The fields of an audit line."""
+    """Return the fields of an audit line."""
     return {
         "namespace": review.namespace,
         "object": review.pod_name,

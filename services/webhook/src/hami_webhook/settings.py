@@ -1,4 +1,4 @@
-"""Settings of hami-webhook; each field is a variable with the prefix HAMI_WEBHOOK_."""
+"""Settings of hami-webhook: variables with the prefix HAMI_WEBHOOK_."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class OptionalNats(NatsSettings):
-    """The bus, which this service can do without."""
+    """Connection to the bus, which is optional here."""
 
     url: str = Field(default="", description="nats://host:port; empty: no bus")
 
@@ -151,11 +151,11 @@ class RenewalSettings(BaseSettings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """DNS names by which the API server and probes call the webhook."""
+        """DNS names of the webhook for the API server and probes."""
         return self.names_of(self.service)
 
     def names_of(self, service: str) -> tuple[str, ...]:
-        """DNS names by which a Service is called inside the cluster and by its probes."""
+        """Return DNS names of a Service inside the cluster and for its probes."""
         inside = f"{service}.{self.namespace}"
         return (f"{inside}.svc", f"{inside}.svc.cluster.local", inside, service, "localhost")
 
