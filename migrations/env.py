@@ -1,4 +1,4 @@
-"""Runs the migrations over one connection: the caller's, or one of its own by HAMI_POSTGRES_DSN.
+"""Run Alembic's migrations over the caller's connection, or a new one by HAMI_POSTGRES_DSN.
 
 Each migration is a transaction of its own, so that one may build indexes without stopping writers
 (`autocommit_block`) and a run that was cut off goes on where it was. Two runs at once take turns.
@@ -30,12 +30,12 @@ VALUES (session_user, 'database', 'migrate', :object, 'done', now())
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
-    """Partitions are children of their table, not tables of their own."""
+    """Return whether Alembic shall see a table: partitions are parts of their table."""
     return kind != "table" or name is None or name in metadata.tables
 
 
 def run(connection: Connection) -> None:
-    """Applies what is asked for."""
+    """Run the requested migrations."""
     context.configure(
         connection=connection,
         target_metadata=metadata,
@@ -49,7 +49,7 @@ def run(connection: Connection) -> None:
 
 
 def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> None:
-    """Within the migration's transaction.
+    """Grant rights within the migration's transaction.
 
     What it made is never there without its rights, nor without a row of who ran it.
     """
@@ -61,7 +61,7 @@ def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> Non
 
 
 def take_turn(connection: Connection) -> None:
-    """Waits for another run, without a transaction that its index builds would wait for.
+    """Wait for another run's end, outside a transaction, which index builds would wait for.
 
     As long as that takes: an index of a large table takes hours, and the lock ends with its run.
     """
@@ -75,21 +75,21 @@ def take_turn(connection: Connection) -> None:
 
 
 def end_turn(connection: Connection) -> None:
-    """For a connection that is used for more; any other ends it by closing."""
+    """Let the next run begin, if the connection stays open; closing it does the same."""
     connection.execute(text("RESET lock_timeout"))
     connection.execute(text("SELECT pg_advisory_unlock_all()"))
     connection.commit()
 
 
 def run_in_turn(connection: Connection) -> None:
-    """Applies what is asked for when no other run does."""
+    """Run the requested migrations while no other run does."""
     take_turn(connection)
     run(connection)
     connection.commit()
 
 
 async def main() -> None:
-    """Opens a connection and runs."""
+    """Open a connection and run."""
     settings = context.config.attributes.get("settings") or PostgresSettings()
     async with open_engine(settings) as engine, engine.connect() as connection:
         await connection.run_sync(run_in_turn)

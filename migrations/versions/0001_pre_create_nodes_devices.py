@@ -1,4 +1,4 @@
-"""Nodes, their cards, and what happened to their health."""
+"""Create tables of nodes, cards, and changes of their health."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create the tables."""
     op.create_table(
         "nodes",
         sa.Column("name", sa.Text(), nullable=False),
@@ -120,7 +120,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the tables."""
     op.drop_table("device_health_events")
     op.drop_table("devices")
     op.drop_table("nodes")

@@ -1,4 +1,4 @@
-"""Allocations, their slices and their history."""
+"""Create tables of allocations, their slices and their history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create the tables."""
     op.execute(sa.schema.CreateSequence(sa.Sequence("allocation_tokens")))
     op.create_table(
         "allocations",
@@ -208,7 +208,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the tables."""
     op.drop_table("quotas")
     op.drop_table("node_leases")
     op.drop_table("allocation_events")

@@ -1,4 +1,4 @@
-"""Decisions, the outbox and the reconciler's journal."""
+"""Create tables of decisions, the outbox and the reconciler's journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create the tables."""
     op.create_table(
         "decisions",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -104,7 +104,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the tables."""
     op.drop_table("drift_journal")
     op.drop_table("outbox")
     op.drop_table("decisions")

@@ -1,4 +1,4 @@
-"""Usage samples and their rollups."""
+"""Create tables of usage samples and their rollups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create the tables."""
     op.create_table(
         "usage_samples",
         sa.Column("sampled_at", sa.DateTime(timezone=True), nullable=False),
@@ -74,6 +74,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the tables."""
     op.drop_table("usage_rollups")
     op.drop_table("usage_samples")

@@ -1,4 +1,4 @@
-"""Guards that keep history honest; partitions, views and the read-only role for questions."""
+"""Create triggers that guard the history, partitions, views, and the read-only role."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ END $$;
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create all of these."""
     for script in (APPEND_ONLY, PARTITIONS, VIEWS, READER):
         for statement in _statements(script):
             op.execute(statement)
 
 
 def downgrade() -> None:
-    """Drops them; the role stays, since other databases of the server may use it."""
+    """Drop all but the role, which other databases of the server may use."""
     for statement in (
         "DROP VIEW v_pending_reasons",
         "DROP VIEW v_namespace_gpu_hours",
@@ -132,7 +132,7 @@ def downgrade() -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Split the script for asyncpg: `;` at a line's end parts statements outside `$$`."""
+    """Split the script into statements for asyncpg, at `;` at a line's end outside `$$`."""
     statements, current, quoted = [], "", False
     for line in script.strip().splitlines():
         current += line + "\n"

@@ -1,4 +1,4 @@
-"""Details of other vendors' slices: sizes, wire types, annotations; and the holdings of a card.
+"""Add details of other vendors' slices (sizes, types, annotations) and a card's holdings.
 
 `devices.holdings` is {allocation id: [{"role": "init"|"app", "detail": {...}}, ...]}, written by
 the same guarded UPDATE as the counters. A detail with a `placement` {start, size} (a MIG slice)
@@ -37,7 +37,7 @@ $$;
 
 
 def upgrade() -> None:
-    """Adds the columns and the guard."""
+    """Add the columns and the guard."""
     op.add_column(
         "allocations",
         sa.Column("annotations", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")),
@@ -71,7 +71,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away."""
+    """Drop the columns and the guard."""
     op.drop_constraint(op.f("ck_devices_placements_disjoint"), "devices")
     op.execute("DROP FUNCTION hami_placements_disjoint(jsonb)")
     for name in ("info", "holdings"):

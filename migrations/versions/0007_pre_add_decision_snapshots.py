@@ -1,4 +1,4 @@
-"""Cards of a decision, shared between decisions, and one plain sentence: for explain."""
+"""Store the cards of decisions, shared between decisions, and one sentence for explain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDER BY d.pod_uid, d.at DESC
 
 
 def upgrade() -> None:
-    """Adds them."""
+    """Add the table and the columns."""
     op.create_table(
         "decision_snapshots",
         sa.Column("id", sa.Text(), nullable=False),
@@ -63,7 +63,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the table and the columns."""
     op.execute("DROP VIEW v_pending_reasons")
     op.execute(PENDING.format(more=""))
     op.drop_index(op.f("ix_decisions_counters"), table_name="decisions")

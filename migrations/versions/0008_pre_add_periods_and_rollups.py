@@ -1,4 +1,4 @@
-"""Support for questions about a month: periods, rollups of namespaces, better views.
+"""Add periods, rollups of namespaces and views, for questions about a month.
 
 Runs while the version before still writes: a new table, functions, a trigger and views, which ask
 for their locks at most a second. What the views answer stays the same.
@@ -188,7 +188,7 @@ END $$
 
 
 def upgrade() -> None:
-    """Adds them."""
+    """Add tables, columns, functions and views."""
     op.execute('CREATE TYPE hami_text_span AS RANGE (SUBTYPE = text, COLLATION = "C")')
     op.create_table(
         "namespace_rollups",
@@ -230,7 +230,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away."""
+    """Drop tables, columns, functions and views."""
     for statement in (
         "DROP VIEW v_pods_on_sick_cards",
         "DROP VIEW v_sick_cards",

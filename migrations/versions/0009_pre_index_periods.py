@@ -1,4 +1,4 @@
-"""Lean indexes for questions about days and weeks, built beside the writers.
+"""Build small indexes for questions about days and weeks, concurrently with writers.
 
 An index that is built without stopping writers is built outside a transaction, so this migration
 may end half-way; run again, it drops what was left half built and goes on. It waits for older
@@ -24,7 +24,7 @@ WHOLE = {
         " hami_text_span(node, node, '[]')) WHERE ended_at IS NOT NULL"
     ),
 }
-"""Name -> what it is on."""
+"""Name of each index -> table and columns."""
 
 OF_DECISIONS = "(at) WHERE outcome <> 'placed'"
 _PARTITIONS = """
@@ -34,7 +34,7 @@ SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 
 
 def upgrade() -> None:
-    """Builds them."""
+    """Build the indexes."""
     for name, definition in WHOLE.items():
         _build_beside_writers(name, definition)
     for partition in _partitions():
@@ -56,7 +56,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the indexes."""
     op.execute("DROP STATISTICS st_allocations_held")
     op.execute("DROP INDEX ix_decisions_not_placed")
     for name in reversed(WHOLE):

@@ -1,4 +1,4 @@
-"""How a grant came into the ledger: through our scheduler, adopted, or asked for by its node."""
+"""Record how a grant came into the ledger: scheduled, adopted, or requested by its node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds it; the rows there are came through our scheduler."""
+    """Add the column; existing rows count as scheduled."""
     op.add_column(
         "allocations",
         sa.Column("origin", sa.Text(), server_default=sa.text("'scheduled'"), nullable=False),
@@ -31,6 +31,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops it."""
+    """Drop the column."""
     op.drop_constraint(op.f("ck_allocations_origin_known"), "allocations")
     op.drop_column("allocations", "origin")

@@ -1,4 +1,4 @@
-"""Drops the index of the events' times that 0009 replaced. Post: the version before still asks it.
+"""Drop the index of events' times that 0009 replaced, once no older version uses it.
 
 A database that came to this revision before 0012 existed also has a constraint on `allocations`,
 built under its lock; 0013 drops it.
@@ -15,10 +15,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Drops it."""
+    """Drop the index."""
     op.execute("DROP INDEX ix_allocation_events_at")
 
 
 def downgrade() -> None:
-    """Builds it."""
+    """Build the index."""
     op.create_index(op.f("ix_allocation_events_at"), "allocation_events", ["at"])

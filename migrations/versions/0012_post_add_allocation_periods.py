@@ -1,4 +1,4 @@
-"""A table of the periods of ended grants, in which the database proves that a pod's never overlap.
+"""Add periods of ended grants, with a constraint that those of a pod never overlap.
 
 An exclusion constraint can't be added to a full table without locking it while every row is
 checked, so it is on an empty table of its own; 0013 fills it. A grant's period is written when it
@@ -71,7 +71,7 @@ END $$
 
 
 def upgrade() -> None:
-    """Adds table and triggers."""
+    """Add table and triggers."""
     op.execute(POINT)
     op.create_table(
         "allocation_periods",
@@ -92,7 +92,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away."""
+    """Drop table and triggers."""
     op.execute("DROP TRIGGER period_ended ON allocations")
     op.execute("DROP TRIGGER period_begun ON allocations")
     op.execute("DROP FUNCTION hami_keep_period()")

@@ -1,4 +1,4 @@
-"""The periods of the grants that had ended before 0012 had its triggers.
+"""Add the periods of grants that ended before the triggers of 0012 existed.
 
 Post, as 0012. Fills some thousand rows at a time, each time in a transaction of its own, and locks
 nothing that a writer meets; a run that was cut off goes on. It ends with an error when two grants
@@ -17,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 BATCH = 5000
-"""Rows: about a quarter of a second."""
+"""Rows per transaction, about a quarter of a second."""
 FIRST = "00000000-0000-0000-0000-000000000000"
 
 FILL = f"""
@@ -38,7 +38,7 @@ SELECT EXISTS (SELECT FROM pg_constraint WHERE conname = 'ex_allocations_one_gra
 
 
 def upgrade() -> None:
-    """Fills the table, drops what it replaces."""
+    """Fill the table, and drop what it replaces."""
     with op.get_context().autocommit_block():
         after: str | None = FIRST
         while after is not None:

@@ -1,4 +1,4 @@
-"""Index for the use of a node in a span of time, read from its own samples alone.
+"""Build an index for the use of a node over a time.
 
 The primary key begins with the time, so an hour of one node was an hour of all nodes. Built beside
 the writers, a partition at a time, as in 0009; a run that was cut off goes on.
@@ -24,7 +24,7 @@ SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 
 
 def upgrade() -> None:
-    """Builds it."""
+    """Build the index."""
     for partition in _partitions():
         with op.get_context().autocommit_block():
             op.execute("SET lock_timeout = 0")
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops it."""
+    """Drop the index."""
     op.execute("DROP INDEX ix_usage_samples_node_sampled_at")
 
 

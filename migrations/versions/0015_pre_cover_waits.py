@@ -1,4 +1,4 @@
-"""How long pods waited, from two indexes alone: refusals with their pod, reservations with theirs.
+"""Build two indexes from which waiting times of pods are read without the tables.
 
 Both take the place of the same index without these columns. Built beside the writers, as in 0009; a
 run that was cut off goes on.
@@ -25,7 +25,7 @@ SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 
 
 def upgrade() -> None:
-    """Builds the new ones, drops the old ones."""
+    """Build the new indexes, and drop the old ones."""
     _build_beside_writers("ix_allocations_reserved_pod", RESERVED)
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_waited", f"{partition} {OF_DECISIONS}")
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The other way round."""
+    """Build the old indexes, and drop the new ones."""
     op.create_index(op.f("ix_allocations_reserved_at"), "allocations", ["reserved_at"])
     op.execute("CREATE INDEX ix_decisions_not_placed ON decisions (at) WHERE outcome <> 'placed'")
     op.execute("DROP INDEX ix_decisions_waited")

@@ -1,4 +1,4 @@
-"""Days are made and dropped by functions of the tables' owner, so that no service owns a table.
+"""Let functions of the tables' owner manage partitions, so that no service owns a table.
 
 A service owned its partitioned table and had CREATE on the schema, where a function of its making
 could have been taken for PostgreSQL's own by the owner's next migration (CVE-2018-1058). Now it
@@ -97,13 +97,13 @@ END $$
 
 
 def upgrade() -> None:
-    """Takes tables and schema back."""
+    """Create the functions, and take ownership back."""
     for statement in (KEEPER, ENSURE, DROP, OWNED_AGAIN, NO_CREATE):
         op.execute(statement)
 
 
 def downgrade() -> None:
-    """The functions as they were; services need CREATE and their tables for them."""
+    """Restore the earlier functions, which need CREATE and the services' ownership."""
     for statement in (
         "DROP FUNCTION hami_drop_partition(text, date)",
         ENSURE_BEFORE,

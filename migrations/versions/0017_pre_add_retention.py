@@ -1,4 +1,4 @@
-"""The way by which old history goes.
+"""Add functions that remove old history.
 
 One function, which removes the grants of pods that ended long ago, and a guard of the events that
 lets nobody else remove or change anything.
@@ -17,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 MIN_DAYS = 30
-"""No younger grant can be removed, whatever a service asks for."""
+"""Minimum age in days of removable grants, whatever a service asks for."""
 
 # The setting alone could be made by anybody; removing also takes the right to delete, which the
 # services do not have on events: the function runs with its owner's.
@@ -88,13 +88,13 @@ END $$
 
 
 def upgrade() -> None:
-    """Makes both."""
+    """Create the functions."""
     op.execute(GUARD)
     op.execute(FORGET)
     op.execute(NOBODY)
 
 
 def downgrade() -> None:
-    """Nothing is removed any more."""
+    """Drop the functions."""
     op.execute("DROP FUNCTION hami_forget_grants(timestamptz, integer)")
     op.execute(BEFORE)

@@ -1,4 +1,4 @@
-"""Findings of nodes that check limits from outside: periods, and when each node checked last."""
+"""Add findings of nodes about exceeded limits, and each node's last check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _text(name: str) -> sa.Column[str]:
 
 
 def upgrade() -> None:
-    """Creates both tables."""
+    """Create both tables."""
     op.create_table(
         "limit_checks",
         sa.Column("node", sa.Text(), nullable=False),
@@ -74,6 +74,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops both."""
+    """Drop both tables."""
     op.drop_table("limit_periods")
     op.drop_table("limit_checks")

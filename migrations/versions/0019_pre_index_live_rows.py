@@ -1,4 +1,4 @@
-"""A grant's way to its pod writes less: indexes know live rows by `ended_at`, not by their state.
+"""Reduce writes per pod: index live rows by `ended_at` in place of their state.
 
 A step between two live states then touches no index but that of deadlines, so most are HOT updates;
 free space in the pages of `allocations` and `devices` keeps them so. The rows of the outbox live
@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 def upgrade() -> None:
-    """Builds them, and sets how pages are filled and cleaned."""
+    """Build the indexes, and set fill factor and vacuum parameters."""
     _build(AFTER)
     for table, settings in SETTINGS.items():
         values = ", ".join(f"{name} = {value}" for name, value in settings.items())
@@ -41,7 +41,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The other way round."""
+    """Restore the earlier indexes and parameters."""
     for table, settings in SETTINGS.items():
         op.execute(f"ALTER TABLE {table} RESET ({', '.join(settings)})")
     _build(BEFORE)

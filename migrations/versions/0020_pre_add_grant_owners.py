@@ -1,4 +1,4 @@
-"""Owner of each grant's pod: controller, service account, creator, labels. Unknown of older grants.
+"""Add owners of pods: controller, service account, creator, labels; unknown for old grants.
 
 Columns without a default and a view with more columns: the version before works on beside them. An
 index for "what did this user run" is built beside the writers, as in 0009; of older grants it has
@@ -35,7 +35,7 @@ ON = "allocations (created_by, reserved_at) WHERE created_by IS NOT NULL"
 
 
 def upgrade() -> None:
-    """Adds them."""
+    """Add the columns."""
     for name in TEXTS:
         op.add_column("allocations", sa.Column(name, sa.Text()), if_not_exists=True)
     op.add_column("allocations", sa.Column("labels", postgresql.JSONB()), if_not_exists=True)
@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; who owned what is lost."""
+    """Drop the columns; their content is lost."""
     op.execute(f"DROP INDEX {INDEX}")
     op.execute(HISTORY.format(owner=UNKNOWN))
     for name in (*TEXTS, "labels"):

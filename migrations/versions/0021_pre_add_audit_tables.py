@@ -1,4 +1,4 @@
-"""Refusals at admission, and who called what: tables of their own, which no older code knows."""
+"""Add tables of refusals at admission and of operators' calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ branch_labels = None
 depends_on = None
 
 MIN_DAYS = 30
-"""No younger call can be removed, whatever a service asks for (as in 0017)."""
+"""Minimum age in days of removable calls, whatever a service asks for (as in 0017)."""
 
 # A call is written as it begins, its outcome when it ends; of one that was refused the same again
 # is counted. Nothing else changes.
@@ -46,7 +46,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION hami_guard_calls()
 
 
 def upgrade() -> None:
-    """Creates them."""
+    """Create the tables."""
     op.create_table(
         "admission_refusals",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -113,7 +113,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops them."""
+    """Drop the tables."""
     op.drop_table("operator_calls")
     op.execute("DROP FUNCTION hami_guard_calls()")
     op.drop_table("admission_refusals")

@@ -1,4 +1,4 @@
-"""History of capacity: periods of cards and quotas that could be granted, kept by triggers.
+"""Add the history of capacity: periods of cards and quotas, written by triggers.
 
 A card's row changes with every grant, so its trigger is of the columns that grants never write: an
 UPDATE that does not name them pays nothing. Runs while the version before writes: locks `quotas`,
@@ -16,8 +16,11 @@ branch_labels = None
 depends_on = None
 
 UNHEARD = "interval '75 seconds'"
-"""An agent reports every 10 s, and a replica writes one of three; by HAMI_SCHEDULER_AGENT_SILENT_S
-its node gets no pods from then on."""
+"""Time without a report after which a node's cards are unknown.
+
+An agent reports every 10 s, and one report of three is written; after HAMI_SCHEDULER_AGENT_SILENT_S
+a node gets no pods.
+"""
 
 _WHAT = (
     "node, vendor, type, slots, memory_mib, core_percent, healthy, health_reason, cordoned, present"
@@ -261,7 +264,7 @@ SELECT began_at AS at, ended_at AS until, node, device_uuid, type, memory_mib, c
 
 
 def upgrade() -> None:
-    """Adds them, and begins with what is there."""
+    """Add the tables, and begin periods for existing cards and quotas."""
     _periods()
     _sums()
     for statement in (KEEP_CARD, KEEP_GAP, KEEP_QUOTA, CAPACITY, HOURS, IDLE, CARDS):
@@ -347,7 +350,7 @@ def _sums() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; what there was is lost."""
+    """Drop the tables; the history is lost."""
     for view in ("v_card_history", "v_idle_share", "v_capacity_hours"):
         op.execute(f"DROP VIEW {view}")
     op.execute("DROP FUNCTION capacity_between(timestamptz, timestamptz)")

@@ -1,4 +1,4 @@
-"""Namespaces' shares of the cards' time, in card-microseconds, and what became of the rest.
+"""Add card time per namespace, in card-microseconds, and time that nobody held.
 
 A new table and a function, which no older code knows; nothing is filled and nothing is locked.
 """
@@ -14,7 +14,7 @@ branch_labels = None
 depends_on = None
 
 UNHEARD = "interval '75 seconds'"
-"""Interval without a report, the same as in 0022."""
+"""Time without a report, the same as in 0022."""
 
 # As `capacity_between` of 0022 each card's time is cut where anything changes. In each piece a
 # grant's share of a card is its size by the larger of the card and of all that is granted of it, so
@@ -155,7 +155,7 @@ $$
 
 
 def upgrade() -> None:
-    """Adds both."""
+    """Add the table and the functions."""
     op.create_table(
         "showback_rollups",
         sa.Column("bucket_start", sa.DateTime(timezone=True), nullable=False),
@@ -189,6 +189,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; the sums are lost."""
+    """Drop them; the sums are lost."""
     op.execute("DROP FUNCTION showback_between(timestamptz, timestamptz)")
     op.drop_table("showback_rollups")

@@ -1,4 +1,4 @@
-"""Access to live grants by their index, for every question about them.
+"""Let all questions find live grants by the index on `ended_at`.
 
 Since 0019 the index of live rows knows them by `ended_at`; functions and views of 0008 asked by the
 state, and read every grant there ever was. What they answer stays the same: a grant has an end just
@@ -50,12 +50,12 @@ SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespac
 
 
 def upgrade() -> None:
-    """Asks by the end."""
+    """Select live grants by `ended_at`."""
     _ask(AFTER)
 
 
 def downgrade() -> None:
-    """Asks by the state."""
+    """Select live grants by their state."""
     _ask(BEFORE)
 
 

@@ -1,4 +1,4 @@
-"""Grants of ResourceClaims: another way by which a grant comes into the ledger."""
+"""Allow the origin `claim`, for grants of ResourceClaims."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAME = "ck_allocations_origin_known"
 
 
 def upgrade() -> None:
-    """Allows it."""
+    """Allow the origin."""
     _allow("'scheduled', 'adopted', 'unmanaged', 'claim'")
 
 
 def downgrade() -> None:
-    """Grants of claims become what the version before knows: asked for by their node."""
+    """Change grants of claims to an origin that the version before knows."""
     op.execute("UPDATE allocations SET origin = 'unmanaged' WHERE origin = 'claim'")
     _allow("'scheduled', 'adopted', 'unmanaged'")
 

@@ -1,4 +1,4 @@
-"""Hourly sums of usage know whose pod it was, and have an index of their own.
+"""Add the pod's owner to hourly sums of usage, with an index.
 
 Who asks for far more than they use joined a week of pods with every grant there ever was, and read
 the sums of five minutes to find those of hours. A column without a default: the version before
@@ -59,7 +59,7 @@ SELECT namespace, day, sum(slice_s) / 3600 AS slice_hours,
 
 
 def upgrade() -> None:
-    """Adds them."""
+    """Add the columns and the index."""
     op.add_column("usage_rollups", sa.Column("owner_name", sa.Text()), if_not_exists=True)
     op.execute(GPU_HOURS.format(live=BY_END))
     with op.get_context().autocommit_block():
@@ -70,7 +70,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away; owners are looked up again."""
+    """Drop the columns and the index; owners are looked up again."""
     op.execute(f"DROP INDEX {INDEX}")
     op.execute(GPU_HOURS.format(live=BY_STATE))
     op.drop_column("usage_rollups", "owner_name")

@@ -1,4 +1,4 @@
-"""ResourceClaims that pods use, and the holders of a claim: rows of their own.
+"""Add the ResourceClaims that pods use, and the holders of claims.
 
 The version before neither reads nor writes them. Live grants get theirs from the first event of
 their history, so that a pod that comes to a claim of theirs finds the slice counted.
@@ -48,7 +48,7 @@ SELECT k.claim_uid, a.namespace, k.claim_name, k.request, k.share_id, a.pod_name
 
 
 def upgrade() -> None:
-    """Adds the table, what live grants have of it, and the view of holders."""
+    """Add the table with rows of live grants, and the view of holders."""
     op.create_table(
         TABLE,
         sa.Column("allocation_id", sa.UUID(as_uuid=False), nullable=False),
@@ -80,7 +80,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the claims; grants stay.
+    """Drop the table and the view; grants stay.
 
     A pod that held a claim beside another one has no slices of its own, which the version before
     gives back with that one.

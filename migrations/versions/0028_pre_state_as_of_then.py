@@ -1,4 +1,4 @@
-"""`allocations_at` has each grant as it was then: state, reason and end are of that moment.
+"""Let `allocations_at` return state, reason and end of grants as of its moment.
 
 It answered with what became of the grant later. The state of a moment is that of the latest event
 up to it; where no event is known, what the grant's own moments prove, else NULL for unknown.
@@ -43,7 +43,7 @@ _LIVE_BY_THEN = "coalesce(h.allocated_at, h.bound_at, h.reserved_at) <= $1"
 
 
 def after() -> str:
-    """The function as it is since this revision."""
+    """Return the function as of this revision."""
     state, reason = _EVENT.format(column="state"), _EVENT.format(column="reason")
     ended = _THEN.format(
         state=state, reason=reason, where="h.ended_at IS NOT NULL AND h.held @> $1"
@@ -69,10 +69,10 @@ def _of_live(event: str, column: str) -> str:
 
 
 def upgrade() -> None:
-    """Answer questions about the state as of then."""
+    """Replace the function."""
     op.execute(after())
 
 
 def downgrade() -> None:
-    """Answer questions about the state as of now."""
+    """Restore the function that returns the present state."""
     op.execute(BEFORE)

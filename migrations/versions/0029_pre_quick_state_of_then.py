@@ -1,4 +1,4 @@
-"""`allocations_at` finds the state of a moment by one index, and only where it may be another.
+"""Let `allocations_at` find a past state by one index, and only if it may differ.
 
 With 100,000 live grants an hour ago took 7 s (0.5 s before 0028): for each grant, and for state and
 reason again, rows of two indexes were combined and sorted. It is 1.5 s now, 0.6 s for the state.
@@ -29,7 +29,7 @@ _THEN = """
 BEFORE = """(SELECT e.{column} FROM allocation_events e
               WHERE e.pod_uid = h.pod_uid AND e.allocation_id = h.allocation_id AND e.at <= $1
               ORDER BY e.sequence DESC LIMIT 1)"""
-"""The event, as 0028 has it."""
+"""SQL of the lookup of an event, as in 0028."""
 # Backwards along the index of pod and sequence, to the first that is early enough. A comparison
 # that no index serves keeps the planner from looking the grant up by another one as well.
 AFTER = """(SELECT e.{column} FROM allocation_events e
@@ -43,7 +43,7 @@ _LIVE_BY_THEN = "coalesce(h.allocated_at, h.bound_at, h.reserved_at) <= $1"
 
 
 def after(event: str = AFTER, known: str = _ALLOCATED_BY_THEN) -> str:
-    """The function, with this look for an event, and what of a live grant's state needs none."""
+    """Return the function with this lookup, and with what live grants' states need none for."""
     state, reason = event.format(column="state"), event.format(column="reason")
     ended = _THEN.format(
         state=state, reason=reason, where="h.ended_at IS NOT NULL AND h.held @> $1"
@@ -69,7 +69,7 @@ def _of_live(event: str, column: str, known: str) -> str:
 
 
 def upgrade() -> None:
-    """By one index."""
+    """Replace the function."""
     op.execute(after())
 
 

@@ -1,4 +1,4 @@
-"""Nodes have a group, such as their rack: what pages and lists put together.
+"""Add a group of nodes, such as their rack, by which pages and lists group them.
 
 A column without a default: the version before works on beside it. NULL: the Node object has none of
 the labels, or the scheduler has not written it yet.
@@ -16,10 +16,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds it."""
+    """Add the column."""
     op.add_column("nodes", sa.Column("node_group", sa.Text()), if_not_exists=True)
 
 
 def downgrade() -> None:
-    """Takes it away."""
+    """Drop the column."""
     op.drop_column("nodes", "node_group")

@@ -1,4 +1,4 @@
-"""Sums of namespaces know in how much of the time of their slices no core was at work.
+"""Add the time in which slices had no core activity to the sums of namespaces.
 
 A month of 16,000 pods is eleven million hours of pods: added up for each bill they took longer than
 a page waits. A column without a default: the version before works on beside it. NULL is not summed
@@ -20,7 +20,7 @@ INDEX = "ix_namespace_rollups_not_idle_yet"
 
 
 def upgrade() -> None:
-    """Adds it."""
+    """Add the column."""
     op.add_column("namespace_rollups", sa.Column("idle_s", sa.Float()), if_not_exists=True)
     op.create_index(
         INDEX,
@@ -32,6 +32,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes it away."""
+    """Drop the column."""
     op.drop_index(INDEX)
     op.drop_column("namespace_rollups", "idle_s")

@@ -1,4 +1,4 @@
-"""A refused pod waits until it is known to be gone, ended or on a node, not for ten minutes.
+"""Record the end of a refused pod's wait, which was taken as ten minutes before.
 
 The scheduler writes `infinity` with each refusal, and when a pod's wait ended and how, as the pod
 watch shows it. Rows of the version before have `-infinity`: for them the ten minutes still hold.
@@ -42,7 +42,7 @@ WAITS = """
 
 
 def upgrade() -> None:
-    """Adds the columns, their index and the condition."""
+    """Add the columns, their index and the condition."""
     op.add_column(
         "decisions",
         sa.Column(
@@ -67,7 +67,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Takes them away."""
+    """Drop the columns, their index and the condition."""
     op.execute("DROP INDEX ix_decisions_wait_end")
     op.execute(PENDING.format(waits=""))
     op.drop_column("decisions", "wait_end")

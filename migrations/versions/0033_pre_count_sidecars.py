@@ -1,4 +1,4 @@
-"""A sidecar is counted beside the init containers that are declared after it.
+"""Count sidecars together with the init containers that are declared after them.
 
 Kubernetes runs an init container together with every sidecar before it, and the order was not
 known: such a pod was granted too little. Of the rows that are there it stays unknown (NULL), so
@@ -52,7 +52,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 $$
 """
 BEFORE = "(x.role = 'app' AND y.role = 'app')"
-"""The condition of 0006."""
+"""Condition of 0006 for slices that exist at the same time."""
 # The slices of an allocation are in the order of its containers.
 TOGETHER = "(x.role <> 'init' AND y.role <> 'init') OR (x.role = 'sidecar' AND y.role = 'init')"
 
@@ -85,7 +85,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away: sidecars that hold slices are app containers again."""
+    """Drop them: sidecars with slices count as app containers again."""
     op.execute(DISJOINT.format(together=BEFORE))
     _change_sums(BESIDE_SIDECARS, ALONE)
     op.execute("DROP FUNCTION hami_beside(uuid, text, text)")

@@ -1,4 +1,4 @@
-"""`allocation_events` is its own outbox: what is not announced has no `published_at`.
+"""Add `published_at` to `allocation_events`, so that it is its own outbox.
 
 A change of a grant was written twice, as an event and as a row of `outbox` that was deleted when it
 was announced. The version before goes on so while it runs, and its events get `published_at` by the
@@ -60,7 +60,7 @@ SELECT 'hami.events.v1.allocation.' || CASE
 
 
 def upgrade() -> None:
-    """Add the column and its index; let it change."""
+    """Add the column and its index, and allow its change."""
     op.execute(
         "ALTER TABLE allocation_events"
         " ADD COLUMN IF NOT EXISTS published_at timestamptz DEFAULT now()"
@@ -81,7 +81,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Put events that wait, or are parked, into the outbox, and take the column away."""
+    """Move unpublished events into the outbox, and drop the column."""
     op.execute(FORGET.format(old=UNSETTLED_EVENTS, new=OLD_EVENTS))
     op.execute("LOCK TABLE allocation_events IN EXCLUSIVE MODE")
     op.execute(BACK_TO_OUTBOX)

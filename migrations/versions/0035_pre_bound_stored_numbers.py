@@ -1,4 +1,4 @@
-"""Numbers that no writer of ours brings are refused: counters without bound, amounts below 0.
+"""Refuse numbers that no service writes: counters without bound, amounts below 0.
 
 A counter at the end of its type lets nobody count on, and a sum of such ones is beyond its type.
 What a ledger has of that already is put right first; cards, nodes and events repeat, so the next
@@ -59,7 +59,7 @@ CHECKS: Mapping[str, Mapping[str, str]] = {
         " memory_limit_max_bytes, core_percent_sum, core_percent_max) >= 0"
     },
 }
-"""By table and name; NULL, which is unknown, is refused by none of them."""
+"""Constraints by table and name; NULL, which is unknown, passes each of them."""
 
 REPAIRS = (
     f"UPDATE nodes SET agent_sequence = 0 WHERE agent_sequence NOT BETWEEN 0 AND {MAX_COUNTER}",
@@ -130,7 +130,7 @@ EXECUTE FUNCTION hami_refuse_older()
 
 
 def upgrade() -> None:
-    """Put right what is wrong, and refuse it from now on."""
+    """Correct wrong numbers, and add the constraints."""
     for statement in REPAIRS:
         op.execute(statement)
     for table, checks in CHECKS.items():
@@ -152,7 +152,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take the constraints away; what was put right stays."""
+    """Drop the constraints; corrected numbers stay."""
     op.execute("DROP TRIGGER version_grows ON devices")
     op.execute("DROP FUNCTION hami_refuse_older()")
     op.execute("DROP FUNCTION hami_repair_numbers()")

@@ -1,4 +1,4 @@
-"""An event goes on from the state of the grant's last one, whatever its row names.
+"""Check that an event starts from the state in which the grant's last one ended.
 
 A row whose state was changed by hand had its next step in the history under the wrong state, for
 good, because events can't be changed. The step is refused now, and the reconciler puts the row
@@ -52,10 +52,10 @@ END $$
 
 
 def upgrade() -> None:
-    """Compare the states."""
+    """Check the states."""
     op.execute(REFUSES)
 
 
 def downgrade() -> None:
-    """Compare the numbers alone."""
+    """Check only the numbers."""
     op.execute(REFUSES_GAPS)

@@ -1,4 +1,4 @@
-"""Functions that several named questions, and people's own SQL, share.
+"""Add functions that several named questions, and users' own SQL, share.
 
 Four questions computed the cards of a moment, three the pods that wait, four the pod of a name, and
 two the bill, each with a copy of its own. The bill's seconds are rounded in one place now, so its
@@ -176,12 +176,12 @@ SIGNATURES = (
 
 
 def upgrade() -> None:
-    """Create them."""
+    """Create the functions."""
     for function in (NAMED_POD, ASKED, WAITING, CARDS, BILL):
         op.execute(function)
 
 
 def downgrade() -> None:
-    """Drop them: the questions of before have their own copies."""
+    """Drop the functions; older questions have their own copies."""
     for signature in SIGNATURES:
         op.execute(f"DROP FUNCTION {signature}")

@@ -1,4 +1,4 @@
-"""A pod's first event of a grant begins the grant, and only that one.
+"""Check that only the first event of a grant begins its history.
 
 A row whose pod was changed by hand had its next step in the history of the other pod, which never
 had the grant. The step is refused now, and the reconciler puts the row right.
@@ -64,10 +64,10 @@ END $$
 
 
 def upgrade() -> None:
-    """Compare grant and state."""
+    """Check grant and state."""
     op.execute(REFUSES)
 
 
 def downgrade() -> None:
-    """Compare the state only if the pod's last event is of the same grant."""
+    """Check the state only if the pod's last event is of the same grant."""
     op.execute(REFUSES_OTHER_STATES)

@@ -1,4 +1,4 @@
-"""Record which nodes are cordoned, in the history of their cards too.
+"""Record which nodes are cordoned, also in the history of their cards.
 
 A card of a cordoned node is cordoned in `device_periods`, so everything that counts free cards
 leaves it out. The version before works on beside it: it never writes the new column.
@@ -69,7 +69,7 @@ END $$
 
 
 def upgrade() -> None:
-    """Add the column and what keeps its history."""
+    """Add the column and the trigger of its history."""
     op.add_column(
         "nodes",
         sa.Column("unschedulable", sa.Boolean(), server_default=sa.text("false"), nullable=False),
@@ -81,7 +81,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them; cards of nodes that are cordoned now count as open again."""
+    """Drop them; cards of cordoned nodes count as open again."""
     op.execute("UPDATE nodes SET unschedulable = false WHERE unschedulable")
     op.execute("DROP TRIGGER node_cordoned ON nodes")
     op.execute("DROP FUNCTION hami_keep_cordon()")
