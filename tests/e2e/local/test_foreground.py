@@ -139,5 +139,5 @@ def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
     _, message = up.communicate(timeout=READY_TIMEOUT_S)
 
     assert up.returncode == 1
-    assert message.startswith("hamictl: the local system ended unasked; ")
+    assert message.startswith("hamictl: the local system ended unexpectedly; ")
     assert marked_processes(folder) == []

@@ -190,7 +190,7 @@ def test_a_pair_that_does_not_fit_is_counted_and_the_old_one_stays(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ((b"nonsense", b"nonsense"), "are no certificate with its key"),
+        ((b"nonsense", b"nonsense"), "are not a certificate and its key"),
         (pair(1, valid=timedelta(days=-1)), "expired at"),
     ],
     ids=["no PEM", "expired"],

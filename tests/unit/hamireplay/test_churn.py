@@ -165,7 +165,7 @@ def test_without_times_there_is_nothing_to_scale() -> None:
     with pytest.raises(InvalidRequest, match="pod p: creation_time is absent"):
         by_load(ONE.pods, 1, mean_load=0.7, capacity_milli=1000)
     ends = [pod(name, arrives_s=0.0, ends_s=1.0) for name in "ab"]
-    with pytest.raises(InvalidRequest, match="--mean-load 500% is not to be had of 2 pods"):
+    with pytest.raises(InvalidRequest, match="--mean-load 500% can't be reached with 2 pods"):
         by_load(ends, 1, mean_load=5.0, capacity_milli=1000)
 
 

@@ -165,16 +165,16 @@ FIRST, NODES, POD = (changed(line) for line in (PERIOD, NODE, asking("u")))
         ((), "dump: expected a first line of kind history"),
         ((NODES,), "dump line 1: expected one first line of kind history"),
         ((FIRST, FIRST), "dump line 2: expected one first line of kind history"),
-        ((FIRST, POD), "dump holds no node with a card"),
+        ((FIRST, POD), "dump has no node with a card"),
         ((FIRST, NODES), "dump holds no pod"),
         ((changed(PERIOD, until="2025-01-01T00:00:00Z"), NODES, POD), "since before until"),
         ((changed(PERIOD, version=2),), "dump line 1: history.version: Input should be 1"),
         ((FIRST, "{"), "dump line 2: not JSON"),
         ((FIRST, "[]"), "dump line 2: the line: "),
         ((FIRST, '{"kind": "x"}'), "dump line 2: the line: Input tag 'x'"),
-        ((FIRST, NODES, NODES), "dump line 3: node n is there twice: expected once"),
-        ((FIRST, NODES, changed(NODE, name="m")), "dump line 3: card c is there twice"),
-        ((FIRST, NODES, POD, POD), "dump line 4: pod u is there twice"),
+        ((FIRST, NODES, NODES), "dump line 3: node n appears twice: expected once"),
+        ((FIRST, NODES, changed(NODE, name="m")), "dump line 3: card c appears twice"),
+        ((FIRST, NODES, POD, POD), "dump line 4: pod u appears twice"),
         ((FIRST, NODES, changed(asking("u"), arrived_s=-1)), "dump line 3: pod.arrived_s: "),
         ((FIRST, NODES, changed(asking("u"), containers=[])), "dump line 3: pod.containers: "),
         ((FIRST, NODES, changed(asking("u"), ended_s=5, started_s=9)), "(or gone_s) in this order"),
@@ -198,5 +198,5 @@ def test_a_mistake_is_one_sentence(lines: tuple[str, ...], sentence: str) -> Non
 def test_the_nodes_of_lines_are_those_with_cards() -> None:
     lines = [PERIOD, NODE, NodeLine(name="bare", cards=())]
     assert [node.name for node in nodes_with_cards(lines, "ledger")] == ["n"]
-    with pytest.raises(InvalidRequest, match="ledger holds no node with a card"):
+    with pytest.raises(InvalidRequest, match="ledger has no node with a card"):
         nodes_with_cards(lines[::2], "ledger")

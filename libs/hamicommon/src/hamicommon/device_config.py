@@ -350,7 +350,7 @@ class VnpuChip:
         names = Counter(template.name for template in self.templates)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
-            raise InvalidRequest(f"templates: {twice[0]!r} is there more than once")
+            raise InvalidRequest(f"templates: {twice[0]!r} appears more than once")
         for template in self.templates:
             if template.memory > self.memory_capacity:
                 raise InvalidRequest(
@@ -525,10 +525,10 @@ def load(path: Path | None) -> DeviceConfig:
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
-        raise InvalidRequest(f"{path}: no readable YAML file: {exc.strerror}") from exc
+        raise InvalidRequest(f"{path}: not a readable YAML file: {exc.strerror}") from exc
     except (UnicodeDecodeError, yaml.YAMLError) as exc:
         reason = " ".join(str(exc).split())
-        raise InvalidRequest(f"{path}: no readable YAML file: {reason}") from exc
+        raise InvalidRequest(f"{path}: not a readable YAML file: {reason}") from exc
     try:
         return parse(document)
     except InvalidRequest as exc:

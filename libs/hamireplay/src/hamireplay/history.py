@@ -151,7 +151,7 @@ def read_history(
     with_cards = [node for node in nodes.values() if node.cards]
     if not with_cards or not pods:
         lacking = "pod" if with_cards else "node with a card"
-        raise InvalidRequest(f"{source} holds no {lacking}: nothing is to be replayed")
+        raise InvalidRequest(f"{source} holds no {lacking}: there is nothing to replay")
     card_memory = usual_card_memory(with_cards)
     trace = Trace(
         nodes=with_cards,
@@ -173,7 +173,7 @@ def nodes_with_cards(lines: Iterable[Period | NodeLine | PodLine], source: str) 
     found = [_node(line, source, uuids) for line in lines if isinstance(line, NodeLine)]
     with_cards = [node for node in found if node.cards]
     if not with_cards:
-        raise InvalidRequest(f"{source} holds no node with a card")
+        raise InvalidRequest(f"{source} has no node with a card")
     return with_cards
 
 
@@ -190,7 +190,7 @@ def _read(line: str, where: str) -> Period | NodeLine | PodLine:
 
 def _once(name: str, known: Container[str], where: str, kind: str) -> None:
     if name in known:
-        raise InvalidRequest(f"{where}: {kind} {clip(name)} is there twice: expected once")
+        raise InvalidRequest(f"{where}: {kind} {clip(name)} appears twice: expected once")
 
 
 def _node(line: NodeLine, where: str, uuids: set[GpuUuid]) -> TraceNode:

@@ -47,7 +47,7 @@ def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Tra
         ),
     )
     if not any(pod.cards for pod in found.pods):
-        raise InvalidRequest(f"{pods_file} holds no pod that asks for a card")
+        raise InvalidRequest(f"{pods_file} has no pod that asks for a card")
     return found
 
 
@@ -58,7 +58,7 @@ def read_nodes(text: str, *, nodes_file: str) -> list[TraceNode]:
     """
     found = [node for node in _nodes(text, nodes_file) if node.cards]
     if not found:
-        raise InvalidRequest(f"{nodes_file} holds no node with a card")
+        raise InvalidRequest(f"{nodes_file} has no node with a card")
     if (cards := sum(node.cards for node in found)) > _MAX_CARDS_IN_ALL:
         raise InvalidRequest(
             f"{nodes_file} has {cards} cards: expected at most {_MAX_CARDS_IN_ALL}"
@@ -71,7 +71,7 @@ def _nodes(text: str, source: str) -> Iterator[TraceNode]:
     for where, row in _rows(text, source, _NODE):
         name = row["sn"]
         if not name or name in seen:
-            raise InvalidRequest(f"{where}: sn is {clip(name)!r}: expected a name of its own")
+            raise InvalidRequest(f"{where}: sn is {clip(name)!r}: expected a unique name")
         seen.add(name)
         yield TraceNode(
             name=NodeName(name),
@@ -149,7 +149,7 @@ def _rows(
                 raise InvalidRequest(f"{where}: expected a value for each of {', '.join(columns)}")
             yield where, row
     except csv.Error as exc:
-        raise InvalidRequest(f"{source} line {max(reader.line_num, 1)}: no CSV: {exc}") from exc
+        raise InvalidRequest(f"{source} line {max(reader.line_num, 1)}: not CSV: {exc}") from exc
 
 
 def _unread(text: str, source: str, columns: tuple[str, ...]) -> Iterator[str]:

@@ -138,7 +138,7 @@ def _order(trace: Trace, seed: int, load: float) -> list[TracePod]:
         )
     if len(order) > MAX_PODS:
         raise InvalidRequest(
-            f"{len(order)} pods would arrive: expected at most {MAX_PODS}; a lower --load is"
+            f"{len(order)} pods would arrive: expected at most {MAX_PODS}; use a lower --load"
         )
     return order
 

@@ -102,7 +102,7 @@ def by_load(
     reached = _offered(times * high, runs, demand, first) / capacity_milli
     if not 0.98 * mean_load <= reached <= 1.02 * mean_load:
         raise InvalidRequest(
-            f"--mean-load {mean_load:.0%} is not to be had of {len(order)} pods that come and go: "
+            f"--mean-load {mean_load:.0%} can't be reached with {len(order)} pods: "
             f"{reached:.0%} is the nearest; use another --load (percent of the cards that all of "
             "them ask for)"
         )
@@ -123,7 +123,7 @@ def as_it_was(
     """
     ordered = sorted(pods, key=lambda pod: (_arrives_s(pod), pod.name))
     if not ordered:
-        raise InvalidRequest("no pod has arrived: nothing is to be replayed")
+        raise InvalidRequest("no pod has arrived: there is nothing to replay")
     known = [runs for pod in ordered if (runs := pod.runs_s) is not None and runs < FOREVER]
     usual = median(known) if known else FOREVER
     stays = [

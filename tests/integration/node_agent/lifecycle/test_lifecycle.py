@@ -179,7 +179,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
         ("HAMI_NODE_AGENT_NODE_NAME", "", "NODE_NAME"),
         ("HAMI_NODE_AGENT_LIBRARY_PATH", "/nowhere", "expected libvgpu.so"),
         ("HAMI_NODE_AGENT_LIBRARY_PATH", "/bin/sh", "no place for the agent's mark"),
-        ("HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE", "/nowhere", "no usable PEM key"),
+        ("HAMI_NODE_AGENT_GRANT_PUBLIC_KEY_FILE", "/nowhere", "not a usable PEM key"),
         ("HAMI_NODE_AGENT_METRICS_BIND", "nonsense", "METRICS_BIND"),
         ("LD_LIBRARY_PATH", "/nowhere", "NVML"),
     ],

@@ -148,5 +148,5 @@ def test_files_that_are_no_certificates_are_one_sentence_each(tmp_path: Path) ->
     with pytest.raises(InvalidRequest, match=r"tls.crt: not readable"):
         Served(tmp_path)
     (tmp_path / "tls.crt").write_text("nothing")
-    with pytest.raises(InvalidRequest, match="are no certificate with its key"):
+    with pytest.raises(InvalidRequest, match="are not a certificate and its key"):
         Served(tmp_path)

@@ -22,5 +22,5 @@ def test_an_accounts_name_is_the_one_that_nats_gives_it(key: Ed25519PrivateKey) 
     "data", [b"", b"no.jwt", b"a.e30.c", b"a.bnVsbA.c", b"\xff.\xff.\xff"], ids=repr
 )
 def test_what_is_no_question_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="not a question of NATS about a login"):
+    with pytest.raises(InvalidRequest, match="not an auth callout request of NATS"):
         read_question(data)

@@ -142,7 +142,7 @@ def test_what_the_file_has_for_nvidias_plugin_is_left_to_it() -> None:
         (_templates({"name": "a", "memory": 1, "aiCore": 9}), "'a' has 9 cores, more than aiCore"),
         (
             _templates({"name": "a", "memory": 1}, {"name": "a", "memory": 2}),
-            r"configs\[0\]: templates: 'a' is there more than once",
+            r"configs\[0\]: templates: 'a' appears more than once",
         ),
         ({"nvidia": 1}, "nvidia: expected a mapping"),
         ({"nvidia": {"defaultGpuNum": 1}}, "nvidia.defaultGpuNum: unknown key; did you mean"),

@@ -306,7 +306,7 @@ def entry(start: object = 0, size: int = 1, **changes: object) -> str:
         (f"[{entry(placement=3)}]", "placement is not an object"),
         (f"[{entry(migUUID='m')}]", "only migUUID is there"),
         (f"[{entry(migUUID='m', gpuInstanceID=1)}]", "only migUUID, gpuInstanceID is there"),
-        (f"[{entry()},{entry()}]", "reservation 1: container 0, device 0 is there twice"),
+        (f"[{entry()},{entry()}]", "reservation 1: container 0, device 0 appears twice"),
     ],
 )
 def test_a_malformed_reservation_is_refused_with_what_is_wrong(text: str, wrong: str) -> None:

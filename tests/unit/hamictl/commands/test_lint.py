@@ -177,7 +177,7 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
         (("-f", "/"), "/ is a folder: use a file"),
         (
             ("-f", "-", "--device-config", "/none"),
-            "/none: no readable YAML file: No such file or directory",
+            "/none: not a readable YAML file: No such file or directory",
         ),
         (("-f", "-", "--node-policy", "x"), "use binpack, spread or fragmentation"),
     ],

@@ -158,7 +158,7 @@ def test_a_mistake_is_one_sentence(
             "pods.csv is empty: expected a first line name,cpu_milli,memory_mib,num_gpu,gpu_milli",
         ),
         ("name,cpu_milli\np,1\n", "pods.csv: the first line lacks memory_mib, num_gpu, gpu_milli"),
-        (PODS.splitlines()[0], "pods.csv holds no pod that asks for a card"),
+        (PODS.splitlines()[0], "pods.csv has no pod that asks for a card"),
         (PODS.splitlines()[0] + "\np,1,1,1000,1000\n", "no pod arrives: every one asks for more"),
     ],
 )

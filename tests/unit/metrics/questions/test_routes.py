@@ -105,7 +105,7 @@ async def test_the_list_has_every_question_with_what_it_takes() -> None:
         ("ann", "/what-runs-where?pod=x", 403, "add the parameter namespace"),
         ("operator", "/who-runs-where", 404, "did you mean what-runs-where?"),
         ("operator", "/nodes?limit=1e9", 400, "limit: '1e9' is not a number of rows"),
-        ("operator", "/nodes?node=a&node=b", 400, "parameter 'node' is there more than once"),
+        ("operator", "/nodes?node=a&node=b", 400, "parameter 'node' appears more than once"),
         ("operator", "/nodes?after=gAAAAA", 400, "after: this key is not from this API"),
     ],
 )

@@ -67,7 +67,7 @@ def read_question(data: bytes) -> LoginRequest:
             token=str(options.get("auth_token") or ""),
         )
     except (ValueError, LookupError, TypeError, AttributeError) as exc:
-        raise InvalidRequest(f"not a question of NATS about a login: {exc}") from exc
+        raise InvalidRequest(f"not an auth callout request of NATS: {exc}") from exc
 
 
 def granted(

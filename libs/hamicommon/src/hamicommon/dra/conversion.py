@@ -108,13 +108,13 @@ def _check(pod: Json, request: PodRequest) -> None:
     written = keys.annotations_of(pod)
     for key in _NOT_STATED:
         if written.get(key):
-            raise NotClaimable(f"a ResourceClaim has nothing like the annotation {key}")
+            raise NotClaimable(f"a ResourceClaim can't express the annotation {key}")
     asked = [each for container in request.containers for each in container.requests]
     for each in asked:
         if each.vendor != VENDOR:
-            raise NotClaimable(f"cards of {each.vendor} are no devices of DRA")
+            raise NotClaimable(f"cards of {each.vendor} can't be requested by ResourceClaims")
         if each.traits:
-            raise NotClaimable("a ResourceClaim has nothing like " + ", ".join(sorted(each.traits)))
+            raise NotClaimable("a ResourceClaim can't express " + ", ".join(sorted(each.traits)))
     if sum(each.count for each in asked) > MAX_CARDS:
         raise NotClaimable(f"a ResourceClaim has at most {MAX_CARDS} cards")
     entries = pod["spec"].get("resourceClaims") or ()

@@ -216,7 +216,7 @@ def load_public_key(path: Path) -> VerifyKey:
         found = _PEM.search(path.read_text())
         der = base64.b64decode(found["body"]) if found is not None else b""
     except (OSError, ValueError) as exc:
-        raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc
+        raise InvalidRequest(f"{path}: not a usable PEM key: {exc}") from exc
     if not der.startswith(_ED25519) or len(der) != len(_ED25519) + _KEY_BYTES:
         raise InvalidRequest(f"{path}: expected an Ed25519 public key in PEM form")
     return VerifyKey(der.removeprefix(_ED25519))

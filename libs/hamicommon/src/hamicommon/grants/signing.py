@@ -52,7 +52,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as exc:
-        raise InvalidRequest(f"{path}: no usable PEM key: {exc}") from exc
+        raise InvalidRequest(f"{path}: not a usable PEM key: {exc}") from exc
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidRequest(f"{path}: expected an Ed25519 private key in PEM form")
     return key

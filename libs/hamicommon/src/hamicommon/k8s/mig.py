@@ -155,7 +155,7 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
     for number, key in enumerate(keys):
         if key in keys[:number]:
             raise InvalidRequest(
-                f"MIG reservation {number}: container {key[0]}, device {key[1]} is there twice"
+                f"MIG reservation {number}: container {key[0]}, device {key[1]} appears twice"
             )
     return found
 
@@ -189,7 +189,7 @@ def _decoded(number: int, entry: object) -> MigReservation:
 def _whole(where: str, entry: Mapping[str, Any], key: str) -> int:
     value = entry.get(key, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(f"{where}: {key} is {value!r}; expected a whole number from 0 on")
+        raise InvalidRequest(f"{where}: {key} is {value!r}; expected a whole number, 0 or more")
     return value
 
 

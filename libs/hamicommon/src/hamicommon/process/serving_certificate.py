@@ -114,7 +114,7 @@ class ServingCertificate:
         except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
             what = getattr(exc, "reason", "") or str(exc)
             raise InvalidRequest(
-                f"{cert_file} and {key_file} are no certificate with its key: {what}"
+                f"{cert_file} and {key_file} are not a certificate and its key: {what}"
             ) from exc
         if datetime.now(UTC) >= certificate.not_valid_after_utc:
             ended = certificate.not_valid_after_utc.isoformat()

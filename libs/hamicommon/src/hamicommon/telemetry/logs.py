@@ -106,7 +106,7 @@ def log_what_python_prints() -> None:
         if what.exc_value is None or issubclass(what.exc_type, SystemExit):
             return
         logger.critical(
-            "Lost a thread to an unexpected error",
+            "Ended a thread on an unexpected error",
             extra={"thread_name": "" if what.thread is None else what.thread.name},
             exc_info=(what.exc_type, what.exc_value, what.exc_traceback),
         )

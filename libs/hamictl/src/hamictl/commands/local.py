@@ -309,7 +309,7 @@ async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[
 async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:
     """Show the state until the system or the user ends it; once if output is no terminal.
 
-    Raises: SupervisorError when it ended unasked.
+    Raises: SupervisorError when it ended unexpectedly.
     """
     scheduler = SchedulerClient(SchedulerAddress(url=described["scheduler_url"]))
     async with open_kube_api(Path(described["kubeconfig"])) as api:

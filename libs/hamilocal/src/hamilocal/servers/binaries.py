@@ -63,7 +63,7 @@ def executable(distribution: str, suffix: str) -> Path:
             if os.access(path, os.X_OK):
                 return path
     raise ServerError(
-        f"the Python package {distribution} {installed.version} holds no {suffix} for this machine"
+        f"the Python package {distribution} {installed.version} has no {suffix} for this machine"
         f" ({platform.system()} {platform.machine()}); Linux on x86_64 or aarch64 is needed"
     )
 

@@ -82,7 +82,7 @@ def _held_ports() -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         raise ServerError(
-            f"{path} holds the ports of local systems and can't be opened: {exc}"
+            f"{path} holds the ports of local systems but can't be opened: {exc}"
         ) from exc
 
 

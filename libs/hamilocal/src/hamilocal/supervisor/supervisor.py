@@ -179,10 +179,10 @@ class Supervisor:
             if pause_s is None:
                 count, window_s = self._policy.max_exits, self._policy.window_s
                 reason = f"{reason}; given up after {count} ends within {window_s:g} s"
-                logger.critical("child ended", extra={"child": spec.name, "reason": reason})
+                logger.critical("Process ended", extra={"child": spec.name, "reason": reason})
                 self._set(state, Phase.GIVEN_UP, reason)
                 return
-            logger.warning("child ended", extra={"child": spec.name, "reason": reason})
+            logger.warning("Process ended", extra={"child": spec.name, "reason": reason})
             self._set(state, Phase.BACKING_OFF, reason)
             await asyncio.sleep(pause_s)
             state.restarts += 1
@@ -193,7 +193,7 @@ class Supervisor:
             async with asyncio.timeout(step.start_timeout_s):
                 await step.run()
         except Exception as exc:  # a step may do anything; it is retried
-            logger.warning("step failed", extra={"child": step.name}, exc_info=True)
+            logger.warning("Failed in a step, retrying", extra={"child": step.name}, exc_info=True)
             return str(exc) or type(exc).__name__
         return None
 
@@ -240,7 +240,7 @@ class Supervisor:
                 self._set(state, Phase.READY, "")
         if state.phase is not Phase.READY:
             extra = {"child": spec.name, "why": state.unhealthy}
-            logger.warning("child killed: not ready in time", extra=extra)
+            logger.warning("Killed a process that was not ready in time", extra=extra)
             child.kill()
             return
         while True:

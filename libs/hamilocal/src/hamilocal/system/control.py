@@ -106,7 +106,7 @@ def check_stopped(layout: Layout) -> None:
     state = read_state(layout.state)
     if state is not None and state["phase"] != "stopped":
         raise SupervisorError(
-            f"the local system ended unasked; {layout.logs / 'supervisor.log'} ends with:"
+            f"the local system ended unexpectedly; {layout.logs / 'supervisor.log'} ends with:"
             f" {_last_line(layout.logs / 'supervisor.log')}"
         )
 

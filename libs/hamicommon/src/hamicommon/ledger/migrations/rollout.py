@@ -65,7 +65,7 @@ async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], p
                     logged = why
                 await asyncio.sleep(POLL_S)
     except TimeoutError as exc:
-        raise Unavailable(f"the roll-out is not over after {LONGEST_S:g} s: {logged}") from exc
+        raise Unavailable(f"the roll-out has not finished after {LONGEST_S:g} s: {logged}") from exc
 
 
 async def _asked_why_not(
@@ -83,7 +83,7 @@ async def _why_not(
     pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     own = next((each for each in pods if each["metadata"]["name"] == pod), None)
     if own is None:
-        raise Unavailable(f"the API server knows no pod {namespace}/{pod}")
+        raise Unavailable(f"the API server has no pod {namespace}/{pod}")
     # Our container is the first: what a cluster injects comes after it.
     image = own["spec"]["containers"][0]["image"]
     for name in deployments:

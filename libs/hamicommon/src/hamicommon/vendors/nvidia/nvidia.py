@@ -232,7 +232,7 @@ class Nvidia(Vendor):
         if cores is not None and cores > 100:
             found.append(
                 f"{where}{config.resource_core_name} {cores} is more than one card has "
-                "and is taken as 100"
+                "and counts as 100"
             )
         return tuple(found)
 
