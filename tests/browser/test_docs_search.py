@@ -31,11 +31,14 @@ def site(browser: Any) -> Iterator[Any]:
         ("quota", "tasks.html"),
         ("share a gpu between two deployments", "tasks.html"),
         ("notebook", "tasks.html"),
-        ("drain a node", "tasks.html"),
+        ("drain a node", "operations.html"),
         ("take a card out of service", "operations.html"),
         ("restore a backup", "operations.html"),
         ("pod stays pending", "troubleshooting.html"),
         ("upgrade", "helm.html"),
+        ("urgent pod", "preemption.html"),
+        ("gang", "groups.html"),
+        ("autoscaler", "scaling.html"),
     ],
 )
 def test_a_page_of_tasks_is_found_first(site: Any, asked: str, wanted: str) -> None:
