@@ -65,7 +65,7 @@ class _View:
     loaded = True
     cluster = SimpleNamespace(cards=lambda _node: ())
 
-    async def refresh_node(self, node: str) -> None:
+    async def refresh_nodes(self, node: str) -> None:
         del node
 
 
@@ -138,12 +138,12 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
 
 def annotated(ledger: Refusing, clock: Time) -> Worker:
     known = AnnotatedNodes(
-        inventory=cast(Any, SimpleNamespace(look=ledger.refuse, asked=set())),
-        locks=cast(Any, None),
+        **dict.fromkeys(("store", "view", "nodes", "refused", "malformed", "on_written", "locks")),
         vendors=cast(Any, ()),
         bulkhead=Bulkhead(),
         clock=clock,
     )
+    cast(Any, known)._look = ledger.refuse
     return known.queue.run_due, lambda: known.on_upsert(node(), None)
 
 

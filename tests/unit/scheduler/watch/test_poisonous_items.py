@@ -184,11 +184,11 @@ async def test_nodes_without_agent_around_a_poisonous_one_are_looked_at(
         await store.turn(node["metadata"]["name"])
 
     known = AnnotatedNodes(
-        inventory=cast(Any, SimpleNamespace(look=look, asked=set())),
-        locks=cast(Any, None),
+        **dict.fromkeys(("store", "view", "nodes", "refused", "malformed", "on_written", "locks")),
         vendors=cast(Any, ()),
         bulkhead=Bulkhead(),
     )
+    cast(Any, known)._look = look
     for node in ("first", "poison", "last"):
         known.on_upsert({"metadata": {"name": node}}, None)
 
