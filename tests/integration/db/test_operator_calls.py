@@ -8,7 +8,7 @@ import pytest
 from hami_scheduler.activity import Activity
 from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 from hami_scheduler.api.operator_access import OperatorAccess, Role, by_token
-from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
 from hamicommon.access.checks import Access, ApiCaller, Right
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.database import Database, open_database
@@ -157,8 +157,7 @@ async def test_a_large_body_reaches_its_reader_whole(database: Database) -> None
 )
 async def test_nobody_changes_or_removes_a_call(database: Database, statement: str) -> None:
     log = PostgresCallJournal(database)
-    ann = OperatorCaller(user="ann", source=CallSource.TOKEN)
-    number = await log.begin(OperatorCall(caller=ann, address="", verb="adopt", object="{}"))
+    number = await log.begin(OperatorCall(user="ann", address="", verb="adopt", object="{}"))
     await log.end(number, CallOutcome.DONE, "")
     before = await written(database)
 

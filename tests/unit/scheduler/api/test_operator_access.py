@@ -8,14 +8,13 @@ import httpx
 import pytest
 from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.api.operator_access import (
-    CALLER,
     OperatorAccess,
     Role,
     by_anybody,
     by_token,
     verb_of,
 )
-from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
 from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import Forbidden, HamiError, Unavailable
 from starlette.types import Receive, Scope, Send
@@ -45,11 +44,9 @@ class App:
     """Counts what reaches it."""
 
     calls = 0
-    caller: OperatorCaller | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.calls += 1
-        self.caller = scope["state"][CALLER]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -95,9 +92,6 @@ async def test_a_call_with_the_right_passes(authorization: str) -> None:
 
     assert (await send_request(app, "GET", authorization)).status_code == 200
     assert app.calls == 1
-
-
-OPERATOR = OperatorCaller(user="operator", groups=("people", "gpu"), source=CallSource.TOKEN)
 
 
 class Journal:
@@ -164,9 +158,14 @@ async def test_a_call_that_changes_something_is_kept_with_its_caller(
     await send_journalled(journal, app, "POST", path)
 
     [kept] = journal.calls
-    assert kept == OperatorCall(caller=OPERATOR, address="127.0.0.1", verb=verb, object=about)
+    assert kept == OperatorCall(
+        user="operator",
+        groups=("people", "gpu"),
+        address="127.0.0.1",
+        verb=verb,
+        object=about,
+    )
     assert journal.outcomes == [(CallOutcome.DONE, "{}")]
-    assert app.caller == OPERATOR
 
 
 async def test_every_call_that_is_more_than_a_look_is_one_line_with_its_caller(
@@ -234,14 +233,14 @@ async def test_who_may_not_is_kept_and_refused_either_way(journal: Journal) -> N
 
     assert (answer.status_code, app.calls, journal.calls) == (403, 0, [])
     for call, message in journal.refusals:
-        assert (call.caller.user, call.verb) == ("good", "adopt")
+        assert (call.user, call.verb) == ("good", "adopt")
         assert "may not update" in message
 
 
 async def test_without_tokens_anybody_calls_and_has_no_name() -> None:
     found = await by_anybody({"type": "http"}, Role.OPERATE)
 
-    assert found == OperatorCaller(user="", source=CallSource.OPEN)
+    assert found == ApiCaller(username="")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
 from hami_scheduler.api.http import refuse
-from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
@@ -85,9 +85,6 @@ def is_local_name(host: str) -> bool:
 
 logger = logging.getLogger(__name__)
 
-CALLER = "caller"
-"""Name in the request's state of its `OperatorCaller`, for the routes."""
-
 GROUP = "hami.io"
 RESOURCE = "scheduler"
 """This resource exists for the rights alone: administrators grant it with the ClusterRoles
@@ -122,7 +119,7 @@ _RIGHTS = {
     for role, name in ((Role.READ, "hami-reader"), (Role.OPERATE, "hami-operator"))
 }
 
-Identify = Callable[[Scope, Role], Awaitable[OperatorCaller]]
+Identify = Callable[[Scope, Role], Awaitable[ApiCaller]]
 """Identify the caller and check the role. Raises: Unauthenticated, NotAllowed, Unavailable."""
 
 
@@ -156,20 +153,20 @@ def verb_of(method: str, path: str) -> Verb:
 def by_token(access: Access) -> Identify:
     """Identify callers by the API server's review of their tokens."""
 
-    async def identify(scope: Scope, role: Role) -> OperatorCaller:
-        return _by_token(await access.check(_token(scope), role.right))
+    async def identify(scope: Scope, role: Role) -> ApiCaller:
+        return await access.check(_token(scope), role.right)
 
     return identify
 
 
-async def by_anybody(_scope: Scope, _role: Role) -> OperatorCaller:
+async def by_anybody(_scope: Scope, _role: Role) -> ApiCaller:
     """Let in every caller, with every role."""
-    return OperatorCaller(user="", source=CallSource.OPEN)
+    return ApiCaller(username="")
 
 
 @dataclass(eq=False)
 class OperatorAccess:
-    """Hands to `app` what may be asked, with the caller in the request's state.
+    """Hands to `app` what may be asked.
 
     `journal`: None: the log alone keeps calls.
     """
@@ -192,14 +189,13 @@ class OperatorAccess:
                 await self._note_refused(scope, verb, exc)
             await refuse(exc, send)
             return
-        scope.setdefault("state", {})[CALLER] = caller
         if not verb.logged:
             await self.app(scope, receive, send)
             return
         await self._logged(verb, caller, scope, receive, send)
 
     async def _logged(
-        self, verb: Verb, caller: OperatorCaller, scope: Scope, receive: Receive, send: Send
+        self, verb: Verb, caller: ApiCaller, scope: Scope, receive: Receive, send: Send
     ) -> None:
         answer = _Answer(send)
         try:
@@ -215,7 +211,7 @@ class OperatorAccess:
         self,
         journal: PostgresCallJournal,
         verb: Verb,
-        caller: OperatorCaller,
+        caller: ApiCaller,
         scope: Scope,
         receive: Receive,
         answer: _Answer,
@@ -240,7 +236,7 @@ class OperatorAccess:
     async def _note_refused(self, scope: Scope, verb: Verb, refusal: NotAllowed) -> None:
         if verb.role is not Role.OPERATE or self.journal is None or refusal.caller is None:
             return
-        call = _call(scope, verb, _by_token(refusal.caller), verb.object)
+        call = _call(scope, verb, refusal.caller, verb.object)
         failed = "Failed to write a refused operator call"
         with log_failure(logger, failed, level=logging.ERROR):
             await self.journal.refused(call, clip(str(refusal), MAX_ANSWER))
@@ -278,30 +274,27 @@ async def _peek(receive: Receive) -> tuple[bytes, Receive]:
     return body[:MAX_BODY], replay
 
 
-def _call(scope: Scope, verb: Verb, caller: OperatorCaller, about: str) -> OperatorCall:
+def _call(scope: Scope, verb: Verb, caller: ApiCaller, about: str) -> OperatorCall:
     client = scope.get("client")
     groups = [clip(group, MAX_GROUP) for group in caller.groups[:MAX_GROUPS]]
     if len(caller.groups) > MAX_GROUPS:
         groups.append(f"... {len(caller.groups) - MAX_GROUPS} more")
     return OperatorCall(
-        caller=replace(caller, user=clip(caller.user), groups=tuple(groups)),
+        user=clip(caller.username),
+        groups=tuple(groups),
         address=clip(str(client[0])) if client else "",
         verb=verb.name,
         object=about,
     )
 
 
-def _by_token(found: ApiCaller) -> OperatorCaller:
-    return OperatorCaller(user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN)
-
-
-def _line(verb: Verb, caller: OperatorCaller | None = None) -> dict[str, object]:
+def _line(verb: Verb, caller: ApiCaller | None = None) -> dict[str, object]:
     line: dict[str, object] = {"verb": verb.name}
     if caller is not None:
         line |= {
-            "user": caller.user,
+            "user": caller.username,
             "groups": clip(" ".join(caller.groups), _GROUPS_CHARACTERS),
-            "source": str(caller.source),
+            "source": "token" if caller.username else "open",
         }
     return line
 

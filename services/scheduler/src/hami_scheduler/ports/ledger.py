@@ -315,25 +315,6 @@ class RepairedRow:
     detail: str
 
 
-class CallSource(StrEnum):
-    """How it is known who calls."""
-
-    TOKEN = "token"
-    """A Kubernetes token, by the API server's review."""
-    OPEN = "open"
-    """Nothing is asked of callers (a local system): the user is unknown and empty."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCaller:
-    """Caller, named as in Kubernetes' audit log."""
-
-    user: str
-    """Such as `system:serviceaccount:default:ann`, or the name that an identity provider gives."""
-    groups: tuple[str, ...] = ()
-    source: CallSource
-
-
 class CallOutcome(StrEnum):
     """Outcome of a call; one that was cut off stays `begun`."""
 
@@ -348,7 +329,10 @@ class CallOutcome(StrEnum):
 class OperatorCall:
     """An operator's call that changes something, or would in no dry run; texts clipped."""
 
-    caller: OperatorCaller
+    user: str
+    """Named as in Kubernetes' audit log, such as `system:serviceaccount:default:ann`; empty: nobody
+    was asked (a local system)."""
+    groups: tuple[str, ...] = ()
     address: str
     """That it came from; empty: unknown."""
     verb: str

@@ -139,10 +139,8 @@ class PostgresCallJournal:
 
 
 def _call_columns(call: OperatorCall) -> tuple[object, ...]:
-    caller = call.caller
-    # Nobody was asked who calls, or the certificate has no name: unknown.
-    user = caller.user or None
-    return user, list(caller.groups), caller.source.value, call.address, call.verb, call.object
+    source = "token" if call.user else "open"
+    return call.user or None, list(call.groups), source, call.address, call.verb, call.object
 
 
 class PostgresRetention:
