@@ -16,8 +16,8 @@ import pytest
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 from hami_scheduler.adoption.resource_claims import ClaimGrants
-from hami_scheduler.bus.grant_snapshots import GrantSnapshots
 from hami_scheduler.bus.inventories import InventoryReports
+from hami_scheduler.bus.ledger_stats import GrantSnapshots
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_webhook.cluster_feed import ClusterFollower

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_scheduler.log_limit import MAX_TEXTS, WINDOW_S, LogLimit
+from hami_scheduler.pod_events import MAX_TEXTS, WINDOW_S, LogLimit
 from hamicommon.domain.ids import PodUid
 
 from tests.unit.clock import Clock

@@ -1,21 +1,57 @@
-"""The events that users see on their pods, in HAMi's wording (protocol 4.7, 4.8)."""
+"""Texts about one pod: the events that its users see, and the lines of the log.
+
+Events are in HAMi's wording (protocol 4.7, 4.8). kube-scheduler tries a pod that can't be placed
+again each second, for as long as it exists, and its author may change what is wrong with it each
+time, so `LogLimit` lets each text be logged once, and few texts, per ten minutes. The decisions
+(`placement/decisions.py`) have all of it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from cachetools import LRUCache
 from hamicommon.domain.allocations import Allocation, Origin
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.annotations import node_label
 from hamicommon.placement.node_scores import NodeScores
+from hamicommon.process.rate_limit import MAX_KEYS, RateLimit
 
-from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import PodEvent, PodEvents
+
+WINDOW_S = 600.0
+MAX_TEXTS = 5
+"""Different texts of one pod in a window."""
+
+
+class LogLimit:
+    """Decide for each line about a pod whether it is written, and count those that are not."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
+        self._texts = RateLimit(burst=1, per_s=1 / WINDOW_S)
+        self._pods = RateLimit(burst=MAX_TEXTS, per_s=MAX_TEXTS / WINDOW_S)
+        self._left_out: LRUCache[PodUid, int] = LRUCache(MAX_KEYS)
+
+    def take(self, uid: PodUid, text: str) -> int | None:
+        """Count one line about the pod.
+
+        Returns: how many lines of the pod were left out since its last one; None: so is this one.
+        """
+        now = self._clock()
+        is_new = self._texts.take((uid, hash(text)), at_s=now) is not None
+        if not is_new or self._pods.take(uid, at_s=now) is None:
+            self._left_out[uid] = self._left_out.get(uid, 0) + 1
+            return None
+        return self._left_out.pop(uid, 0)
+
 
 FILTERING_SUCCEED = "FilteringSucceed"
 FILTERING_FAILED = "FilteringFailed"

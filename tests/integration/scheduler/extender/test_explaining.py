@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import MAX_ROWS, RENEW_S, PostgresDecisionLog
-from hami_scheduler.log_limit import MAX_TEXTS
+from hami_scheduler.pod_events import MAX_TEXTS
 from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.k8s.types import Json

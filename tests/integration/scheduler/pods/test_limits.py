@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
-from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
-from hami_scheduler.adapters.postgres.limits import PostgresLimits
+from hami_scheduler.adapters.postgres.housekeeping import PostgresLimits, PostgresRetention
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import limit_notes
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
-from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import PodEnder
-from hami_scheduler.pod_events import Announcer
+from hami_scheduler.pod_events import Announcer, LogLimit
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.bus.client import Message
 from hamicommon.errors import InvalidRequest, NotFound

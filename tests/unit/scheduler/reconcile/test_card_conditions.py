@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, cast
 
-from hami_scheduler.reconcile.card_conditions import CardConditionReporter
+from hami_scheduler.reconcile.stuck_pods import CardConditionReporter
 from hamicommon.domain.granted_cards import HEALTHY, ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef

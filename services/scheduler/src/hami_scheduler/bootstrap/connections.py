@@ -33,10 +33,10 @@ from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresCallJournal,
     PostgresJournal,
+    PostgresLimits,
     PostgresRetention,
 )
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
-from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.postgres.row_repairs import PostgresCounters, PostgresRowRepairs

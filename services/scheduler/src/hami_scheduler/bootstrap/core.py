@@ -27,7 +27,6 @@ from hami_scheduler.ledger.node_locks import MirroredLocks, NodeLocks
 from hami_scheduler.ledger.rooms import Rooms
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
-from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions import DecisionQueue
 from hami_scheduler.placement.expected_nodes import ExpectedNodes
@@ -36,7 +35,7 @@ from hami_scheduler.placement.group_members import GroupMembers
 from hami_scheduler.placement.groups import GroupPlans
 from hami_scheduler.placement.placer import vendors_annotations
 from hami_scheduler.placement.waiting_pods import ArrivalCounts, Demand, Requeuer, WaitingPods
-from hami_scheduler.pod_events import Announcer, Outcomes, PodMarks
+from hami_scheduler.pod_events import Announcer, LogLimit, Outcomes, PodMarks
 from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors

@@ -28,27 +28,30 @@ from hami_scheduler.api.app import Loop
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bootstrap.simulating import WARM_INTERVAL_S, Simulations
-from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
-from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
-from hami_scheduler.bus.ledger_stats import PUBLISH_INTERVAL_S, LedgerStatsPublisher
+from hami_scheduler.bus.ledger_stats import (
+    PUBLISH_INTERVAL_S,
+    QUEUE,
+    GrantSnapshots,
+    LedgerStatsPublisher,
+)
+from hami_scheduler.bus.ledger_stats import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.kueue.check import SliceCheck
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.closed_nodes import ClosedNodes
 from hami_scheduler.placement.waiting_pods import ARRIVALS_INTERVAL_S
 from hami_scheduler.pod_ending import PodEnder
+from hami_scheduler.pod_events import LogLimit
 from hami_scheduler.preemption import loop as preemption
 from hami_scheduler.reconcile import ended_waits, retention
-from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.lying_rows import CounterRepairer
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.retention import HistoryCleanup
-from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
+from hami_scheduler.reconcile.stuck_pods import CardConditionReporter, StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import GrantRestorer, UngrantedPods
 from hami_scheduler.scaling import loop as scaling
 from hami_scheduler.watch import claim_templates

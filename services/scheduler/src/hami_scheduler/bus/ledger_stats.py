@@ -1,9 +1,10 @@
-"""The ledger's statistics on the bus, for those who may not read the ledger: the webhook.
+"""The ledger on the bus, for those who may not read it.
 
-Every few seconds: what quotas have left by namespace (those that changed), and what the ledger
-knows of the cluster. Everything is published again now and then, for a stream that was lost;
-readers take the newest by its time. While the ledger can't be read nothing is published, and
-readers take silence for "unknown".
+For the webhook, every few seconds: what quotas have left by namespace (those that changed), and
+what the ledger knows of the cluster. Everything is published again now and then, for a stream that
+was lost; readers take the newest by its time. While the ledger can't be read nothing is published,
+and readers take silence for "unknown". An agent that starts, or doubts the bus, asks for all live
+grants of its node.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from hamicommon.bus.client import Bus
+from hamicommon.bus.reader import read_of_node
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Unavailable
 from hamicommon.events import (
     LEDGER_CLUSTER_SUBJECT,
     ClusterNumbers,
+    GrantSnapshot,
+    GrantSnapshotRequest,
+    GrantState,
     NamespaceNumbers,
     QuotaNumbers,
     ledger_quota_subject,
 )
+from hamicommon.grants.grant import grant_of
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
+
+from hami_scheduler.ports.ledger import AllocationStore
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats
@@ -73,3 +84,41 @@ class LedgerStatsPublisher:
     async def _publish(self, subject: str, payload: BaseModel, taken_at: datetime) -> None:
         message_id = f"{subject}/{taken_at.isoformat()}"
         await self.bus.publish(subject, payload, message_id=message_id)
+
+
+SUBJECT = "hami.grants.snapshot.*"
+QUEUE = "scheduler"
+
+
+@dataclass(eq=False)
+class GrantSnapshots:
+    """Responder of `hami.grants.snapshot.*`."""
+
+    ledger: AllocationStore
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+
+    async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
+        """The grants of the node whose subject was asked. Raises: InvalidRequest."""
+        request = read_of_node(GrantSnapshotRequest, subject, body, "snapshot request")
+        now = datetime.now(UTC)
+        try:
+            live = await self.ledger.live(NodeName(request.node))
+        except Unavailable:
+            return GrantSnapshot(node=request.node, complete=False, taken_at=now)
+        granted = [
+            allocation
+            for allocation in live
+            if allocation.token is not None and allocation.state is not AllocationState.RESERVED
+        ]
+        grants: list[GrantState] = []
+        for allocation in granted:
+            with self.bulkhead.item("snapshots", str(allocation.id)):
+                grant = grant_of(allocation)
+                grants.append(GrantState(grant=grant, state=allocation.state))
+        return GrantSnapshot(
+            node=request.node,
+            # One that can't be shown must not count as withdrawn.
+            complete=len(grants) == len(granted),
+            taken_at=now,
+            grants=tuple(grants),
+        )

@@ -32,13 +32,12 @@ from hami_scheduler.enforcement.periods import (
     drift_class,
     due,
 )
-from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import PodEnder
-from hami_scheduler.pod_events import Announcer
+from hami_scheduler.pod_events import Announcer, LogLimit
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.limits import PostgresLimits
+    from hami_scheduler.adapters.postgres.housekeeping import PostgresLimits
 
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,7 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.drift import Drift, subject_of
-from hami_scheduler.log_limit import LogLimit
-from hami_scheduler.pod_events import PodMarks
+from hami_scheduler.pod_events import LogLimit, PodMarks
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.reconcile.annotation_diff import differing

@@ -1,31 +1,42 @@
-"""Report pods that are bound and have no cards yet, with the reason (architecture 4).
+"""Tell pods what became of their cards: bound without them yet, or holding one that changed.
 
-A bound pod can't be unbound, so its slices stay reserved.
-After a minute the reason is kept with the allocation (and so in its history), shown in an event on
-the pod, and counted. Another reason later is shown too, but an image that can't be pulled must not
-fill the history with the phases of its back-off.
+A bound pod can't be unbound, so its slices stay reserved (architecture 4). After a minute without
+its cards the reason is kept with the allocation (and so in its history), shown in an event on the
+pod, and counted. Another reason later is shown too, but an image that can't be pulled must not fill
+the history with the phases of its back-off.
+
+A card may be lost, replaced, cordoned, unhealthy or in another mode, or its node silent, while the
+pod runs on: without an event its owner would learn of it from failing programs. Each pod is shown
+once what is wrong with a card that it holds, and what to do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cachetools import TTLCache
 from hamicommon.domain.allocations import Allocation, AllocationState
-from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.domain.granted_cards import ConditionKind, texts_of
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.ledger.model import StateStep
 from hamicommon.process.best_effort import log_failure
+from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
+from hami_scheduler.pod_events import ALLOCATE_LATE, CARD_CHANGED, Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 logger = logging.getLogger(__name__)
 
@@ -126,3 +137,46 @@ def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) ->
     if waiting:
         return f"its containers have not started on {node}: {', '.join(waiting)}"
     return f"the kubelet of {node} has not picked up the pod"
+
+
+@dataclass(eq=False)
+class CardConditionReporter:
+    """Compares the cards of live grants with what their pods were shown.
+
+    `silent`: nodes whose agents are silent.
+    """
+
+    queries: PostgresQueries
+    silent: Callable[[], Collection[NodeName]]
+    announcer: Announcer
+    bulkhead: Bulkhead
+    _shown: dict[PodUid, str] = field(default_factory=dict, init=False)
+
+    async def once(self) -> int:
+        """Check once; return the number of pods that hold such a card. Raises: Unavailable."""
+        by_pod: dict[PodUid, list[PodCard]] = {}
+        for card in await self.queries.pod_cards(silent=self.silent()):
+            by_pod.setdefault(card.pod.uid, []).append(card)
+        shown: dict[PodUid, str] = {}
+        for uid, cards in by_pod.items():
+            text = " ".join(texts_of(card.condition for card in cards))
+            if not text:
+                continue
+            shown[uid] = text
+            if self._shown.get(uid) != text:
+                with self.bulkhead.item("card-conditions", uid):
+                    self._show(cards, text)
+        self._shown = shown
+        return len(shown)
+
+    def _show(self, cards: list[PodCard], text: str) -> None:
+        # A cordon is somebody's wish, and the pod continues.
+        wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
+        self.announcer.announce(
+            cards[0].pod,
+            CARD_CHANGED,
+            text,
+            warning=any(card.condition.kind not in wished for card in cards),
+            series="card",
+            once=True,
+        )
