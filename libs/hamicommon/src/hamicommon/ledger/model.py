@@ -132,6 +132,13 @@ class StateStep:
     node: NodeName | None = None
     """Node that the allocation must be on; None: any."""
 
+    @classmethod
+    def of(cls, row: Allocation, target: AllocationState, *, actor: str, **more: Any) -> StateStep:
+        """Return the step of a row that still is as it was read: in its state, under its token."""
+        about = {"token": row.token, **more}
+        sources = frozenset({row.state})
+        return cls(allocation_id=row.id, sources=sources, target=target, actor=actor, **about)
+
 
 Command = Entry | StateStep
 """One change of the ledger; several are written in one transaction."""

@@ -195,14 +195,9 @@ class Bind:
             if live.state in _RESUMABLE:
                 self.state.note_binding(live.pod_uid, live.node)
             raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
-        step = StateStep(
-            allocation_id=live.id,
-            sources=frozenset({live.state}),
-            target=AllocationState.BINDING,
-            actor=ACTOR,
-            token=live.token,
-            new_token=True,
-            lease_s=self.timeout_s + BINDING_EXTRA_S,
+        lease_s = self.timeout_s + BINDING_EXTRA_S
+        step = StateStep.of(
+            live, AllocationState.BINDING, actor=ACTOR, new_token=True, lease_s=lease_s
         )
         change = await self.writer.advance(step)
         if change is None:

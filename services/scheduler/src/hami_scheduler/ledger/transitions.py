@@ -79,13 +79,7 @@ class Transitions:
         self._bound_here[allocation.id] = _BoundHere(allocation, timer)
 
     def _write_bound(self, allocation: Allocation, actor: str) -> None:
-        step = StateStep(
-            allocation_id=allocation.id,
-            sources=frozenset({AllocationState.BINDING}),
-            target=AllocationState.BOUND,
-            actor=actor,
-            token=allocation.token,
-        )
+        step = StateStep.of(allocation, AllocationState.BOUND, actor=actor)
         self.writer.submit(step).add_done_callback(partial(self._on_bound, allocation))
 
     def _on_bound(self, allocation: Allocation, done: asyncio.Future[Answer]) -> None:
@@ -146,15 +140,9 @@ class Transitions:
         Raises: Conflict, Unavailable.
         """
         releasing = verdict.target is AllocationState.RELEASING
-        step = StateStep(
-            allocation_id=allocation.id,
-            sources=frozenset({allocation.state}),
-            target=verdict.target,
-            reason=verdict.reason,
-            actor=actor,
-            token=token,
-            lease_s=self.release_unconfirmed_s if releasing else None,
-        )
+        lease_s = self.release_unconfirmed_s if releasing else None
+        about = {"reason": verdict.reason, "token": token, "lease_s": lease_s}
+        step = StateStep.of(allocation, verdict.target, actor=actor, **about)
         if verdict.target in LIVE_STATES:
             change = await self.writer.advance(step)
         else:

@@ -92,14 +92,7 @@ class StuckPodReporter:
             return False
         if reason == allocation.reason:
             return True
-        step = StateStep(
-            allocation_id=allocation.id,
-            sources=frozenset({AllocationState.BOUND}),
-            target=AllocationState.BOUND,
-            reason=reason,
-            actor=ACTOR,
-            token=allocation.token,
-        )
+        step = StateStep.of(allocation, AllocationState.BOUND, actor=ACTOR, reason=reason)
         if await self.ledger.advance(step) is None:
             return False
         logger.warning(
