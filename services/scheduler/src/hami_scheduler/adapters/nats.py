@@ -27,9 +27,8 @@ from hami_scheduler.ports.cluster import AgentNotReady
 
 logger = logging.getLogger(__name__)
 
-# A bind no longer waiting for the bus: the signed annotation carries the grant as well.
-PUBLISH_WAIT_S = 1.0
-READINESS_WAIT_S = 1.0
+# A bind waits no longer for the bus, or for an agent on it: the pod carries the signed grant too.
+BIND_WAIT_S = 1.0
 # A file and a local socket, each with a time-out of its own, on a node that may be busy.
 HOLDINGS_WAIT_S = 5.0
 # Agents reconnect within about a second of us; until then silence proves nothing, and we ask again.
@@ -61,7 +60,7 @@ class NatsGrantAnnouncer:
         while True:
             try:
                 reply = await self._bus.request(
-                    readiness_subject(node), question, timeout_s=READINESS_WAIT_S
+                    readiness_subject(node), question, timeout_s=BIND_WAIT_S
                 )
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
@@ -87,7 +86,7 @@ class NatsGrantAnnouncer:
             grants_subject(grant.node),
             GrantAnnounced(grant=grant),
             message_id=f"grant-{grant.allocation_id}-{grant.token}",
-            timeout_s=PUBLISH_WAIT_S,
+            timeout_s=BIND_WAIT_S,
         )
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
@@ -103,7 +102,7 @@ class NatsGrantAnnouncer:
                 reason=reason,
             ),
             message_id=f"withdrawn-{allocation.id}-{token}",
-            timeout_s=PUBLISH_WAIT_S,
+            timeout_s=BIND_WAIT_S,
         )
 
 

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -49,8 +48,6 @@ BINDING_EXTRA_S = 30.0
 TOKEN_TTL_S = 1.0
 """A token that is older is looked at again before the pod is bound: a second binder may have taken
 it over. The API server keeps two binders apart within this time."""
-SIGNED_GRANT_TTL_S = 600.0
-"""The signed grant is for nodes that can't reach the bus, soon after the binding."""
 MAX_ERROR_LENGTH = 1024
 """Characters: as much as an event shows."""
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
@@ -119,7 +116,7 @@ class Bind:
         if allocation.state is not AllocationState.BINDING:
             # By the row the pod is bound; if it is, this is a success.
             if not await self.pod.is_bound(allocation):
-                await self.pod.post(allocation, _grant(allocation))
+                await self.pod.post(allocation, grant_of(allocation))
             return
         context = telemetry.extract({"traceparent": allocation.traceparent})
         attributes = _attributes(args)
@@ -135,7 +132,7 @@ class Bind:
 
     async def _carry_out(self, allocation: Allocation, deadline: float) -> None:
         """Lock, offer, bind, mark bound."""
-        began, grant = time.perf_counter(), _grant(allocation)
+        began, grant = time.perf_counter(), grant_of(allocation)
         if allocation.origin is not Origin.CLAIM:
             # Claims are prepared by name: no Allocate comes, in no order.
             await self._offer(allocation, grant, deadline)
@@ -331,9 +328,3 @@ def _attributes(args: BindArgs) -> dict[str, str]:
         uid=args.pod.uid, namespace=args.pod.namespace, name=args.pod.name
     )
     return {**pod, "k8s.node.name": args.node}
-
-
-def _grant(allocation: Allocation) -> Grant:
-    return grant_of(
-        allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_TTL_S)
-    )

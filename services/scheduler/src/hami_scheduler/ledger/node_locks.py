@@ -163,9 +163,6 @@ def _contention(key: str, node: str, holder: HeldLock) -> str:
     )
 
 
-_MIN_WAIT_S = 0.1
-
-
 class NodeLocks:
     """Takes both in order, and frees both."""
 
@@ -221,4 +218,4 @@ class NodeLocks:
 
 
 def _left_s(deadline: float) -> float:
-    return max(_MIN_WAIT_S, deadline - time.perf_counter())
+    return max(POLL_S, deadline - time.perf_counter())
