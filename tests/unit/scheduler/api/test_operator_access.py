@@ -36,7 +36,7 @@ class Reviews:
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
         return caller.username == "operator" or (
-            caller.username == "good" and right == Role.READ.right
+            caller.username == "good" and right == Role.READ.value
         )
 
 

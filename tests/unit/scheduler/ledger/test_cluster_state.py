@@ -368,7 +368,7 @@ async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> No
     reader, view = await loaded("GPU-0")
     reader.put("GPU-0", node="m", version=2)
 
-    await view.refresh_node(NodeName("m"))
+    await view.refresh_nodes(NodeName("m"))
 
     assert list(view.cluster.nodes) == ["m"]
     assert not await view.refresh()
@@ -389,7 +389,7 @@ async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
     with monkeypatch.context() as patch:
         patch.setattr(reader, "cards", away)
         with pytest.raises(Unavailable):
-            await view.refresh_node(NodeName("m"))
+            await view.refresh_nodes(NodeName("m"))
     await view.refresh()
 
     assert list(view.cluster.nodes) == ["m"]
@@ -428,7 +428,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
             if step == "refresh":
                 await live.refresh()
             elif step == "read":
-                await live.refresh_node(NodeName(what))
+                await live.refresh_nodes(NodeName(what))
             elif step == "deliver":
                 for counted in sent[what : what + 1]:
                     live.apply(change_of(counted))

@@ -71,7 +71,7 @@ class View:
         usage = SimpleNamespace(cordoned=node in self.cordoned, device=None)
         return [SimpleNamespace(usage=usage)] if node in self.cordoned else []
 
-    async def refresh_node(self, node: str) -> None:
+    async def refresh_nodes(self, node: str) -> None:
         """Nothing to read."""
 
 

@@ -153,7 +153,7 @@ class _View:
     loaded = True
     cluster = SimpleNamespace(cards=lambda _node: ())
 
-    async def refresh_node(self, node: str) -> None:
+    async def refresh_nodes(self, node: str) -> None:
         del node
 
 

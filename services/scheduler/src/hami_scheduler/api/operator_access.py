@@ -20,7 +20,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token, host_name
@@ -102,22 +102,12 @@ MAX_ANSWER = 512
 NO_ANSWER = "it ended without an answer"
 
 
-class Role(StrEnum):
-    """Role that a call needs; the values are the verbs that RBAC grants."""
+class Role(Enum):
+    """Role that a call needs, by the right that the API server is asked about."""
 
-    READ = "get"
-    OPERATE = "update"
+    READ = Right(verb="get", group=GROUP, resource=RESOURCE, role="hami-reader")
+    OPERATE = Right(verb="update", group=GROUP, resource=RESOURCE, role="hami-operator")
 
-    @property
-    def right(self) -> Right:
-        """Return the right that the API server is asked about."""
-        return _RIGHTS[self]
-
-
-_RIGHTS = {
-    role: Right(verb=role.value, group=GROUP, resource=RESOURCE, role=name)
-    for role, name in ((Role.READ, "hami-reader"), (Role.OPERATE, "hami-operator"))
-}
 
 Identify = Callable[[Scope, Role], Awaitable[ApiCaller]]
 """Identify the caller and check the role. Raises: Unauthenticated, NotAllowed, Unavailable."""
@@ -154,7 +144,7 @@ def by_token(access: Access) -> Identify:
     """Identify callers by the API server's review of their tokens."""
 
     async def identify(scope: Scope, role: Role) -> ApiCaller:
-        return await access.check(_token(scope), role.right)
+        return await access.check(_token(scope), role.value)
 
     return identify
 

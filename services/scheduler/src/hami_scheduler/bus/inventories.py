@@ -183,7 +183,7 @@ class InventoryReports:
             )
         if changed:
             try:
-                await self.view.refresh_nodes(changed)
+                await self.view.refresh_nodes(*changed)
             finally:
                 # A message that is delivered again has no news for the ledger.
                 self.on_written(changed)

@@ -235,23 +235,20 @@ class GrantReports:
         return True
 
     async def _allocated(self, allocation: Allocation) -> bool:
-        if allocation.state is AllocationState.BINDING:
-            if not await self._is_bound(allocation):
-                # A pod that bypassed us took the answer, and does not start with it. The binding
-                # continues, and fails at Allocate; until the pod is here, it is not allocated.
-                raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
-            # The next pod of the node need not wait for what is written down now.
-            await self.transitions.free_lock(allocation)
-            # The kubelet was faster than the answer to our binding.
-            verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
-            await self.transitions.apply(allocation, verdict, actor=ACTOR)
-            return False
-        if allocation.state is AllocationState.BOUND:
-            await self.transitions.free_lock(allocation)
-            verdict = Transition(target=AllocationState.ALLOCATED, reason="")
-            return await self.transitions.apply(allocation, verdict, actor=ACTOR) is not None
+        is_binding = allocation.state is AllocationState.BINDING
+        if is_binding and not await self._is_bound(allocation):
+            # A pod that bypassed us took the answer, and does not start with it. The binding
+            # continues, and fails at Allocate; until the pod is here, it is not allocated.
+            raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
+        # The next pod of the node need not wait for what is written down now.
         await self.transitions.free_lock(allocation)
-        return True
+        if allocation.state not in (AllocationState.BINDING, AllocationState.BOUND):
+            return True
+        # `binding`: the kubelet was faster than the answer to our binding.
+        target = AllocationState.BOUND if is_binding else AllocationState.ALLOCATED
+        verdict = Transition(target=target, reason=NODE_HAS_IT if is_binding else "")
+        change = await self.transitions.apply(allocation, verdict, actor=ACTOR)
+        return change is not None and not is_binding
 
     async def note_instances(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
         """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).

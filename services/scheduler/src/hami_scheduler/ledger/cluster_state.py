@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -332,11 +332,7 @@ class ClusterState:
             self._refreshed_at = started
             return bool(stale) or quotas_differ
 
-    async def refresh_node(self, node: NodeName) -> None:
-        """Read one node again, whatever is known of it. Raises: Unavailable."""
-        await self.refresh_nodes({node})
-
-    async def refresh_nodes(self, nodes: Collection[NodeName]) -> None:
+    async def refresh_nodes(self, *nodes: NodeName) -> None:
         """Read these nodes again, whatever is known of them. Raises: Unavailable."""
         async with self._refreshing:
             await self._reload(set(nodes))

@@ -250,7 +250,7 @@ class CounterRepairer:
             # The view takes no version that is lower than the one it has.
             for node in {card.node for card in cards if card.is_older}:
                 self.view.cluster.remove_node(node)
-            await self.view.refresh_nodes({card.node for card in cards})
+            await self.view.refresh_nodes(*{card.node for card in cards})
         for card in cards:
             subject = f"{card.node}/{card.uuid}"
             await self.drift.note(CARD_CLASS, subject, card.detail, repaired=True)

@@ -167,7 +167,7 @@ class AnnotatedNodes:
             return False
         await self.refused.note(name, recorded.refused)
         if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
-            await self.view.refresh_node(name)
+            await self.view.refresh_nodes(name)
             self.on_written(name)
         return True
 

@@ -14,7 +14,7 @@ from hamicommon.k8s.quantities import parse_milli
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.pod_request import host_request
 
-_ENDED = frozenset({"Succeeded", "Failed"})
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
 
 
 class HostCpu:
@@ -51,7 +51,7 @@ class HostCpu:
     def pod_seen(self, pod: Json) -> None:
         """A pod appeared or changed."""
         node = (pod.get("spec") or {}).get("nodeName")
-        if not node or (pod.get("status") or {}).get("phase") in _ENDED:
+        if not node or (pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
             self.pod_gone(pod)
             return
         uid, cpu = pod["metadata"]["uid"], host_request(pod).cpu_milli

@@ -108,7 +108,7 @@ class NodeSync:
         found = find_cordoned(entries, cards)
         # With the entries as they are: one may be the uuid of a card that is unavailable for now.
         if await self.store.set_cordoned(NodeName(node), found.uuids | entries):
-            await self.view.refresh_node(NodeName(node))
+            await self.view.refresh_nodes(NodeName(node))
             self.on_freed()
         if cards:
             for line in await self.unmatched.note(node, found.unmatched):
@@ -133,7 +133,7 @@ class NodeSync:
         await self.store.mark_gone(NodeName(node))
         self.on_gone(node)
         self.unmatched.forget(node)
-        await self.view.refresh_node(NodeName(node))
+        await self.view.refresh_nodes(NodeName(node))
 
 
 def group_of(node: JsonMapping, labels: Sequence[str]) -> str | None:
