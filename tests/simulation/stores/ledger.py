@@ -142,6 +142,10 @@ class SimLedger(Inventories):
         """See PostgresQueries; decisions are kept elsewhere in here."""
         return {}
 
+    async def decisions(self, pod_uid: str) -> list[dict[str, Any]]:
+        """See PostgresQueries; decisions are kept elsewhere in here."""
+        return []
+
     async def pod_cards(
         self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
     ) -> list[PodCard]:
