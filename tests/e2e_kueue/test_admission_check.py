@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import threading
@@ -102,6 +103,10 @@ def test_with_the_check_a_job_starts_when_its_slices_are_there_and_not_before(
     shown = hamictl(one_card.folder, "explain", "workload/checked")
     assert "holds its quota of queue checked since" in shown
     assert "fits-as-slices (whether its slices are there): Pending: 1 of the 2 pods" in shown
+    listed = json.loads(hamictl(one_card.folder, "pending", "-o", "json"))
+    [row] = [each for each in listed if each["reason_code"] == "AtKueue"]
+    assert row["pod_name"].startswith("workload/job-checked-")
+    assert row["summary"].startswith("at Kueue, quota held since ")
 
     freed = time.monotonic()
     one_card.delete("full-0")
@@ -111,6 +116,16 @@ def test_with_the_check_a_job_starts_when_its_slices_are_there_and_not_before(
     measured.note(f"room there -> both pods of the Job bound: {took_s:.2f} s")
     assert check_of(one_card, "checked")["state"] == "Ready"
     assert "2 of 2 pods fit: node-" in check_of(one_card, "checked")["message"]
+    verdicts = (
+        "SELECT string_agg(outcome || ': ' || summary, ' / ' ORDER BY at) FROM decisions "
+        "WHERE group_key LIKE 'workload/default/job-checked-%'"
+    )
+    wait(
+        lambda: re.search(
+            r"refused: Pending: 1 of the 2 .* / placed: Ready: 2 of 2", one_card.sql(verdicts)
+        ),
+        "both verdicts to be recorded",
+    )
     assert "is admitted by queue checked" in hamictl(one_card.folder, "explain", "workload/checked")
 
 

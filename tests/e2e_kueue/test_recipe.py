@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.mistakes.queued_jobs import miscounted
+from hamicommon.k8s.annotations import TRACEPARENT
+from hamicommon.k8s.types import Json
 from hamicommon.kueue.recipe import POLICY_NAME, render_policy
 from hamilocal.system.options import UpOptions
 
@@ -29,6 +31,8 @@ from tests.e2e_kueue.conftest import (
 GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 TOTAL_MEMORY, TOTAL_CORES = "nvidia.com/total-gpumem", "nvidia.com/total-gpucores"
 GATE = {"name": "kueue.x-k8s.io/admission"}
+PODS = "/api/v1/namespaces/default/pods"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 VENDORS = UpOptions().vendors()
 MISCOUNTED = {
@@ -136,6 +140,42 @@ def test_a_plain_pod_is_gated_and_counted_after_admission(queued: System) -> Non
 
     [workload] = queued.get(WORKLOADS)["items"]
     assert quota_used(workload) == {GPU: "1", TOTAL_MEMORY: "1k"}
+
+
+def pod_as_admitted(system: System, *, by_us: bool) -> Json:
+    """Return a pod for the queue as it would be stored, once our webhook is called, or is not."""
+
+    def admitted() -> Json | None:
+        pod = a_pod("order", {MEMORY: 1000})
+        pod["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
+        found = system.api.post(PODS, params={"dryRun": "All"}, json=pod).json()
+        limits = found["spec"]["containers"][0]["resources"]["limits"]
+        return found if (GPU in limits) == by_us else None
+
+    found = wait(admitted, f"a pod that our webhook {'saw' if by_us else 'did not see'}")
+    metadata = found["metadata"]
+    annotations = {k: v for k, v in metadata["annotations"].items() if k != TRACEPARENT}
+    return {"spec": found["spec"], "labels": metadata["labels"], "annotations": annotations}
+
+
+def test_the_same_pod_is_stored_whichever_webhook_comes_first(queued: System) -> None:
+    """They are called in the order of their configurations' names."""
+    [ours] = [
+        each
+        for each in queued.get(WEBHOOKS)["items"]
+        if not each["metadata"]["name"].startswith("kueue")
+    ]
+    name, last = ours["metadata"]["name"], "z-comes-last"
+    assert name < "kueue"
+    first = pod_as_admitted(queued, by_us=True)
+    assert GATE in first["spec"]["schedulingGates"]
+
+    for before, after in ((name, last), (last, name)):
+        assert queued.api.delete(f"{WEBHOOKS}/{before}").status_code == 200
+        pod_as_admitted(queued, by_us=False)
+        moved = {**ours, "metadata": {"name": after}}
+        assert queued.api.post(WEBHOOKS, json=moved).status_code == 201
+        assert pod_as_admitted(queued, by_us=True) == first
 
 
 def test_a_deployments_pod_is_gated_and_counted_after_admission(queued: System) -> None:

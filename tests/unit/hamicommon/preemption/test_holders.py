@@ -118,6 +118,8 @@ def test_a_holder_has_its_footprint_and_its_owner() -> None:
             {},
             "that are static pods",
         ),
+        (a_pod("web", labels={"kueue.x-k8s.io/managed": "true"}), {}, "that Kueue manages"),
+        (a_pod("web", annotations={"kueue.x-k8s.io/workload": "w"}), {}, "that Kueue manages"),
         (
             a_pod("web", {"terminationGracePeriodSeconds": 900}),
             {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.vendors.registry import Vendors
 
+from tests.unit.hamicommon.kueue.workloads import workload
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
 from tests.unit.scheduler.ledger.test_cluster_state import Reader
 
@@ -165,7 +167,9 @@ class Claims:
         return self._known[name]
 
 
-async def waiting(pods: list[Json], claims: Claims, query: str = "") -> list[Json]:
+async def waiting(
+    pods: list[Json], claims: Claims, query: str = "", workloads: Sequence[Json] = ()
+) -> list[Json]:
     app = FastAPI()
     undecided = UndecidedPods(
         pods=lambda: pods,
@@ -173,6 +177,7 @@ async def waiting(pods: list[Json], claims: Claims, query: str = "") -> list[Jso
         vendors=every_vendor(),
         scheduler_name="hami-scheduler",
         came="uid-came".__eq__,
+        workloads=lambda: workloads,
     )
     service = SimpleNamespace(undecided=undecided)
     app.include_router(operator_routes(cast(Any, service)))
@@ -182,6 +187,22 @@ async def waiting(pods: list[Json], claims: Claims, query: str = "") -> list[Jso
     assert answer.status_code == 200
     items: list[Json] = answer.json()["items"]
     return items
+
+
+async def test_a_workload_that_holds_its_quota_is_listed_until_it_is_admitted() -> None:
+    admitted = {"type": "Admitted", "status": "True"}
+    waits, starts = workload("waits"), workload("starts")
+    starts["status"]["conditions"].append(admitted)
+    waits["status"]["admissionChecks"][1]["message"] = "1 of the 2 pods fit"
+    elsewhere = workload("elsewhere", metadata={"namespace": "other"})
+
+    [found] = await waiting([], Claims(), "?namespace=default", [waits, starts, elsewhere])
+
+    assert (found["pod_name"], found["reason_code"]) == ("workload/waits", "AtKueue")
+    assert found["summary"] == (
+        "at Kueue, quota held since 2026-11-30 12:00:00; fits-as-slices is Pending: 1 of the 2 "
+        "pods fit"
+    )
 
 
 async def test_a_pod_is_listed_with_what_it_asks_for_and_kube_schedulers_reason() -> None:

@@ -321,6 +321,15 @@ async def test_a_pod_that_must_not_preempt_has_no_plan(spec: Json) -> None:
     assert (made.plans.asked, await made.room()) == ([], "")
 
 
+async def test_nobody_ends_for_a_pod_that_kueue_admitted() -> None:
+    made = await world()
+    high = await made.pods.get("default", "high")
+    high["metadata"]["annotations"] = {"kueue.x-k8s.io/workload": "w"}
+    made.preemptor.pods = watched(high, pod_of("low-0", 10, nodeName="n"))
+    await made.preemptor.plan_next()
+    assert (made.plans.asked, await made.room()) == ([], "")
+
+
 @pytest.mark.parametrize(
     ("after_s", "asked", "is_planned"),
     [(3601.0, "", False), (5.0, "3601", False), (5.0, "3600", True), (5.0, "soon", True)],

@@ -17,6 +17,8 @@ from hamicommon.k8s.annotations import CREATED_BY, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
 
 TEMPLATE_HASH = "pod-template-hash"
+KUEUE_MANAGED, KUEUE_WORKLOAD_NAME = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/workload"
+"""Label of pods that Kueue queues by themselves; annotation of pods of a Job that it admitted."""
 """Label whose value ends the names of a Deployment's ReplicaSets.
 
 See "Pod-template-hash label" in Kubernetes' documentation of Deployments.
@@ -51,6 +53,12 @@ def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool 
         created_by=clip(annotations_of(pod).get(CREATED_BY, "")) or None if stamped else None,
         labels={key: clip(str(labels[key])) for key in label_keys if key in labels},
     )
+
+
+def is_managed_by_kueue(pod: JsonMapping) -> bool:
+    """Return whether Kueue admitted the pod, or holds it, and evicts it by its own priorities."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return labels.get(KUEUE_MANAGED) == "true" or KUEUE_WORKLOAD_NAME in annotations_of(pod)
 
 
 def _controller(references: Iterable[Any]) -> JsonMapping:

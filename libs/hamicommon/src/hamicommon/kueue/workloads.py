@@ -70,6 +70,17 @@ def quota_held_since(workload: JsonMapping) -> datetime | None:
     return datetime.fromisoformat(reserved["lastTransitionTime"])
 
 
+def wait_at_kueue(workload: JsonMapping) -> str:
+    """Return why a Workload that holds its quota does not start; empty: it holds none, or may."""
+    since, status = quota_held_since(workload), workload.get("status") or {}
+    admitted = [each for each in status.get("conditions") or () if each["type"] == "Admitted"]
+    if since is None or any(each["status"] == "True" for each in admitted):
+        return ""
+    checks = [each for each in status.get("admissionChecks") or () if each["state"] != "Ready"]
+    why = "; ".join(f"{each['name']} is {each['state']}: {each['message']}" for each in checks)
+    return f"at Kueue, quota held since {since:%Y-%m-%d %H:%M:%S}" + (f"; {why}" if why else "")
+
+
 def pod_counts(workload: JsonMapping) -> dict[str, int]:
     """Return the number of pods of each pod set, as Kueue admitted them."""
     assigned = _assigned(workload)

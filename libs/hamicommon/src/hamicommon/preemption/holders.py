@@ -19,7 +19,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.held_rows import holdings_of
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.pod_groups import group_of
-from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.pod_object import KUEUE_WORKLOAD_NAME, is_managed_by_kueue, owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.preemption.planner import Holder
 
@@ -96,8 +96,9 @@ def for_holders(pod: JsonMapping) -> Json:
     """Return of a pod what `holders_of` reads."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: metadata[key] for key in _METADATA if key in metadata}
-    if MIRROR in annotations_of(pod):
-        kept["annotations"] = {MIRROR: ""}
+    kept["annotations"] = {
+        key: "" for key in (MIRROR, KUEUE_WORKLOAD_NAME) if key in annotations_of(pod)
+    }
     return {"metadata": kept, "spec": {key: spec[key] for key in _SPEC if key in spec}}
 
 
@@ -215,6 +216,8 @@ def _shield(
         return f"whose grace period is longer than {MAX_GRACE_S} s"
     if group_of(pod) is not None:
         return "of groups that start together"
+    if is_managed_by_kueue(pod):
+        return "that Kueue manages"
     if grant["origin"] == Origin.CLAIM:
         return "with cards by ResourceClaim"
     if grant["state"] not in (AllocationState.BOUND, AllocationState.ALLOCATED):

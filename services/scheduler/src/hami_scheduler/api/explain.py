@@ -43,6 +43,7 @@ from hamicommon.explain.unscheduled import unallocated, waits, why_undecided
 from hamicommon.k8s.annotations import CLAIM_SHAPE, RETRY_AT, annotations_of
 from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.kueue.workloads import wait_at_kueue
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.rules import ROOM_HELD
 from hamicommon.vendors.pod_request import wants_devices
@@ -350,6 +351,7 @@ def _retry(record: DecisionRecord, pod: Json | None) -> str:
 CLAIMS = "ResourceClaims"
 MISSPELT = "MisspeltResource"
 UNSCHEDULABLE = "Unschedulable"
+AT_KUEUE = "AtKueue"
 """Reason codes."""
 MAX_PODS = 500
 """The oldest; their claims are read one by one."""
@@ -362,7 +364,8 @@ AMOUNTS = ("card_count", "memory_bytes", "memory_ratio", "core_ratio")
 class UndecidedPods:
     """The use case.
 
-    `pods`: all that the pod watch knows; `came`: whether a pod has come to /filter.
+    `pods`: all that the pod watch knows; `came`: whether a pod has come to /filter; `workloads`:
+    Kueue's, where its check is answered.
     """
 
     pods: Callable[[], Iterable[JsonMapping]]
@@ -370,6 +373,7 @@ class UndecidedPods:
     vendors: Vendors
     scheduler_name: str
     came: Callable[[PodUid], bool]
+    workloads: Callable[[], Iterable[Json]] = tuple
 
     async def waiting(self, namespace: str | None) -> list[Row]:
         """The oldest first, with the columns of the question `waiting-pods`.
@@ -393,7 +397,12 @@ class UndecidedPods:
                 return await self._row(pod)
 
         rows = await asyncio.gather(*map(row, pods[:MAX_PODS]))
-        return [each for each in rows if each is not None]
+        queued = [
+            _row(each, AT_KUEUE, why) | {"pod_name": f"workload/{each['metadata']['name']}"}
+            for each in self.workloads()
+            if namespace in (None, each["metadata"]["namespace"]) and (why := wait_at_kueue(each))
+        ]
+        return [*(each for each in rows if each is not None), *queued[:MAX_PODS]]
 
     async def _row(self, pod: JsonMapping) -> Row | None:
         """Return the row of a pod; None: it wants nothing of ours."""

@@ -161,6 +161,7 @@ def build(
             vendors=vendors,
             scheduler_name=settings.scheduler_name,
             came=core.demand.waiting.has_visited,
+            workloads=watches.kueue.workloads.store.values if watches.kueue else tuple,
         ),
         vain_settings=VainSettings(
             quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node

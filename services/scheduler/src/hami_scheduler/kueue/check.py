@@ -62,8 +62,6 @@ REWRITE_S = 10.0
 """A message is rewritten after so long; a state is written at once."""
 REQUEUE_S = 60.0
 """Time for which a workload that gives way is out of its queue."""
-SETTLE_S = 0.02
-"""The watch events of one change come together in it."""
 MAX_REMEMBERED = 10_000
 
 
@@ -117,7 +115,6 @@ class SliceCheck:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL_S):
                     await self._woken.wait()
-            await asyncio.sleep(SETTLE_S)
             self._woken.clear()
             with self.instruments.bulkhead.item("kueue", "round"):
                 await self.once()

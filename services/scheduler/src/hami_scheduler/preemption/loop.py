@@ -26,7 +26,7 @@ from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
 from hamicommon.k8s.pod_annotations import PREEMPTION_DELAY
 from hamicommon.k8s.pod_groups import group_of
-from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.pod_object import is_managed_by_kueue, owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
 from hamicommon.preemption.planner import Holder, Plan
@@ -274,6 +274,8 @@ class Preemptor:
             return False
         if group_of(pod) is not None:
             return False  # room for one of its pods would not start it
+        if is_managed_by_kueue(pod):
+            return False  # Kueue evicts whole workloads, by its own priorities
         if self.rooms.of(waiting.uid) is not None:
             return False
         asked = self._looked_at.get(waiting.uid, _NOT_LOOKED_AT)
