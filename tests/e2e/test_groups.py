@@ -243,3 +243,73 @@ def why_it_waited(group: str) -> str:
         "SELECT string_agg(summary, ' / ' ORDER BY at) FROM decisions "
         f"WHERE group_key = 'group/default/{group}' AND pod_name = ''"
     )
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POD_GROUPS = f"{GROUP_LABEL.partition('/')[0]}/v1alpha1"
+
+
+@pytest.fixture
+def pod_groups(groups: System, cluster_kind: str) -> Iterator[str]:
+    """The path of scheduler-plugins' PodGroups, which the scheduler has found."""
+    if cluster_kind != "real":
+        pytest.skip("the emulated API server takes no CustomResourceDefinition (--cluster=real)")
+    group, _, version = POD_GROUPS.partition("/")
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    body: Json = {
+        "metadata": {
+            "name": f"podgroups.{group}",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+        },
+        "spec": {
+            "group": group,
+            "names": {"kind": "PodGroup", "plural": "podgroups"},
+            "scope": "Namespaced",
+            "versions": [{"name": version, **served}],
+        },
+    }
+    answer = groups.api.post(CRDS, json=body)
+    assert answer.status_code == 201, answer.text
+    path = f"/apis/{POD_GROUPS}/namespaces/default/podgroups"
+    wait(lambda: pod_group(groups, path, "probe", 2) in (201, 409), "PodGroups to be served")
+    create(groups, labelled("probe", 0))
+    wait(lambda: quorum(groups, "probe") == 2, "the scheduler to find PodGroups", timeout_s=90)
+    groups.delete("probe-0")
+    yield path
+    groups.api.delete(f"{CRDS}/podgroups.{group}")
+
+
+def pod_group(system: System, path: str, name: str, size: int) -> int:
+    """Create a PodGroup; return the status of the answer."""
+    body: Json = {
+        "apiVersion": POD_GROUPS,
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": size},
+    }
+    return system.api.post(path, json=body).status_code
+
+
+def quorum(system: System, group: str) -> int | None:
+    answer = json.loads(hamictl(system.folder, "explain", f"group/{group}", "-o", "json"))
+    found: int | None = answer["quorum"]
+    return found
+
+
+def labelled(group: str, number: int) -> Json:
+    """A member that has the label alone: how many start together is in its PodGroup."""
+    pod = member(group, number, 1)
+    del pod["metadata"]["annotations"]
+    return pod
+
+
+def test_a_podgroup_of_scheduler_plugins_has_the_quorum(groups: System, pod_groups: str) -> None:
+    groups.run(a_pod("blocker", slice_of(CARD_MIB)))
+    assert pod_group(groups, pod_groups, "crd", 8) == 201
+    create(groups, *(labelled("crd", number) for number in range(8)))
+    assert "GroupWaiting" in groups.wait_for_reason("crd-7")
+    assert (bound(groups, "crd"), held(groups), quorum(groups, "crd")) == (0, 1, 8)
+
+    groups.delete("blocker")
+    wait(lambda: bound(groups, "crd") == 8 or None, "all to be bound")

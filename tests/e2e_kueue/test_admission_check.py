@@ -246,6 +246,22 @@ def test_a_group_behind_the_check_takes_what_is_kept_for_it(one_card: System) ->
     assert counted(one_card, "hami_scheduler_kueue_bookings") - before == 2
 
 
+def test_the_pods_of_a_job_without_a_queue_start_together_by_their_label(one_card: System) -> None:
+    job = job_of("together", HALF, pods=2, queue="")
+    job["spec"]["template"]["metadata"] = {
+        "labels": {"scheduling.x-k8s.io/pod-group": "together"},
+        "annotations": {"hami.io/group-min": "2"},
+    }
+    create_job(one_card, job)
+    wait(lambda: len(pods_of(one_card, "together")) == 2, "the Job's pods to exist")
+    for pod in pods_of(one_card, "together"):
+        assert "GroupWaiting" in one_card.wait_for_reason(pod["metadata"]["name"])
+    assert bound(pods_of(one_card, "together")) == []
+
+    one_card.delete("full-0")
+    wait(lambda: len(bound(pods_of(one_card, "together"))) == 2, "both pods to be bound")
+
+
 @pytest.mark.slow
 def test_nothing_is_admitted_while_the_scheduler_is_away(one_card: System) -> None:
     one_card.delete("full-0", "full-1", "full-2")

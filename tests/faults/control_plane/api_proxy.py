@@ -21,6 +21,7 @@ from aiohttp import web
 from tests.e2e.system import System
 from tests.faults.processes import crash
 
+HELD_PAUSE_S = 0.05
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _EXPIRED = {
     "type": "ERROR",
@@ -46,6 +47,8 @@ class ApiProxy:
     lose_answers: bool = False
     """Writes are carried out, and their connection is closed without an answer."""
     delay_s: float = 0.0
+    holds_watches: bool = False
+    """Watches show nothing until it is False again; then all that they have missed."""
     refused: int = 0
     lost: int = 0
     expired: int = 0
@@ -107,6 +110,8 @@ class ApiProxy:
                 chunk = more.result()
                 if chunk is None:
                     return out
+                while self.holds_watches:
+                    await asyncio.sleep(HELD_PAUSE_S)
                 await out.write(chunk)
         except (aiohttp.ClientError, ConnectionError):
             return out
@@ -131,6 +136,7 @@ def proxied(system: System, services: Sequence[str]) -> Iterator[ApiProxy]:
             yield proxy
         finally:
             proxy.status, proxy.lose_answers, proxy.delay_s = 0, False, 0.0
+            proxy.holds_watches = False
             _restart(system, kubeconfig, straight, services)
 
 

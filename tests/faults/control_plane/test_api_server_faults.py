@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.system import wait
 from tests.faults.control_plane.api_proxy import ApiProxy, proxied
+from tests.faults.pod_path.test_group_faults import SIZE, bound, come
 from tests.faults.processes import serving_pid
 from tests.faults.stage import Faulty, Stage
 
@@ -123,4 +125,22 @@ def test_f12_a_view_that_is_seconds_old_grants_nothing_twice(stage: Stage, proxy
     stage.come(6)
     time.sleep(FAULT_S)
     proxy.delay_s = 0.0
+    stage.recover()
+
+
+@pytest.mark.row(
+    point="FAULT-20",
+    fault="the pod watch is seconds behind kube-scheduler's when a group comes",
+    kind="delay",
+    answer="no member is placed alone; all start when the watch shows them",
+    promise="SAFE-1..3 LIVE-2",
+)
+def test_f20_a_group_that_the_watch_shows_late(stage: Stage, proxy: ApiProxy) -> None:
+    proxy.holds_watches = True
+    come(stage, *range(SIZE))
+    time.sleep(FAULT_S)
+    assert bound(stage) == []
+
+    proxy.holds_watches = False
+    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=60)
     stage.recover()

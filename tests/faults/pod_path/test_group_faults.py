@@ -126,6 +126,21 @@ def held(system: System) -> float:
 
 
 @pytest.mark.row(
+    point="FAULT-15",
+    fault="the API server takes 5 s for each binding of a group",
+    kind="delay",
+    answer="each member is bound once",
+)
+def test_a_group_is_bound_by_a_slow_api_server(faulty: Faulty, stage: Stage) -> None:
+    faulty.plan("pods.bind.before=delay:5*4")
+    come(stage, *range(SIZE))
+    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=90)
+    faulty.plan()
+
+    stage.recover()
+
+
+@pytest.mark.row(
     point="FAULT-35",
     fault="Postgres, while the grants of a group are to be written",
     kind="delay",

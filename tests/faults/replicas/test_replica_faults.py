@@ -13,6 +13,7 @@ from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, wait
 from tests.faults.nodes.node import NODE
+from tests.faults.pod_path.test_group_faults import SIZE, come
 from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
@@ -55,6 +56,36 @@ def test_f10_two_replicas_decide_the_same_pods(
         stage.settle()
     stage.check()
     stage.report(since(decided_s), more=f"{sum(map(bool, errors))} of 10 bindings gave way")
+
+
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="FAULT-10",
+    fault="two replicas decide on the same group, and bind its members at the same time",
+    kind="duplicate",
+    answer="all members are granted once",
+)
+def test_f10_two_replicas_bind_the_same_group(system: System, stage: Stage, tmp_path: Path) -> None:
+    with replica(system, tmp_path) as (url, _), stopped(system, "kube-scheduler"):
+        come(stage, *range(SIZE))
+        asked = [(each, pod) for pod in stage.mine() for each in (system.scheduler_url, url)]
+        # Each replica's own watch has to show all members first.
+        nodes = [
+            wait(lambda each=each, pod=pod: _ask(each, pod).nodes, "all to fit")[0]
+            for each, pod in asked
+        ]
+        decided_s = time.monotonic()
+        with ThreadPoolExecutor(16) as threads:
+            binding = [
+                threads.submit(_bind, each, pod, node)
+                for (each, pod), node in zip(asked, nodes, strict=True)
+            ]
+            errors = [answer.result() for answer in binding]
+        held = int(system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
+        assert held == SIZE, errors
+    stage.settle()
+    stage.check()
+    stage.report(since(decided_s), more=f"{sum(map(bool, errors))} of {len(errors)} gave way")
 
 
 @pytest.mark.emulator_only

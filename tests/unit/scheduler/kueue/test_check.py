@@ -321,6 +321,21 @@ def test_a_change_of_the_active_scheduler_loses_bookings() -> None:
     assert (len(world.bookings), world.free()) == (0, ALL)
 
 
+def test_it_keeps_nothing_while_kueues_kinds_are_gone_and_answers_when_they_are_back() -> None:
+    world = World()
+    world.ask(of("a"))
+    check, world.api.checks = world.api.checks[0], []
+    world.api.workloads.clear()
+
+    assert world.ask() == {}
+    assert (world.free(), dict(world.ends)) == (ALL, {"lost": 1})
+
+    del check["status"]
+    world.api.checks = [check]
+    assert world.ask(of("b")) == {"b": "Ready"}
+    assert check["status"]["conditions"][0]["type"] == "Active"
+
+
 def test_a_late_watch_takes_no_booking_away() -> None:
     world = World()
     world.api.shown = {"a": of("a", 2), "b": of("b")}

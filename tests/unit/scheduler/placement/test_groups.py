@@ -11,7 +11,13 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions import DecisionTrace
 from hami_scheduler.placement.group_members import GroupMembers
-from hami_scheduler.placement.groups import MAX_BACKOFF_S, TURN_AFTER_S, GroupPlans, GroupVerdict
+from hami_scheduler.placement.groups import (
+    BIND_MARGIN_S,
+    MAX_BACKOFF_S,
+    TURN_AFTER_S,
+    GroupPlans,
+    GroupVerdict,
+)
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.pod_groups import GROUP_LABEL, PodGroup
@@ -382,6 +388,35 @@ async def test_a_group_is_woken_only_if_all_fit_now(stage: Stage) -> None:
     assert not await stage.plans.would_fit(GROUP)
     stage.state.lift([PodUid("x")])
     assert await stage.plans.would_fit(GROUP)
+    assert stage.used() == 0
+
+
+async def test_a_group_whose_podgroup_is_deleted_goes_by_its_pods_own_number(
+    stage: Stage,
+) -> None:
+    stage.crd[GROUP] = 3
+    stage.show("a", "b", "c", size=4)
+    assert isinstance(stage.ask("a"), Draft)
+
+    del stage.crd[GROUP]
+
+    assert sentence(stage.ask("b")) == "3 of the 4 pods that start together exist"
+    stage.show("d")
+    assert isinstance(stage.ask("d"), Draft)
+    assert stage.used() == 4 * 600
+
+
+async def test_a_group_whose_podgroup_is_deleted_frees_its_cards_by_the_deadline(
+    stage: Stage,
+) -> None:
+    stage.crd[GROUP] = 3
+    stage.show("a", "b", "c", size=4)
+    stage.ask("a")
+
+    del stage.crd[GROUP]
+    stage.now += stage.plans.bind_s + BIND_MARGIN_S + 1
+    stage.state.expire()
+
     assert stage.used() == 0
 
 
