@@ -147,7 +147,7 @@ def race(system: System, number: int) -> float:
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(create, names))
 
-    def settled() -> list[str] | None:
+    def ready_names() -> list[str] | None:
         states = {name: check_of(system, name) for name in names}
         ready = [name for name in names if states[name].get("state") == "Ready"]
         assert len(ready) <= 1, (states, history_of(system, names))
@@ -155,7 +155,7 @@ def race(system: System, number: int) -> float:
         return ready if ready and len(answered) == 2 else None
 
     [first] = wait(
-        settled, "both to be answered", why=lambda: str([check_of(system, n) for n in names])
+        ready_names, "both to be answered", why=lambda: str([check_of(system, n) for n in names])
     )
     [second] = [name for name in names if name != first]
     wait(lambda: bound(pods_of(system, first)), "the first Job's pod to be bound")
@@ -233,7 +233,7 @@ def test_a_group_behind_the_check_takes_what_is_kept_for_it(one_card: System) ->
         "labels": {"scheduling.x-k8s.io/pod-group": "group"},
         "annotations": {"hami.io/group-min": "2"},
     }
-    before = counted(one_card, "hami_scheduler_kueue_bookings")
+    before = read_counter(one_card, "hami_scheduler_kueue_bookings")
     create_job(one_card, job)
     wait_for_state(one_card, "group", "Ready")
     began = time.monotonic()
@@ -243,7 +243,7 @@ def test_a_group_behind_the_check_takes_what_is_kept_for_it(one_card: System) ->
     # Otherwise it would wait for the deadline of its own bookings.
     measured.note(f"Ready -> a group of 2 bound: {time.monotonic() - began:.2f} s")
     assert time.monotonic() - began < 25
-    assert counted(one_card, "hami_scheduler_kueue_bookings") - before == 2
+    assert read_counter(one_card, "hami_scheduler_kueue_bookings") - before == 2
 
 
 def test_the_pods_of_a_job_without_a_queue_start_together_by_their_label(one_card: System) -> None:
@@ -330,7 +330,7 @@ def test_a_workload_that_gives_way_keeps_its_quota_until_it_is_requeued(queued: 
     assert min(lost) > 6, seen
 
 
-def counted(system: System, name: str) -> float:
+def read_counter(system: System, name: str) -> float:
     """Sum a counter of the scheduler over its labels."""
     text = httpx.get(f"{system.scheduler_url}/metrics", timeout=10).text
     lines = [line for line in text.splitlines() if line.startswith(f"{name}_total")]
@@ -348,7 +348,7 @@ def cpu_s(system: System) -> float:
 def test_five_hundred_workloads_at_once_are_all_answered(queued: System) -> None:
     fill(queued, 4)
     number = 500
-    answers, used_s = counted(queued, "hami_scheduler_kueue_checks"), cpu_s(queued)
+    answers, used_s = read_counter(queued, "hami_scheduler_kueue_checks"), cpu_s(queued)
     with ThreadPoolExecutor(4) as threads:
         list(
             threads.map(
@@ -369,7 +369,7 @@ def test_five_hundred_workloads_at_once_are_all_answered(queued: System) -> None
     wait(all_answered, "every check to be answered", timeout_s=200)
 
     took_s = time.monotonic() - created
-    patches = counted(queued, "hami_scheduler_kueue_checks") - answers
+    patches = read_counter(queued, "hami_scheduler_kueue_checks") - answers
     measured.note(
         f"{number} workloads at once: last verdict {took_s:.1f} s after the last was created, "
         f"{patches / number:.2f} patches each, {cpu_s(queued) - used_s:.1f} s of the scheduler's "
