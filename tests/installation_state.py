@@ -77,14 +77,14 @@ def ready() -> State:
     return found
 
 
-def broken(breaks: Callable[[State], None]) -> State:
+def break_state(breaks: Callable[[State], None]) -> State:
     """Everything is there but for what that takes away."""
     state = copy.deepcopy(ready())
     breaks(state)
     return state
 
 
-def _gone(path: str) -> Callable[[State], None]:
+def _remove(path: str) -> Callable[[State], None]:
     return lambda state: state.__delitem__(path) if path in state else None
 
 
@@ -124,7 +124,7 @@ def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
     return change
 
 
-def _refused(path: str, maker: str, message: str) -> Callable[[State], None]:
+def _refuse_pods(path: str, maker: str, message: str) -> Callable[[State], None]:
     """Nothing of the workload was created, and an event of what makes its pods has the reason."""
 
     def change(state: State) -> None:
@@ -156,7 +156,7 @@ def _scaled_to_none(path: str) -> Callable[[State], None]:
     return change
 
 
-def _untrusted(state: State) -> None:
+def _distrust(state: State) -> None:
     for hook in state[REGISTRATION]["webhooks"]:
         del hook["clientConfig"]["caBundle"]
 
@@ -166,7 +166,7 @@ def _garbage(state: State) -> None:
         hook["clientConfig"]["caBundle"] = "Z2FyYmFnZQ=="
 
 
-def _ended(state: State) -> None:
+def _end_certificate(state: State) -> None:
     for hook in state[REGISTRATION]["webhooks"]:
         hook["clientConfig"]["caBundle"] = ENDED
 
@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "logs job",
     ),
     "no Postgres": (
-        _gone(f"{APPS}/statefulsets/hami-postgres"),
+        _remove(f"{APPS}/statefulsets/hami-postgres"),
         "Postgres",
         "hami-postgres not found in hami-system",
         APPLY,
@@ -197,12 +197,12 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "describe pods -l app.kubernetes.io/name=hami-postgres",
     ),
     "no Redis": (
-        _gone(f"{APPS}/statefulsets/hami-redis"),
+        _remove(f"{APPS}/statefulsets/hami-redis"),
         "Redis",
         "hami-redis not found in hami-system",
         APPLY,
     ),
-    "no NATS": (_gone(f"{APPS}/statefulsets/hami-nats"), "NATS", "hami-nats not found in", APPLY),
+    "no NATS": (_remove(f"{APPS}/statefulsets/hami-nats"), "NATS", "hami-nats not found in", APPLY),
     "migrations that fail": (
         _lacks(f"{JOBS}/hami-migrations-0-1-0", {"succeeded": None, "failed": 3}),
         "migrations",
@@ -210,7 +210,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "logs job/hami-migrations-0-1-0",
     ),
     "no scheduler": (
-        _gone(f"{APPS}/deployments/hami-scheduler"),
+        _remove(f"{APPS}/deployments/hami-scheduler"),
         "scheduler",
         "hami-scheduler not found in hami-system",
         APPLY,
@@ -226,7 +226,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "describe pods",
     ),
     "a quota of system priorities": (
-        _refused(
+        _refuse_pods(
             f"{APPS}/deployments/hami-scheduler",
             "hami-scheduler-7d9f",
             'pods "hami-scheduler-7d9f-x" is forbidden: insufficient quota to match these scopes: '
@@ -237,7 +237,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "--set global.priorityClassName=,devicePlugin.priorityClassName=",
     ),
     "Pod Security of the namespace": (
-        _refused(
+        _refuse_pods(
             f"{APPS}/daemonsets/hami-node-agent",
             "hami-node-agent",
             'pods "hami-node-agent-x" is forbidden: violates PodSecurity "restricted:latest": '
@@ -258,7 +258,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "logs --previous hami-nats-0",
     ),
     "no registration": (
-        _gone(REGISTRATION),
+        _remove(REGISTRATION),
         "webhook",
         "MutatingWebhookConfiguration hami-webhook not found",
         APPLY,
@@ -269,8 +269,8 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "holds no certificates",
         "get jobs",
     ),
-    "a webhook whose authority ended": (_ended, "webhook", "has ended", "get jobs"),
-    "an untrusted webhook": (_untrusted, "webhook", "the API server does not trust it", "get jobs"),
+    "a webhook whose authority ended": (_end_certificate, "webhook", "has ended", "get jobs"),
+    "an untrusted webhook": (_distrust, "webhook", "the API server does not trust it", "get jobs"),
     "one webhook of two": (
         _lacks(f"{APPS}/deployments/hami-webhook", {"readyReplicas": 1}),
         "webhook",
@@ -304,7 +304,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "describe pods",
     ),
     "no metrics": (
-        _gone(f"{APPS}/deployments/hami-metrics"),
+        _remove(f"{APPS}/deployments/hami-metrics"),
         "metrics",
         "hami-metrics not found in hami-system",
         APPLY,

@@ -122,34 +122,34 @@ def legacy() -> list[Metric]:
 
 
 @cache
-def declared() -> tuple[Declared, ...]:
+def list_declared() -> tuple[Declared, ...]:
     """All of them, by service."""
-    found = [*_declared("node-agent", node_agent())]
+    found = [*_list_declared("node-agent", node_agent())]
     cluster = [*families(EMPTY, now=EMPTY.taken_at), build_info("1", "unknown")]
-    found += _declared("metrics", cluster)
+    found += _list_declared("metrics", cluster)
     for service, registry in (
         ("metrics", MetricsInstruments().registry),
         ("scheduler", SchedulerInstruments().registry),
         ("webhook", WebhookInstruments().registry),
     ):
-        found += _of(service, registry)
+        found += _read_registry(service, registry)
     return tuple(found)
 
 
 def names(service: str | None = None) -> set[str]:
     """Return the metrics' names of one service, or of all."""
-    return {each.name for each in declared() if service in (None, each.service)}
+    return {each.name for each in list_declared() if service in (None, each.service)}
 
 
-def _of(service: str, registry: CollectorRegistry) -> Iterable[Declared]:
+def _read_registry(service: str, registry: CollectorRegistry) -> Iterable[Declared]:
     """A client's own metric knows its labels, a family only where it was made by hand."""
     collectors: list[Any] = list(registry._collector_to_names)
     for collector in collectors:
         given = getattr(collector, "_labelnames", None)
-        yield from _declared(service, collector.collect(), given)
+        yield from _list_declared(service, collector.collect(), given)
 
 
-def _declared(
+def _list_declared(
     service: str, found: Iterable[Metric], labels: Iterable[str] | None = None
 ) -> Iterable[Declared]:
     for metric in found:

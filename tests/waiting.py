@@ -35,7 +35,7 @@ async def eventually(look: Callable[[], T | Awaitable[T]], what: str = "") -> T:
         if found:
             return found
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {PATIENCE_S:g} s: {what or _named(look)}")
+            raise AssertionError(f"not within {PATIENCE_S:g} s: {what or _name_of(look)}")
         await asyncio.sleep(CHECK_INTERVAL_S)
 
 
@@ -55,7 +55,7 @@ def wait(
     while not (found := look()):
         late = time.monotonic() > deadline_s if within_s is None else waited.seconds > within_s
         if late:
-            missing = f"not within {within_s or PATIENCE_S:g} s: {what or _named(look)}"
+            missing = f"not within {within_s or PATIENCE_S:g} s: {what or _name_of(look)}"
             raise AssertionError("; ".join(filter(None, (missing, why()))))
         time.sleep(every_s)
     return found
@@ -94,5 +94,5 @@ def _scheduled_ns() -> tuple[int, int]:
     return int(ran), int(waited)
 
 
-def _named(look: object) -> str:
+def _name_of(look: object) -> str:
     return getattr(look, "__name__", repr(look))

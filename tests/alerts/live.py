@@ -33,16 +33,16 @@ def targets(up: Mapping[str, Any]) -> dict[str, list[str]]:
     """By job, host and port of each page of metrics."""
     host = re.compile(r"https?://([^/]+)")
 
-    def of(url: str) -> str:
+    def address_of(url: str) -> str:
         found = host.match(url)
         assert found is not None, url
         return found[1]
 
     return {
-        "hami-scheduler": [of(up["scheduler_url"])],
-        "hami-webhook": [of(up["webhook_url"])],
-        "hami-metrics": [of(up["metrics_url"])],
-        "hami-node-agent": [of(each["metrics_url"]) for each in up["node_agents"]],
+        "hami-scheduler": [address_of(up["scheduler_url"])],
+        "hami-webhook": [address_of(up["webhook_url"])],
+        "hami-metrics": [address_of(up["metrics_url"])],
+        "hami-node-agent": [address_of(each["metrics_url"]) for each in up["node_agents"]],
     }
 
 

@@ -62,13 +62,13 @@ def test_nothing_critical_fires_on_a_healthy_system(scraped: Prometheus) -> None
 def test_prometheus_keeps_an_exemplar_with_a_trace(scraped: Prometheus) -> None:
     name = "hami_scheduler_decision_duration_seconds_bucket"
 
-    def kept() -> bool:
+    def is_kept() -> bool:
         found = scraped.get("query_exemplars", query=name, start="0", end="4102444800")
         return any(
             len(one["labels"]["trace_id"]) == 32 for each in found for one in each["exemplars"]
         )
 
-    until(kept, "an exemplar")
+    until(is_kept, "an exemplar")
 
 
 def test_promtool_finds_no_fault_of_ours_on_the_live_pages(up: Json, promtool: Promtool) -> None:

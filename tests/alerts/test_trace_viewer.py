@@ -175,7 +175,7 @@ def traced(viewer: TraceViewer, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield up
 
 
-def written(up: Json) -> list[Json]:
+def read_spans(up: Json) -> list[Json]:
     """All spans of the system's files, ids as the viewer writes them."""
     return [
         json.loads(line.replace('"0x', '"'))
@@ -190,7 +190,7 @@ def decided(traced: Json) -> list[Json]:
     found: list[Json] = []
 
     def whole() -> bool:
-        spans = written(traced)
+        spans = read_spans(traced)
         traces = [one["context"]["trace_id"] for one in spans if one["name"] == "first-kernel"]
         for trace_id in traces:
             found[:] = [one for one in spans if one["context"]["trace_id"] == trace_id]
@@ -202,7 +202,7 @@ def decided(traced: Json) -> list[Json]:
     return found
 
 
-def arrived(viewer: TraceViewer, trace_id: str, spans: int) -> dict[str, Any]:
+def wait_for_trace(viewer: TraceViewer, trace_id: str, spans: int) -> dict[str, Any]:
     """The trace in the viewer, once so many spans of it are there."""
     until(lambda: len(viewer.trace(trace_id)) >= spans, f"{spans} spans of {trace_id}")
     return viewer.trace(trace_id)
@@ -223,7 +223,7 @@ def test_a_pods_decision_is_one_trace_from_filter_to_the_first_kernel(
     viewer: TraceViewer, decided: list[Json]
 ) -> None:
     trace_id = decided[0]["context"]["trace_id"]
-    shown = arrived(viewer, trace_id, len(decided))
+    shown = wait_for_trace(viewer, trace_id, len(decided))
 
     assert {
         (one.span_id, one.name, one.service, one.parent_id or None) for one in shown.values()
@@ -241,11 +241,11 @@ def test_a_pods_decision_is_one_trace_from_filter_to_the_first_kernel(
 def test_the_decision_leads_to_the_admission_of_its_pod(
     viewer: TraceViewer, decided: list[Json]
 ) -> None:
-    shown = arrived(viewer, decided[0]["context"]["trace_id"], len(decided))
+    shown = wait_for_trace(viewer, decided[0]["context"]["trace_id"], len(decided))
     [root] = [one for one in shown.values() if not one.parent_id]
     [(trace_id, span_id)] = root.links
 
-    admission = arrived(viewer, trace_id, 1)[span_id]
+    admission = wait_for_trace(viewer, trace_id, 1)[span_id]
     assert (admission.name, admission.service) == ("admission", "hami-webhook")
     names = [
         {value for key, value in one.tags if key == "k8s.pod.name"} for one in (root, admission)
@@ -256,7 +256,7 @@ def test_the_decision_leads_to_the_admission_of_its_pod(
 def test_every_span_that_the_services_wrote_arrives(
     viewer: TraceViewer, traced: Json, decided: list[Json]
 ) -> None:
-    spans = written(traced)
+    spans = read_spans(traced)
     assert len(spans) > len(decided)
     missing: list[Any] = []
 
@@ -274,7 +274,7 @@ def test_hamictl_draws_the_spans_that_the_viewer_has(
     viewer: TraceViewer, traced: Json, decided: list[Json]
 ) -> None:
     pod = next(one["attributes"]["k8s.pod.name"] for one in decided if one["name"] == "filter")
-    shown = arrived(viewer, decided[0]["context"]["trace_id"], len(decided))
+    shown = wait_for_trace(viewer, decided[0]["context"]["trace_id"], len(decided))
     drawn = subprocess.run(
         [HAMICTL, "trace", pod],
         cwd=Path(traced["traces"]).parents[1],
@@ -309,14 +309,14 @@ def test_an_exemplar_of_the_decisions_duration_opens_its_trace(
         found = EXEMPLAR.findall(answer.read().decode())
 
     assert found
-    assert "filter" in {one.name for one in arrived(viewer, found[-1], 1).values()}
+    assert "filter" in {one.name for one in wait_for_trace(viewer, found[-1], 1).values()}
 
 
 def test_grafana_opens_the_trace_through_the_data_source_of_compose(
     viewer: TraceViewer, decided: list[Json], tmp_path: Path
 ) -> None:
     trace_id = decided[0]["context"]["trace_id"]
-    shown = arrived(viewer, trace_id, len(decided))
+    shown = wait_for_trace(viewer, trace_id, len(decided))
     with grafana(grafana_folder(), tmp_path, {"Jaeger": viewer.url}) as found:
         through = found.get(f"datasources/proxy/{found.source('Jaeger')}/api/traces/{trace_id}")
 

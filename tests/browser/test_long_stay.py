@@ -29,7 +29,7 @@ def change(pages: Service, node: str, index: int, cores: int) -> None:
     )
 
 
-def held(page: Any) -> dict[str, float]:
+def measure_page(page: Any) -> dict[str, float]:
     """Return the page's heap, nodes and listeners after a garbage collection."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
@@ -50,8 +50,8 @@ def stays(browser: Any, pages: Service, address: str, shown: str, updates: int) 
             change(pages, "n0001", 2, cores)
             watched.page.locator(shown.format(cores=cores)).first.wait_for(state="attached")
             if number == WARM_UP:
-                first = held(watched.page)
-        return first, held(watched.page)
+                first = measure_page(watched.page)
+        return first, measure_page(watched.page)
 
 
 def flat(name: str, first: dict[str, float], last: dict[str, float], updates: int) -> None:

@@ -43,7 +43,7 @@ def entry(system: System, service: str) -> dict[str, Any]:
 
 
 @contextmanager
-def stopped(system: System, service: str) -> Iterator[None]:
+def stop_service(system: System, service: str) -> Iterator[None]:
     """The part is killed and not started again within the block."""
     pid = int(wait(lambda: entry(system, service).get("pid"), f"{service} to run"))
     supervisor = running_supervisor(system.folder / "state.json")
@@ -86,7 +86,7 @@ def test_every_open_page_shows_it_keeps_its_figures_and_recovers(
         headings = {name: page.locator("main h1").inner_text() for name, page in pages.items()}
         grid = first.page.locator("#grid .c").count()
 
-        with stopped(system, service):
+        with stop_service(system, service):
             began = time.monotonic()
             for name, page in pages.items():
                 page.locator("#trouble p", has_text=notice).wait_for()

@@ -71,11 +71,11 @@ class System:
         assert answer.status_code == 200, answer.text
         wanted = 201 if label else 403
 
-        def known() -> bool:
+        def is_known() -> bool:
             asked = self.api.post("/api/v1/namespaces/default/pods?dryRun=All", json=probe)
             return asked.status_code == wanted
 
-        wait(known, "the API server to go by the namespace's label")
+        wait(is_known, "the API server to go by the namespace's label")
 
     def run(self, *pods: Json) -> list[Json]:
         """Creates pods and waits until all of them run."""
@@ -92,7 +92,7 @@ class System:
     def wait_for_phase(self, name: str, phase: str, *, timeout_s: float | None = None) -> Json:
         """Waits for `status.phase`, for Running also until every container runs."""
 
-        def reached() -> Json | None:
+        def read_reached_pod() -> Json | None:
             pod = self.pod(name)
             assert pod is not None, f"{name} is gone"
             found = pod["status"].get("phase")
@@ -102,7 +102,9 @@ class System:
             running = phase != "Running" or all("running" in state for state in states)
             return pod if found == phase and running else None
 
-        return wait(reached, f"{name} to be {phase}", timeout_s=timeout_s, why=self._why(name))
+        return wait(
+            read_reached_pod, f"{name} to be {phase}", timeout_s=timeout_s, why=self._why(name)
+        )
 
     def _why(self, name: str) -> Callable[[], str]:
         return lambda: json.dumps((self.pod(name) or {}).get("status"))
@@ -185,12 +187,12 @@ class System:
     def wait_for_log(self, pod: Json, container: str, event: str) -> list[Json]:
         """Waits until the container has printed this event; returns all lines until then."""
 
-        def printed() -> list[Json] | None:
+        def read_lines() -> list[Json] | None:
             lines = self.log(pod, container)
             return lines if any(line["event"] == event for line in lines) else None
 
         return wait(
-            printed, f"{container} to print {event}", why=lambda: str(self.log(pod, container))
+            read_lines, f"{container} to print {event}", why=lambda: str(self.log(pod, container))
         )
 
     def spans_since(self, admission: str) -> set[str]:

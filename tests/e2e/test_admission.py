@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 
 
-def warned(answer: httpx.Response) -> str:
+def read_warnings(answer: httpx.Response) -> str:
     return " ".join(answer.headers.get_list("warning"))
 
 
@@ -31,10 +31,10 @@ def dry(system: System, pod: Json) -> httpx.Response:
 def until(look: Callable[[], httpx.Response], arrived: Callable[[httpx.Response], bool]) -> None:
     """Repeat the request until its answer has what the bus brings a moment later."""
 
-    def found() -> bool:
+    def is_found() -> bool:
         return arrived(look())
 
-    wait(found, "admission to know", why=lambda: f"{look().text} {look().headers}")
+    wait(is_found, "admission to know", why=lambda: f"{look().text} {look().headers}")
 
 
 @pytest.fixture
@@ -63,12 +63,12 @@ def test_a_pod_beyond_its_quota_is_denied_when_it_is_created(system: System) -> 
 
 def test_a_refusal_of_what_no_card_can_take_names_what_would_fit(system: System) -> None:
     pod = a_pod("huge", slice_of(100_000))
-    until(lambda: dry(system, pod), lambda answer: "no node can take" in warned(answer))
+    until(lambda: dry(system, pod), lambda answer: "no node can take" in read_warnings(answer))
 
     answer = dry(system, pod)
     assert answer.status_code == 201
-    assert "the largest has 81920 MiB" in warned(answer)
-    assert "fits if nvidia.com/gpumem <= 81920 MiB" in warned(answer)
+    assert "the largest has 81920 MiB" in read_warnings(answer)
+    assert "fits if nvidia.com/gpumem <= 81920 MiB" in read_warnings(answer)
 
 
 def test_a_near_miss_is_asked_about_though_the_pod_asks_for_nothing_of_ours(
@@ -77,7 +77,7 @@ def test_a_near_miss_is_asked_about_though_the_pod_asks_for_nothing_of_ours(
     answer = dry(system, a_pod("slip", {"nvidia.com/gpumemory": "3000"}))
 
     assert answer.status_code == 201
-    assert "was nvidia.com/gpumem meant?" in warned(answer)
+    assert "was nvidia.com/gpumem meant?" in read_warnings(answer)
     assert answer.json()["spec"]["schedulerName"] == "default-scheduler"
 
 
@@ -96,7 +96,7 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text(yaml.safe_dump(a_pod("huge", slice_of(100_000))))
     pod = a_pod("huge", slice_of(100_000))
-    until(lambda: dry(system, pod), lambda answer: "no node can take" in warned(answer))
+    until(lambda: dry(system, pod), lambda answer: "no node can take" in read_warnings(answer))
 
     [answer] = json.loads(hamictl(system.folder, "lint", "--live", "-o", "json", "-f", str(file)))[
         "items"

@@ -36,7 +36,7 @@ def ask(system: System) -> Ask:
     return run
 
 
-def completed(system: System, *typed: str) -> list[str]:
+def complete_terms(system: System, *typed: str) -> list[str]:
     """Return kubectl's completions of these terms."""
     done = subprocess.run(
         [Path(sys.executable).parent / "kubectl_complete-hami", *typed],
@@ -104,8 +104,8 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     ask("usage", "--since", "1h")
     bill = json.loads(ask("showback", "--since", "1m", "-o", "json"))["items"]
     assert {row["kind"] for row in bill} >= {"held", "idle"}
-    assert completed(system, "explain", "sh") == ["shown", ":4"]
-    assert completed(system, "describe", "pod", "wai") == ["waiting", ":4"]
+    assert complete_terms(system, "explain", "sh") == ["shown", ":4"]
+    assert complete_terms(system, "describe", "pod", "wai") == ["waiting", ":4"]
     ask("capacity", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
     assert ask("delete", "default/waiting") == "pod/waiting deleted\n"
@@ -149,11 +149,11 @@ def test_while_the_scheduler_hangs_every_verb_ends_with_a_sentence(ask: Ask) -> 
 def test_a_trace_goes_over_all_services_to_the_first_kernel(system: System, ask: Ask) -> None:
     system.run(a_pod("drawn", slice_of(1000)))
 
-    def drawn() -> str | None:
+    def read_drawing() -> str | None:
         shown = ask("trace", "drawn")
         return shown if "first-kernel" in shown else None
 
-    lines = wait(drawn, "the first kernel's span").splitlines()
+    lines = wait(read_drawing, "the first kernel's span").splitlines()
 
     found = {line.split()[0]: line.split()[-1] for line in lines[2:]}
     assert found["admission"] == "hami-webhook"
@@ -166,14 +166,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ONE_SCREEN = 24
 
 
-def explained(system: System, name: str) -> str:
+def wait_for_explanation(system: System, name: str) -> str:
     """Return the explanation for people, once the decision is written."""
 
-    def written() -> str | None:
+    def read_explanation() -> str | None:
         text = hamictl(system.folder, "explain", name)
         return text if " waits: " in text or " was placed: " in text else None
 
-    return wait(written, f"{name} to be explained")
+    return wait(read_explanation, f"{name} to be explained")
 
 
 @pytest.mark.parametrize(
@@ -207,20 +207,20 @@ def test_a_refused_pod_of_the_demo_explains_itself_on_one_screen(
     assert system.create(pod).status_code == 201
     system.wait_for_reason(name)
 
-    screen = explained(system, name)
+    screen = wait_for_explanation(system, name)
 
     assert screen.startswith(f"default/{name} waits: {sentence}")
     assert f"  - {helps}" in screen
     assert all(f"node-{number}" in screen for number in range(3))
     assert len(screen.splitlines()) <= ONE_SCREEN
 
-    def published() -> bool:
+    def is_published() -> bool:
         return any(
             reason == "FilteringFailed" and message.startswith(sentence)
             for reason, message in system.events(name)
         )
 
-    wait(published, "the event with the plain sentence", why=lambda: str(system.events(name)))
+    wait(is_published, "the event with the plain sentence", why=lambda: str(system.events(name)))
 
 
 def test_the_pod_that_holds_what_another_wants_is_named(system: System) -> None:
@@ -231,7 +231,7 @@ def test_the_pod_that_holds_what_another_wants_is_named(system: System) -> None:
         system.wait_for_phase(holder["metadata"]["name"], "Running", timeout_s=90)
     assert system.create(a_pod("late", slice_of(30_000))).status_code == 201
     system.wait_for_reason("late")
-    explained(system, "late")
+    wait_for_explanation(system, "late")
 
     answer = json.loads(hamictl(system.folder, "explain", "late", "-o", "json"))
 

@@ -215,26 +215,28 @@ def test_usage_follows_a_program_that_allocates_computes_and_ends(system: System
     """How late it is is printed; on a quiet machine less than two seconds."""
     assert system.create(a_pod("follow", slice_of(4096, 30))).status_code == 201
 
-    def printed() -> bool:
+    def is_printed() -> bool:
         found = system.pod("follow")
         return found is not None and any(
             line["event"] == "allocated" for line in system.log(found, "cuda")
         )
 
-    def stored(condition: str) -> bool:
+    def is_stored(condition: str) -> bool:
         count = system.sql(
             "SELECT count(*) FROM usage_samples WHERE pod_name = 'follow' AND sampled_at > now()"
             f" - interval '1 minute' AND memory_limit_bytes = {4096 * MIB} AND {condition}"
         )
         return count != "0"
 
-    wait(printed, "the program to allocate")
+    wait(is_printed, "the program to allocate")
     began_s = time.monotonic()
     wait(lambda: used_bytes(system) == [4096.0 * MIB], "Prometheus to show what it holds")
     shown_s = time.monotonic() - began_s
-    wait(lambda: stored(f"memory_used_bytes = {4096 * MIB}"), "Postgres to have it")
+    wait(lambda: is_stored(f"memory_used_bytes = {4096 * MIB}"), "Postgres to have it")
     stored_s = time.monotonic() - began_s
-    wait(lambda: stored("core_percent >= 0 AND core_limit_percent = 30"), "its cores to be known")
+    wait(
+        lambda: is_stored("core_percent >= 0 AND core_limit_percent = 30"), "its cores to be known"
+    )
 
     system.delete("follow")
     began_s = time.monotonic()

@@ -62,7 +62,7 @@ class PodProcesses:
             "mounts": [*mounts, *self._of_image(image)],
             "cwd": "/app" if image.startswith("hami-") else "/",
             "env": self._image_environment(image) | env,
-            "argv": [_expanded(part, env) for part in argv],
+            "argv": [_expand(part, env) for part in argv],
             "privileges": _privileges(pod, container),
         }
         path = root.with_suffix(".json")
@@ -97,7 +97,7 @@ class PodProcesses:
             elif "fieldRef" in source:
                 value = _field(pod, source["fieldRef"]["fieldPath"])
             else:
-                value = _expanded(entry.get("value", ""), found)
+                value = _expand(entry.get("value", ""), found)
             found[entry["name"]] = value
         return found
 
@@ -131,7 +131,7 @@ class PodProcesses:
         ]
 
 
-def _expanded(text: str, env: Mapping[str, str]) -> str:
+def _expand(text: str, env: Mapping[str, str]) -> str:
     return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda m: env.get(m[1], m[0]), text)
 
 

@@ -82,7 +82,7 @@ class Call:
         }
 
 
-def granted(api: httpx.Client) -> set[Right]:
+def list_granted_rights(api: httpx.Client) -> set[Right]:
     """By the roles of the manifests; kube-scheduler's are Kubernetes' own, and left out."""
     found: set[Right] = set()
     for kind, roles in (("rolebindings", "roles"), ("clusterrolebindings", "clusterroles")):

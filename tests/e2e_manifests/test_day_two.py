@@ -16,7 +16,7 @@ from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
 from tests.e2e_manifests.node.pod_objects import NAMESPACE
 from tests.e2e_manifests.page import commands
-from tests.e2e_manifests.rights import Mutants, calls, denied_without, granted
+from tests.e2e_manifests.rights import Mutants, calls, denied_without, list_granted_rights
 from tests.e2e_manifests.test_from_nothing import installed, job_is_done, runs, sql, status
 
 __all__ = ["installed"]
@@ -47,18 +47,18 @@ ROTATED = {
 _SCHEDULER = "tests/integration/scheduler"
 _POLICIES = "tests/contract/policies/test_nodes.py"
 _HERE = "tests/e2e_manifests/test_day_two.py"
-_SAME_AGAIN = (
+_SAME_USE = (
     f"{_SCHEDULER}/extender/test_explaining.py::test_another_replica_counts_up_the_same_event"
 )
 _PLANS = (
     "tests/e2e/test_preemption_preview.py"
     "::test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run"
 )
-USED_ELSEWHERE = {
+USED_IN_OTHER_TESTS = {
     # A reason why a pod waits, the same again, and again by another replica.
-    ("hami-scheduler", "create", "events"): _SAME_AGAIN,
-    ("hami-scheduler", "get", "events"): _SAME_AGAIN,
-    ("hami-scheduler", "patch", "events"): _SAME_AGAIN,
+    ("hami-scheduler", "create", "events"): _SAME_USE,
+    ("hami-scheduler", "get", "events"): _SAME_USE,
+    ("hami-scheduler", "patch", "events"): _SAME_USE,
     # A binding whose answer was lost; annotations that somebody changed.
     ("hami-scheduler", "get", "pods"): (
         f"{_SCHEDULER}/extender/test_binding.py::test_a_lost_answer_to_the_binding_is_read_back"
@@ -143,7 +143,7 @@ def secrets(cluster: Cluster) -> dict[str, object]:
     return {each["metadata"]["name"]: each.get("data") for each in found}
 
 
-def typed(cluster: Cluster, heading: str) -> Iterator[None]:
+def type_commands(cluster: Cluster, heading: str) -> Iterator[None]:
     """Runs the page's commands; the manifests are those of a machine with each port once."""
     others = {"k8s/base": str(cluster.single()), "--replicas=2": "--replicas=1"}
     for argv in commands(heading):
@@ -156,7 +156,7 @@ def test_a_secret_is_made_new_while_pods_come(steady: Cluster, heading: str) -> 
     cluster = steady
     before, refused = secrets(cluster), 0
     made: list[str] = []
-    for _ in typed(cluster, heading):
+    for _ in type_commands(cluster, heading):
         name = f"rotation-{len(made)}"
         made += [name] if (taken := create(cluster, name)) else []
         refused += not taken
@@ -206,14 +206,14 @@ def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> Non
     for name in ("kept", "ended"):
         create(cluster, name)
         wait_until_runs(cluster, name)
-    for _ in typed(cluster, "Backups"):
+    for _ in type_commands(cluster, "Backups"):
         pass
     cluster.sh("kubectl", "delete", "pod", "ended", "--grace-period=1")
     create(cluster, "came")
     wait_until_runs(cluster, "came")
     began = {name: identity(cluster, name) for name in ("kept", "came")}
 
-    for _ in typed(cluster, "Restoring the newest dump"):
+    for _ in type_commands(cluster, "Restoring the newest dump"):
         pass
 
     create(cluster, "afterwards")
@@ -254,15 +254,17 @@ def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster)
     finished = ("--for=condition=Complete", "--timeout=300s", "-lapp.kubernetes.io/part-of=hami")
     cluster.run("kubectl", "-n", NAMESPACE, "wait", *finished, "job")
 
-    rights, made = granted(cluster.api), calls(cluster.folder / "audit.log")
+    rights, made = list_granted_rights(cluster.api), calls(cluster.folder / "audit.log")
     unused = {right for right in rights if not any(call.needs(right) for call in made)}
     elsewhere = {
-        right for right in unused if (right.account, right.verb, right.resource) in USED_ELSEWHERE
+        right
+        for right in unused
+        if (right.account, right.verb, right.resource) in USED_IN_OTHER_TESTS
     }
     assert cluster.denied() == []
     assert sorted(map(str, unused - elsewhere)) == []
-    assert USED_ELSEWHERE.keys() <= {(r.account, r.verb, r.resource) for r in rights}
-    for case in USED_ELSEWHERE.values():
+    assert USED_IN_OTHER_TESTS.keys() <= {(r.account, r.verb, r.resource) for r in rights}
+    for case in USED_IN_OTHER_TESTS.values():
         file, _, name = case.partition("::")
         assert f"def {name}(" in (PROJECT / file).read_text(), case
     missed = denied_without(Mutants(cluster.api), rights - unused, rights, made, cluster.wait)
@@ -277,7 +279,7 @@ def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(
 ) -> None:
     cluster = installed
     running = [p["metadata"]["name"] for p in cluster.pods.objects.get(PODS)["items"]]
-    steps = typed(cluster, "Removing it")
+    steps = type_commands(cluster, "Removing it")
     next(steps)
     next(steps)
     assert running, began

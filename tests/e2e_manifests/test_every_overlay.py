@@ -204,18 +204,18 @@ def server(
             kinds = kinds_of(Path(crds))
             server.apply(kinds)
             for each in kinds:
-                wait(lambda each=each: established(server, each), f"{each['metadata']['name']}")
+                wait(lambda each=each: is_established(server, each), f"{each['metadata']['name']}")
         # What other projects mark as deprecated in their own kinds is not ours.
         server.warnings.clear()
         yield server
 
 
-def established(server: ApiServer, kind: Json) -> bool:
+def is_established(server: ApiServer, kind: Json) -> bool:
     conditions = server.get(server.path(kind)).get("status", {}).get("conditions", ())
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
-def rendered(folder: Path, assets: Assets) -> list[Json]:
+def render_overlay(folder: Path, assets: Assets) -> list[Json]:
     done = subprocess.run(
         [assets.folder / "kubectl", "kustomize", str(folder)],
         capture_output=True,
@@ -245,7 +245,7 @@ def test_all_objects_are_taken_without_a_warning_and_all_pods_are_made(
     component = name.removeprefix("components/")
     if component != name:
         folder = with_components(tmp_path, (*NEEDED.get(component, ()), component))
-    objects = rendered(folder, kubernetes_assets)
+    objects = render_overlay(folder, kubernetes_assets)
     if kubernetes_assets.version >= (1, 25):
         for each in objects:
             each["apiVersion"] = SUCCESSORS.get(each["apiVersion"], each["apiVersion"])

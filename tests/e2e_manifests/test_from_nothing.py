@@ -142,7 +142,7 @@ def seen_cards(cluster: Cluster, name: str) -> list[dict[str, int]]:
     uid = cluster.pods.objects.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
     path = cluster.folder / "kubelet" / "pods" / uid / "cuda.log"
 
-    def found() -> list[dict[str, int]]:
+    def find_devices() -> list[dict[str, int]]:
         text = path.read_text() if path.exists() else ""
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == "device"]
@@ -150,7 +150,7 @@ def seen_cards(cluster: Cluster, name: str) -> list[dict[str, int]]:
     def why() -> str:
         return path.read_text() if path.exists() else f"no {path}"
 
-    return cluster.wait(found, f"{name} sees its card", why=why)
+    return cluster.wait(find_devices, f"{name} sees its card", why=why)
 
 
 def job_is_done(cluster: Cluster, name: str) -> bool:

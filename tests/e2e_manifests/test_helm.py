@@ -79,7 +79,7 @@ def services(cluster: Cluster) -> dict[str, bool]:
     }
 
 
-def replaced(cluster: Cluster, old: Iterable[str]) -> bool:
+def is_replaced(cluster: Cluster, old: Iterable[str]) -> bool:
     """Whether every service runs in a new pod, and no old one does."""
     found = services(cluster)
     return len(found) == len(SERVICES) and all(found.values()) and found.keys().isdisjoint(old)
@@ -87,7 +87,9 @@ def replaced(cluster: Cluster, old: Iterable[str]) -> bool:
 
 def wait_until_replaced(cluster: Cluster, old: dict[str, bool], what: str) -> None:
     cluster.wait(
-        lambda: replaced(cluster, old), f"{what} is there", why=lambda: f"{old} {services(cluster)}"
+        lambda: is_replaced(cluster, old),
+        f"{what} is there",
+        why=lambda: f"{old} {services(cluster)}",
     )
 
 

@@ -24,7 +24,7 @@ WAVE = 40
 """Twice the node's slots: half of a wave waits for room."""
 RESTARTS = 5
 WAVE_TIMEOUT_S = 240.0
-SOON_S = 120.0
+EVENT_TIMEOUT_S = 120.0
 
 
 def limits_printed(system: NodeSystem, pod: Json) -> list[int]:
@@ -110,13 +110,13 @@ def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limit
     # What HAMi keeps under /tmp, and what it put into the container's directory there.
     began = lives()
     system.agent.start(HAMI_NODE_AGENT_LIBRARY_PATH=str(newer))
-    wait(lambda: lives() > began, "a life under the new agent", timeout_s=SOON_S)
+    wait(lambda: lives() > began, "a life under the new agent", timeout_s=EVENT_TIMEOUT_S)
     os.kill(system.container_pid(steady), signal.SIGKILL)
 
     wait(
         lambda: [line["event"] for line in system.log(steady, "cuda")].count("launched") == 2,
         "the steady one to start again",
-        timeout_s=SOON_S,
+        timeout_s=EVENT_TIMEOUT_S,
     )
     assert library.stat().st_ino != before
     assert set(limits_printed(system, crashing)) == {4096}

@@ -49,7 +49,7 @@ def wait_until_back(system: System, service: str, old_pid: int) -> None:
 
 
 @contextmanager
-def killed(system: System, *services: str, alone: bool = False) -> Iterator[None]:
+def kill_services(system: System, *services: str, alone: bool = False) -> Iterator[None]:
     """Killed when the block begins; when it has ended, the supervisor has started them again."""
     pids = {service: kill(system, service, alone=alone) for service in services}
     yield
@@ -59,7 +59,7 @@ def killed(system: System, *services: str, alone: bool = False) -> Iterator[None
 
 def crash(system: System, *services: str) -> None:
     """Killed, and started again by the supervisor."""
-    with killed(system, *services):
+    with kill_services(system, *services):
         pass
 
 

@@ -112,7 +112,7 @@ def test_an_outage_under_load_loses_nothing(
             timeout_s=STARTS_S,
             why=lambda: str([n for n in churn.created_s if n not in churn.ran_s]),
         )
-    recovered_s = _recovered(loaded, back_s)
+    recovered_s = _wait_until_recovered(loaded, back_s)
 
     during_s = churn.waited_s(lost_s, back_s)
     assert churn.failed == []
@@ -145,7 +145,7 @@ def _sleep(churn: Churn, away_s: float) -> None:
         time.sleep(POLL_S)
 
 
-def _recovered(system: System, back_s: float) -> float:
+def _wait_until_recovered(system: System, back_s: float) -> float:
     """Waits for LIVE-2: ledger = pods, every fact published; how long after the return."""
     waits = (
         "SELECT (SELECT count(*) FROM allocation_events WHERE published_at IS NULL)"

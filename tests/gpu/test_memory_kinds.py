@@ -11,7 +11,7 @@ import pytest
 from tests.gpu.card import GIB, Card, Tenant, used_bytes
 from tests.native.allocators.allocators import KINDS
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
-from tests.native.machine import MIB, Client, opened
+from tests.native.machine import MIB, Client, open_context
 
 LIMIT = 4 * GIB
 SIZE = 512 * MIB
@@ -53,7 +53,7 @@ def refusals(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
     found: dict[str, str] = {}
     client = None
     for name, call in calls.items():
-        client = client or opened(Client(env))
+        client = client or open_context(Client(env))
         why = outcome(client, **call)
         if why is not None:
             found[name] = why
@@ -69,7 +69,7 @@ def refusals(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
 def client(tenants: list[Tenant]) -> Iterator[Client]:
     """A program in a slice of LIMIT."""
     tenants[0].limit(memory_bytes=LIMIT)
-    started = opened(Client(tenants[0].env()))
+    started = open_context(Client(tenants[0].env()))
     yield started
     started.end()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.waiting import PATIENCE_S
 
 
-def compiled(folder: Path, source: str, *options: str | Path, name: str = "program") -> Path:
+def compile_program(folder: Path, source: str, *options: str | Path, name: str = "program") -> Path:
     """The program, or with `-shared` the library, of that name in the folder."""
     file = folder / f"{name}.c"
     file.write_text(source)

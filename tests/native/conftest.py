@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.compiled import compiled
+from tests.native.compiled import compile_program
 from tests.native.machine import ROOT, Container, Machine
 
 
@@ -33,4 +33,4 @@ def container(machine: Machine) -> Container:
 @pytest.fixture
 def compile_c(tmp_path: Path) -> Callable[..., Path]:
     """compile_c(source, *options) -> program"""
-    return functools.partial(compiled, tmp_path)
+    return functools.partial(compile_program, tmp_path)

@@ -40,7 +40,7 @@ def entry_points(typedefs: str) -> set[Request]:
     return {Request(name, int(version), 2 if stream else 0) for name, version, stream in rows}
 
 
-def declared(header: str) -> set[str]:
+def list_functions(header: str) -> set[str]:
     """Names of the functions that cuda.h declares, without version and stream."""
     return {VERSION_SUFFIX.sub("", name) for name in DECLARED.findall(header)}
 

@@ -108,7 +108,7 @@ class Client:
         return status
 
 
-def opened(client: Client, ordinal: int = 0) -> Client:
+def open_context(client: Client, ordinal: int = 0) -> Client:
     """The program with that device's primary context current."""
     assert client.call("open_device", ordinal=ordinal) == {"result": 0}
     return client

@@ -147,7 +147,7 @@ def real_node(
     plan = containerd.prepare(folder, programs=runtime, cdi=cdi)
     socket = Path(plan.url.removeprefix("unix://"))
     try:
-        with running(_marked(plan, folder)):
+        with running(_mark_plan(plan, folder)):
             pause = write_image(
                 folder / "pause.tar",
                 name=containerd.PAUSE_IMAGE,
@@ -164,7 +164,7 @@ def real_node(
                 node=name,
                 runtime=plan.url,
             )
-            node = RealNode(name=name, socket=socket, kubelet=start(_marked(node_plan, folder)))
+            node = RealNode(name=name, socket=socket, kubelet=start(_mark_plan(node_plan, folder)))
             try:
                 yield node
             finally:
@@ -174,7 +174,7 @@ def real_node(
         _leave_machine(folder, _shared_entries() - before)
 
 
-def _marked(plan: ServerPlan, folder: Path) -> ServerPlan:
+def _mark_plan(plan: ServerPlan, folder: Path) -> ServerPlan:
     """Whatever the program starts can be found again, such as containerd's shims."""
     return replace(plan, env={**plan.env, MARKER: str(folder)})
 

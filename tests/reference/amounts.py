@@ -13,7 +13,7 @@ class Malformed(Exception):
     """The pod asks for something that is no amount of that resource."""
 
 
-def written(container: Json, name: str, *, limits_only: bool = False) -> object:
+def read_written(container: Json, name: str, *, limits_only: bool = False) -> object:
     """The amount as written: limits first, then requests; None when it is in neither."""
     resources = container.get("resources") or {}
     for part in ["limits"] if limits_only else ["limits", "requests"]:
@@ -27,7 +27,7 @@ def whole(container: Json, name: str, *, limits_only: bool = False) -> int | Non
 
     Raises: Malformed for what is no integer. (HAMi drops such a request in silence, TRAP-23.)
     """
-    amount = written(container, name, limits_only=limits_only)
+    amount = read_written(container, name, limits_only=limits_only)
     if amount is None:
         return None
     match = re.fullmatch(r"([+-]?[0-9]+)([a-zA-Z]*)", str(amount))

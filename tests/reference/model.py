@@ -63,7 +63,7 @@ def answer(case: Json, vendors: list[str] | None = None) -> Json:
         if reason:
             nodes[name] = {"fits": False, "reason": reason}
             continue
-        nodes[name] = {"fits": True, "cards": written(slots)}
+        nodes[name] = {"fits": True, "cards": write_slices(slots)}
         scores[name] = float(node_score(cards)) + vendor_score(node, cards, slots, annotations)
     return {"nodes": nodes, "chosen": choose(scores, annotations), "error": ""}
 
@@ -137,7 +137,7 @@ def fit_one(
     return special.get(vendor, fit.plain)(mine, request, annotations, earlier)
 
 
-def written(slots: Slots) -> Json:
+def write_slices(slots: Slots) -> Json:
     """By vendor the slices of every container that has some; under `mig` the MIG reservations."""
     found: Json = {}
     for _, picks in slots:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hamicommon.k8s.types import Json
 
-from tests.reference.amounts import LARGEST, Malformed, whole, within, written
+from tests.reference.amounts import LARGEST, Malformed, read_written, whole, within
 
 Request = dict[str, Any]
 
@@ -126,7 +126,7 @@ def metax_sgpu(container: Json, annotations: Json) -> Request | None:
     if not count:
         return None
     cores = within(whole(container, "metax-tech.com/vcore", limits_only=True), 0)
-    amount = written(container, "metax-tech.com/vmemory", limits_only=True)
+    amount = read_written(container, "metax-tech.com/vmemory", limits_only=True)
     number = whole(container, "metax-tech.com/vmemory", limits_only=True) or 0
     has_unit = any(letter.isalpha() for letter in str(amount))
     memory = number // 1024 // 1024 if has_unit else number * 1024

@@ -127,7 +127,7 @@ def pod_object(action: Action, *, managed: bool) -> Json:
             "namespace": action.target or "default",
             "uid": f"uid-{name}",
             "creationTimestamp": now_text(),
-            "annotations": {} if managed else _forged(action),
+            "annotations": {} if managed else _forge_annotations(action),
         },
         "spec": {
             "schedulerName": "hami-scheduler" if managed else "default-scheduler",
@@ -147,7 +147,7 @@ def _container(name: str, count: int, memory_mib: int, core_percent: int) -> Jso
     return {"name": name, "resources": {"limits": limits}}
 
 
-def _forged(action: Action) -> dict[str, str]:
+def _forge_annotations(action: Action) -> dict[str, str]:
     return {
         "hami.io/vgpu-node": "n0",
         "hami.io/bind-phase": "success",

@@ -127,10 +127,10 @@ class Model:
         self._dirty = True
         known = self._rows.get(row.id)
         if (known is None) != (before is None) or (known and known != before):
-            raise Broken(f"SAFE-6: {_named(row)} was {before}, its history has {known}")
+            raise Broken(f"SAFE-6: {_name_of(row)} was {before}, its history has {known}")
         state = "" if known is None else known.state.value
         if row.state.value not in LEGAL.get(state, ()):
-            raise Broken(f"SAFE-6: {_named(row)} went from {state or 'nothing'} to {row.state}")
+            raise Broken(f"SAFE-6: {_name_of(row)} went from {state or 'nothing'} to {row.state}")
         self._sequences[row.pod_uid] += 1
         if change.sequence != self._sequences[row.pod_uid]:
             raise Broken(
@@ -138,10 +138,10 @@ class Model:
                 f"{self._sequences[row.pod_uid]}"
             )
         if row.pod_uid not in self.asked:
-            raise Broken(f"SAFE-5: {_named(row)}, and kube-scheduler never asked for that pod")
+            raise Broken(f"SAFE-5: {_name_of(row)}, and kube-scheduler never asked for that pod")
         if row.token is not None and (known is None or known.token != row.token):
             if row.token <= self._token:
-                raise Broken(f"SAFE-2: token {row.token} of {_named(row)} after {self._token}")
+                raise Broken(f"SAFE-2: token {row.token} of {_name_of(row)} after {self._token}")
             self._token = row.token
         if row.state == "released_unconfirmed":
             self.excused.add(row.pod_uid)
@@ -203,7 +203,7 @@ class Model:
             for uuid, amounts in footprint(row.containers).items():
                 held[uuid].append(amounts)
                 if self.cards[uuid][0] != row.node:
-                    raise Broken(f"SAFE-1: {_named(row)} holds card {uuid} of another node")
+                    raise Broken(f"SAFE-1: {_name_of(row)} holds card {uuid} of another node")
             whole |= {s.uuid for c in row.containers for s in c.shares if s.core_percent >= 100}
         for uuid, (_node, device) in self.cards.items():
             slots, memory, core = (
@@ -249,9 +249,9 @@ class Model:
         for row in self.live():
             if row.state == "binding":
                 if row.deadline is None:
-                    raise Broken(f"LIVE-1: {_named(row)} is {row.state} without a deadline")
+                    raise Broken(f"LIVE-1: {_name_of(row)} is {row.state} without a deadline")
                 if (now - row.deadline).total_seconds() > LATE_S:
-                    raise Broken(f"LIVE-1: {_named(row)} is {row.state} past {row.deadline}")
+                    raise Broken(f"LIVE-1: {_name_of(row)} is {row.state} past {row.deadline}")
 
     def check_settled(self, pods: Mapping[str, Mapping[str, Any]], busy: set[str]) -> None:
         """LIVE-2: ledger = pods = nodes. Raises: Broken.
@@ -264,17 +264,17 @@ class Model:
             if row.pod_uid in busy:
                 continue
             if pod is None and not runs:
-                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is gone")
+                raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, its pod is gone")
             if pod is None or row.state == "binding":
                 if pod is not None and pod["spec"].get("nodeName"):
-                    raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is bound")
+                    raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, its pod is bound")
                 continue
             if (pod["status"].get("phase")) in ("Succeeded", "Failed"):
-                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is over")
+                raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, its pod is over")
             if pod["spec"].get("nodeName") != row.node:
-                raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is elsewhere")
+                raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, its pod is elsewhere")
             if runs and row.state == "bound":
-                raise Broken(f"LIVE-2: {_named(row)} is bound, its containers run")
+                raise Broken(f"LIVE-2: {_name_of(row)} is bound, its containers run")
 
     def check_started(self, waiting: Mapping[tuple[str, str], Sequence[Any]]) -> None:
         """LIVE-2: containers of one node that wait do so because their cards have no room for all.
@@ -309,8 +309,8 @@ class Model:
     def check_empty(self) -> None:
         """After the last pod went nothing is held. Raises: Broken."""
         for row in self.live():
-            raise Broken(f"LIVE-2: {_named(row)} is {row.state}, and no pod is left")
+            raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, and no pod is left")
 
 
-def _named(row: Allocation) -> str:
+def _name_of(row: Allocation) -> str:
     return f"attempt {row.attempt} of pod {row.pod_name} on {row.node} (token {row.token})"

@@ -29,7 +29,7 @@ def test_a_history_keeps_every_promise(seed: str) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
     began = time.perf_counter()
-    histories, steps, starts, commits = _played(str(part))
+    histories, steps, starts, commits = _play(str(part))
     took_s = time.perf_counter() - began
     measured.note(
         f"simulation part {part}: {steps} steps in {histories} histories (seeds {part}.0 to "
@@ -56,8 +56,8 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
         return problem
 
     monkeypatch.setattr(PodEnder, "end", end_and_count)
-    monkeypatch.setattr(RedisNodeLock, "acquire", _at_once)
-    histories, steps, starts, _ = _played(seeds)
+    monkeypatch.setattr(RedisNodeLock, "acquire", _skip_sleep)
+    histories, steps, starts, _ = _play(seeds)
     measured.note(
         f"simulation without node locks ({seeds}): {steps} steps, {starts} container starts, "
         f"{ended} pods ended because they had another one's answer"
@@ -66,7 +66,7 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
     assert ended, "no answer went to another pod: the histories show nothing"
 
 
-def _played(seeds: str) -> tuple[int, int, int, int]:
+def _play(seeds: str) -> tuple[int, int, int, int]:
     """Histories of the seeds that begin so; how many, and their steps, starts and commits."""
     histories = steps = starts = commits = 0
     while steps < PART_STEPS:
@@ -76,7 +76,7 @@ def _played(seeds: str) -> tuple[int, int, int, int]:
     return histories, steps, starts, commits
 
 
-async def _at_once(*_args: Any, **_kwargs: Any) -> None:
+async def _skip_sleep(*_args: Any, **_kwargs: Any) -> None:
     """In the place of waiting for the lock."""
 
 

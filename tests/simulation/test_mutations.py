@@ -155,7 +155,7 @@ MUTATIONS = {
 
 
 @contextmanager
-def mutated(mutation: Mutation) -> Iterator[None]:
+def apply_mutation(mutation: Mutation) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, wrong in mutation.patches:
             stack.enter_context(mock.patch.object(target, name, wrong))
@@ -165,7 +165,7 @@ def mutated(mutation: Mutation) -> Iterator[None]:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_guard_is_found(name: str) -> None:
     mutation, steps = MUTATIONS[name], 0
-    with mutated(mutation):
+    with apply_mutation(mutation):
         for number in count(mutation.first):
             played = run(scenario(f"mutation.{number}"))
             steps += played.steps

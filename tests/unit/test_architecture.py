@@ -37,7 +37,7 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(ast.parse(text_of(path))))
 
 
-def broken(finds: Callable[[Path], object]) -> dict[str, object]:
+def find_broken(finds: Callable[[Path], object]) -> dict[str, object]:
     """By file: what the rule finds there, where it finds something."""
     return {str(path.relative_to(ROOT)): found for path in SOURCES if (found := finds(path))}
 
@@ -58,11 +58,11 @@ def test_the_environment_is_read_by_settings_alone() -> None:
             and path.name not in ENVIRONMENT_PASSED_ON
         ]
 
-    assert broken(reads) == {}
+    assert find_broken(reads) == {}
 
 
 def test_a_module_is_short() -> None:
-    assert broken(lambda path: text_of(path).count("\n") > LONGEST_MODULE_LINES) == {}
+    assert find_broken(lambda path: text_of(path).count("\n") > LONGEST_MODULE_LINES) == {}
 
 
 def test_a_module_has_a_name_that_means_something() -> None:
@@ -75,11 +75,11 @@ def test_a_module_describes_itself() -> None:
         assert isinstance(module, ast.Module)
         return path.name != "__init__.py" and not ast.get_docstring(module)
 
-    assert broken(silent) == {}
+    assert find_broken(silent) == {}
 
 
 def test_what_silences_a_checker_or_catches_everything_has_a_reason_beside_it() -> None:
-    def unexplained(path: Path) -> list[str]:
+    def list_unexplained(path: Path) -> list[str]:
         return [
             line
             for line in text_of(path).splitlines()
@@ -87,7 +87,7 @@ def test_what_silences_a_checker_or_catches_everything_has_a_reason_beside_it() 
             or (SILENCES.search(line) and not SILENCES_WITH_REASON.search(line))
         ]
 
-    assert broken(unexplained) == {}
+    assert find_broken(list_unexplained) == {}
 
 
 def test_a_pause_has_a_name() -> None:
@@ -105,7 +105,7 @@ def test_a_pause_has_a_name() -> None:
             and node.args[0].value != 0
         ]
 
-    assert broken(pauses) == {}
+    assert find_broken(pauses) == {}
 
 
 def test_no_two_packages_have_a_class_of_one_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hamicommon.ledger.tables import metadata
 
-from tests.metric_registry import declared
+from tests.metric_registry import list_declared
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "k8s" / "chart" / "monitoring"
@@ -71,7 +71,7 @@ def test_every_panel_has_a_title_a_description_a_unit_and_its_own_place(board: P
 
 @BOARD
 def test_every_expression_names_metrics_that_there_are(board: Path) -> None:
-    known = {series for each in declared() for series in each.series} | records() | OTHERS
+    known = {series for each in list_declared() for series in each.series} | records() | OTHERS
     for panel in panels(board):
         for expr in (target["expr"] for target in panel["targets"] if "expr" in target):
             named = set(re.findall(r"(?<![\w:\"'])(?:[a-z]+:)?hami_\w+(?::\w+)?|[A-Z_]{6,}", expr))

@@ -31,7 +31,7 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 
-from tests.metric_registry import EMPTY, Declared, declared, node_agent
+from tests.metric_registry import EMPTY, Declared, list_declared, node_agent
 from tests.unit.devices import a_cluster_card, a_device
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
@@ -71,7 +71,9 @@ LABELS = frozenset(
 """Each from a set that the cluster or the code bounds."""
 WRONG_UNITS = re.compile(r"_(mib|mb|gib|gb|kib|kb|ms|millis\w*|us|minutes|hours|percent)(_|$)")
 RESERVED = re.compile(r"_(count|sum|bucket|info|created)$")
-ALL = pytest.mark.parametrize("metric", declared(), ids=lambda each: f"{each.service}-{each.name}")
+ALL = pytest.mark.parametrize(
+    "metric", list_declared(), ids=lambda each: f"{each.service}-{each.name}"
+)
 
 
 @ALL
@@ -99,12 +101,12 @@ def test_help_is_a_sentence_and_labels_are_bounded(metric: Declared) -> None:
 
 
 def test_hamis_names_are_named_because_they_need_it() -> None:
-    assert {each.name for each in declared()} >= HAMI
+    assert {each.name for each in list_declared()} >= HAMI
 
 
 def test_one_name_has_one_meaning_in_all_services() -> None:
     texts: dict[str, set[str]] = {}
-    for each in declared():
+    for each in list_declared():
         if each.name != "hami_build_info":  # HAMi's, with the labels of each
             texts.setdefault(each.name, set()).add(each.text)
 

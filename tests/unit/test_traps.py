@@ -56,7 +56,7 @@ def test_every_test_that_the_decision_record_names_is_there() -> None:
     assert named_tests(ADR.read_text(encoding="utf-8")) - there == set()
 
 
-def admitted(limits: dict[str, str]) -> dict[str, Any]:
+def admit_pod(limits: dict[str, str]) -> dict[str, Any]:
     given = {
         "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
         "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
@@ -69,7 +69,7 @@ def admitted(limits: dict[str, str]) -> dict[str, Any]:
 
 def test_one_card_and_nothing_else_is_the_whole_card() -> None:
     """TRAP-3: all memory, all cores, and nobody beside it."""
-    request = pod_request(admitted({"nvidia.com/gpu": "1"}), VENDORS)
+    request = pod_request(admit_pod({"nvidia.com/gpu": "1"}), VENDORS)
 
     found = place(request, view_of({"n": [card("g", memory_mib=8000)]}))
     assert isinstance(found, Placement)

@@ -40,11 +40,11 @@ def test_the_same_without_a_loop(numbers: Iterator[int]) -> None:
 async def test_what_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "PATIENCE_S", 0.0)
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         return False
 
     with pytest.raises(AssertionError, match="not within 0 s: shown"):
-        await eventually(shown)
+        await eventually(is_shown)
     with pytest.raises(AssertionError, match="not within 0 s: the pod; it is pending"):
         wait(lambda: False, "the pod", every_s=0.0, why=lambda: "it is pending")
 

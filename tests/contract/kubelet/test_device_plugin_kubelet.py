@@ -78,12 +78,12 @@ async def plugin(node: Node, tmp_path: Path) -> AsyncIterator[Plugin]:
     """A registered plugin whose devices the node shows."""
     plugin = Plugin(tmp_path)
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         return await node.devices() == ("10", "10")
 
     try:
         await plugin.register(node.device_plugins)
-        await eventually(shown)
+        await eventually(is_shown)
         yield plugin
     finally:
         await plugin.stop()
@@ -91,33 +91,33 @@ async def plugin(node: Node, tmp_path: Path) -> AsyncIterator[Plugin]:
 
 
 async def until_phase(node: Node, name: str, phase: str) -> dict[str, Any]:
-    async def reached() -> bool:
+    async def is_reached() -> bool:
         return await node.phase(name) == phase
 
-    await eventually(reached)
+    await eventually(is_reached)
     return await node.pod(name)
 
 
 async def until_gone(node: Node, name: str) -> None:
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         try:
             await node.pod(name)
         except NotFound:
             return True
         return False
 
-    await eventually(gone)
+    await eventually(is_gone)
 
 
 async def test_capacity_appears_with_the_registration(node: Node, tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, devices=7)
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         return await node.devices() == ("7", "7")
 
     try:
         await plugin.register(node.device_plugins)
-        await eventually(shown)
+        await eventually(is_shown)
     finally:
         await plugin.stop()
     await eventually(node.deserted)
@@ -210,11 +210,11 @@ async def test_pre_start_comes_before_every_start_and_allocate_only_once(
 ) -> None:
     await node.run("a", container(script="exit 1", gpus=1))
 
-    async def restarted() -> bool:
+    async def is_restarted() -> bool:
         statuses = (await node.pod("a")).get("status", {}).get("containerStatuses") or [{}]
         return int(statuses[0].get("restartCount", 0)) >= 2
 
-    await eventually(restarted)
+    await eventually(is_restarted)
     assert plugin.names()[:2] == ["preferred", "allocate"]
     assert set(plugin.names()[2:]) == {"pre_start"}
     assert len(plugin.calls) >= 5
@@ -226,12 +226,12 @@ async def test_a_refused_pre_start_blocks_the_start_until_it_is_allowed(
     plugin.refuse.add("pre_start")
     await node.run("a", container(gpus=1))
 
-    async def blocked() -> bool:
+    async def is_blocked() -> bool:
         statuses = (await node.pod("a")).get("status", {}).get("containerStatuses") or [{}]
         waiting = statuses[0].get("state", {}).get("waiting", {})
         return "pre_start refused" in waiting.get("message", "")
 
-    await eventually(blocked)
+    await eventually(is_blocked)
     plugin.refuse.clear()
     await until_phase(node, "a", "Running")
 
@@ -289,17 +289,17 @@ async def test_a_killed_kubelet_finds_its_containers_and_allocations_again(
     assert not (node.device_plugins / "nvidia-gpu.sock").exists()
     await plugin.register(node.device_plugins)
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         return await node.devices() == ("10", "10")
 
-    await eventually(shown)
+    await eventually(is_shown)
     assert alive(pid)
     assert node.log(pod).count("\n") == 1
 
-    async def listed() -> bool:
+    async def is_listed() -> bool:
         return await node.pods_listed() == held
 
-    await eventually(listed)
+    await eventually(is_listed)
     assert plugin.calls == calls
     await node.delete("a")
     await until_gone(node, "a")
@@ -324,7 +324,7 @@ async def test_a_pod_deleted_while_the_kubelet_was_dead_is_stopped(
 async def test_a_hundred_pods_at_once_all_run(node: Node, tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, devices=100)
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         return await node.devices() == ("100", "100")
 
     async def all_running() -> bool:
@@ -334,7 +334,7 @@ async def test_a_hundred_pods_at_once_all_run(node: Node, tmp_path: Path) -> Non
 
     try:
         await plugin.register(node.device_plugins)
-        await eventually(shown)
+        await eventually(is_shown)
         await asyncio.gather(*(node.run(f"p{i}", container(gpus=1)) for i in range(100)))
         await eventually(all_running)
     finally:

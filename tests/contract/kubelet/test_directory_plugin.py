@@ -67,13 +67,13 @@ Start = Callable[..., Process]
 def start(folder: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def started(*arguments: str, sockets: Path = folder / "device-plugins") -> Process:
+        def start_plugin(*arguments: str, sockets: Path = folder / "device-plugins") -> Process:
             process = Process(folder, sockets, *arguments)
             stack.callback(process.process.wait)
             stack.callback(process.process.kill)
             return process
 
-        yield started
+        yield start_plugin
 
 
 async def test_files_come_and_go_as_devices(
@@ -160,10 +160,10 @@ async def test_a_pod_asks_for_a_gopher_and_has_it(folder: Path, start: Start) ->
         ):
             start("--env", "Gopher={ids}", sockets=node.device_plugins)
 
-            async def shown() -> bool:
+            async def is_shown() -> bool:
                 return (await node.object())["status"]["allocatable"].get(RESOURCE) == "2"
 
-            await eventually(shown)
+            await eventually(is_shown)
             limits = {"limits": {RESOURCE: "1"}}
             script = "echo $Gopher; exec sleep 1000"
             pod = await node.run(
@@ -176,8 +176,8 @@ async def test_a_pod_asks_for_a_gopher_and_has_it(folder: Path, start: Start) ->
                 },
             )
 
-            async def printed() -> bool:
+            async def is_printed() -> bool:
                 return await node.phase("a") == "Running" and node.log(pod) != ""
 
-            await eventually(printed)
+            await eventually(is_printed)
             assert node.log(pod).strip() in {"g1", "g2"}

@@ -99,7 +99,7 @@ def client_for(url: str, ca_file: Path, token: str) -> httpx.Client:
 
 
 @contextmanager
-def emulated(folder: Path, *flags: str) -> Iterator[Cluster]:
+def start_emulation(folder: Path, *flags: str) -> Iterator[Cluster]:
     """Our API server, for as long as the block lasts."""
     plan = emulator_plan(folder, *flags)
     with (
@@ -127,7 +127,7 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
 def emulated_or_real(request: pytest.FixtureRequest, folder: Path) -> Iterator[Cluster]:
     """The one that the fixture's parameter names, `emulator` or `real`."""
     if request.param == "emulator":
-        server = emulated(folder)
+        server = start_emulation(folder)
     else:
         server = real(folder, request.getfixturevalue("kubernetes_assets"))
     with server as cluster:

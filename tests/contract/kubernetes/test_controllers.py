@@ -13,9 +13,9 @@ from tests.contract.kubernetes.servers import (
     TOKEN,
     Cluster,
     client_for,
-    emulated,
     emulator_plan,
     fresh_namespace,
+    start_emulation,
 )
 from tests.processes import start
 from tests.waiting import PATIENCE_S, wait
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_S, wait
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with emulated(tmp_path_factory.mktemp("kubernetes"), "--lost-node-s", "0.5") as cluster:
+    with start_emulation(tmp_path_factory.mktemp("kubernetes"), "--lost-node-s", "0.5") as cluster:
         yield cluster
 
 
@@ -32,7 +32,7 @@ def cluster(server: Cluster) -> Cluster:
     return fresh_namespace(server)
 
 
-def gone(cluster: Cluster, plural: str, name: str) -> None:
+def wait_until_gone(cluster: Cluster, plural: str, name: str) -> None:
     path = cluster.path(plural, name)
     wait(lambda: cluster.client.get(path).status_code == 404, what=f"{plural}/{name} is gone")
 
@@ -52,7 +52,7 @@ def test_dependents_go_with_their_owner(cluster: Cluster) -> None:
     )
     cluster.create("configmaps", config_map("kept", ownerReferences=[foreign]))
     cluster.ok(cluster.client.delete(cluster.path("configmaps", "owner")))
-    gone(cluster, "pods", "owned")
+    wait_until_gone(cluster, "pods", "owned")
     assert cluster.get("configmaps", "kept")
 
 
@@ -73,7 +73,7 @@ def test_pods_of_a_node_that_is_gone_are_removed(cluster: Cluster) -> None:
     cluster.create("pods", pod())
     bind(cluster, "a", name)
     cluster.ok(cluster.client.delete(f"/api/v1/nodes/{name}"))
-    gone(cluster, "pods", "a")
+    wait_until_gone(cluster, "pods", "a")
 
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -123,7 +123,7 @@ def test_a_watch_from_before_the_kill_must_list_again(tmp_path: Path) -> None:
 
 
 def test_a_forgetful_server_makes_watches_expire(tmp_path: Path) -> None:
-    with emulated(tmp_path, "--compact-every", "5") as cluster:
+    with start_emulation(tmp_path, "--compact-every", "5") as cluster:
         first = _create(cluster.client, "a")
         for index in range(10):
             _create(cluster.client, f"b{index}")

@@ -11,7 +11,7 @@ from hamicommon.k8s import informer as informers
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
 
-from tests.contract.kubernetes.servers import client_for, emulated, emulator_plan
+from tests.contract.kubernetes.servers import client_for, emulator_plan, start_emulation
 from tests.processes import start
 from tests.waiting import PATIENCE_S
 
@@ -47,7 +47,7 @@ def a_map(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with emulated(tmp_path_factory.mktemp("informer")) as cluster:
+    with start_emulation(tmp_path_factory.mktemp("informer")) as cluster:
         yield cluster.kubeconfig
 
 

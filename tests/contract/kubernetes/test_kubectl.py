@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.kubernetes.servers import Cluster, emulated
+from tests.contract.kubernetes.servers import Cluster, start_emulation
 from tests.unit.k8s.chart.rendered import CHART, HELM
 from tests.waiting import PATIENCE_S
 
@@ -49,7 +49,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     if binary is None:
         pytest.skip("no kubectl on this machine")
     folder = tmp_path_factory.mktemp("kubectl")
-    with emulated(folder) as cluster:
+    with start_emulation(folder) as cluster:
         yield Kubectl(binary, cluster.kubeconfig, folder / "cache")
 
 
@@ -94,7 +94,7 @@ LABEL = "pod-security.kubernetes.io/enforce"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with emulated(tmp_path_factory.mktemp("server")) as found:
+    with start_emulation(tmp_path_factory.mktemp("server")) as found:
         yield found
 
 

@@ -118,10 +118,10 @@ def test_a_pod_gets_the_number_of_its_priority_class(cluster: Cluster) -> None:
     cluster.ok(cluster.client.post("/apis/scheduling.k8s.io/v1/priorityclasses", json=klass))
     body["spec"]["priorityClassName"] = name
 
-    def known() -> bool:
+    def is_known() -> bool:
         return cluster.client.post(cluster.path("pods"), json=body).status_code in (201, 409)
 
-    wait(known, what="the class is known to admission")
+    wait(is_known, what="the class is known to admission")
     assert cluster.get("pods", "a")["spec"]["priority"] == 77
 
 

@@ -28,7 +28,7 @@ def slice_of(pod: str, memory_mib: int = 100, core_percent: int = 10, **changes:
     return draft(pod, container(("0", memory_mib, core_percent)), **changes)
 
 
-async def begun(harness: Harness, *pods: str) -> list[Allocation]:
+async def begin_bindings(harness: Harness, *pods: str) -> list[Allocation]:
     await harness.add(card("0"))
     answers = await harness.store.commit([Entry(draft=slice_of(pod)) for pod in pods])
     return [answer.allocation for answer in answers if isinstance(answer, Change)]
@@ -56,7 +56,7 @@ def outcomes(answers: Any) -> list[str]:
 
 
 async def test_grants_begin_together_each_with_a_token_of_its_own(harness: Harness) -> None:
-    found = await begun(harness, *PODS)
+    found = await begin_bindings(harness, *PODS)
 
     assert [one.pod_uid for one in found] == list(PODS)
     assert len({one.token for one in found}) == len(PODS)
@@ -79,7 +79,7 @@ async def test_the_counters_of_a_batch_are_those_of_all_of_it(harness: Harness) 
 
 
 async def test_steps_of_many_are_made_together_each_guarded_by_its_row(harness: Harness) -> None:
-    a, b, c = await begun(harness, *PODS)
+    a, b, c = await begin_bindings(harness, *PODS)
     gone = StateStep(
         allocation_id=AllocationId("00000000-0000-0000-0000-000000000000"),
         sources=frozenset({S.BINDING}),
@@ -101,7 +101,7 @@ async def test_steps_of_many_are_made_together_each_guarded_by_its_row(harness: 
 
 
 async def test_two_steps_of_one_pod_are_both_in_its_history(harness: Harness) -> None:
-    [a] = await begun(harness, "a")
+    [a] = await begin_bindings(harness, "a")
 
     answers = await harness.store.commit([step(a, S.BOUND), step(a, S.ALLOCATED)])
 
@@ -117,7 +117,7 @@ async def test_two_steps_of_one_pod_are_both_in_its_history(harness: Harness) ->
 
 
 async def test_a_binding_may_become_allocated_in_one_step(harness: Harness) -> None:
-    [a] = await begun(harness, "a")
+    [a] = await begin_bindings(harness, "a")
     both = StateStep(
         allocation_id=a.id, sources=frozenset({S.BINDING}), target=S.ALLOCATED, token=a.token
     )
@@ -168,7 +168,7 @@ async def test_of_two_cards_a_refused_pod_takes_none(harness: Harness) -> None:
 
 
 async def test_a_pod_that_has_a_grant_refuses_alone(harness: Harness) -> None:
-    await begun(harness, "a")
+    await begin_bindings(harness, "a")
 
     answers = await harness.store.commit([Entry(draft=slice_of(pod)) for pod in ("b", "a", "b")])
 
@@ -220,7 +220,7 @@ async def test_rules_over_cores_hold_within_a_batch(
 async def test_the_live_rows_of_some_pods_are_read_without_their_containers(
     harness: Harness,
 ) -> None:
-    await begun(harness, *PODS)
+    await begin_bindings(harness, *PODS)
     await harness.advance("b", S.RELEASED)
 
     rows = await harness.ledger.standing_of([PodUid(pod) for pod in ("a", "b", "nobody")])
@@ -249,7 +249,7 @@ async def test_a_row_that_another_transaction_has_locked_is_waited_for_and_given
 ) -> None:
     if harness.database is None:
         pytest.skip("the ledger in memory has no locks")
-    [a] = await begun(harness, "a")
+    [a] = await begin_bindings(harness, "a")
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(harness.database.transaction())
         await connection.fetch("SELECT 1 FROM allocations WHERE id = $1 FOR UPDATE", a.id)
@@ -258,7 +258,9 @@ async def test_a_row_that_another_transaction_has_locked_is_waited_for_and_given
     assert outcomes(await harness.store.commit([step(a, S.BOUND)])) == ["bound"]
 
 
-def together(pod: str, memory_mib: int = 100, name: str = "default/g", **changes: Any) -> Entry:
+def make_group_entry(
+    pod: str, memory_mib: int = 100, name: str = "default/g", **changes: Any
+) -> Entry:
     one = slice_of(pod, memory_mib, **changes)
     return Entry(draft=replace(one, quota=quota_of(one.placement.containers)), together=name)
 
@@ -266,7 +268,7 @@ def together(pod: str, memory_mib: int = 100, name: str = "default/g", **changes
 async def test_entries_of_one_name_are_granted_together(harness: Harness) -> None:
     await harness.add(card("0"))
 
-    answers = await harness.store.commit([together(pod) for pod in PODS])
+    answers = await harness.store.commit([make_group_entry(pod) for pod in PODS])
 
     assert outcomes(answers) == ["binding"] * 3
     assert await harness.used("0") == (3, 300, 30)
@@ -279,10 +281,10 @@ async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness:
     answers = await harness.store.commit(
         [
             Entry(draft=slice_of("alone")),
-            together("a"),
-            together("b", 1_000_000),
-            together("c"),
-            together("d", name="default/other"),
+            make_group_entry("a"),
+            make_group_entry("b", 1_000_000),
+            make_group_entry("c"),
+            make_group_entry("d", name="default/other"),
         ]
     )
 
@@ -293,5 +295,5 @@ async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness:
     assert await harness.used("0") == (2, 200, 20)
     assert await harness.history("a") == []
     # What was taken back is free.
-    assert outcomes(await harness.store.commit([together("a")])) == ["binding"]
+    assert outcomes(await harness.store.commit([make_group_entry("a")])) == ["binding"]
     assert await harness.used("0") == (3, 300, 30)

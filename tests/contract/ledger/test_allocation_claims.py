@@ -20,7 +20,9 @@ from tests.contract.ledger.allocation_stores import (
 )
 
 
-def held(claim: str, *, card: str = "0", mib: int = 400, share: str = "s") -> ClaimedSlice:
+def make_claimed_slice(
+    claim: str, *, card: str = "0", mib: int = 400, share: str = "s"
+) -> ClaimedSlice:
     return ClaimedSlice(
         container=0,
         position=0,
@@ -57,8 +59,8 @@ async def test_a_claim_of_two_pods_is_counted_once_and_given_back_with_the_last(
     harness: Harness,
 ) -> None:
     await harness.add(card("0"))
-    first = (await harness.store.enter(entry("p", held("c")))).allocation
-    second = (await harness.store.enter(entry("q", held("c")))).allocation
+    first = (await harness.store.enter(entry("p", make_claimed_slice("c")))).allocation
+    second = (await harness.store.enter(entry("q", make_claimed_slice("c")))).allocation
 
     assert await harness.used("0") == (1, 400, 10)
     assert [each.counted for each in first.claims] == [True]
@@ -78,8 +80,8 @@ async def test_a_claim_of_two_pods_is_counted_once_and_given_back_with_the_last(
 
 async def test_the_second_holder_may_go_first(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.enter(entry("p", held("c")))
-    await harness.store.enter(entry("q", held("c")))
+    await harness.store.enter(entry("p", make_claimed_slice("c")))
+    await harness.store.enter(entry("q", make_claimed_slice("c")))
     await harness.advance("q", S.RELEASED)
     assert await harness.used("0") == (1, 400, 10)
     await harness.advance("p", S.RELEASED)
@@ -90,7 +92,7 @@ async def test_of_many_holders_each_in_turn_has_the_slice_counted(harness: Harne
     await harness.add(card("0"))
     pods = [f"p{number}" for number in range(4)]
     for pod in pods:
-        await harness.store.enter(entry(pod, held("c")))
+        await harness.store.enter(entry(pod, make_claimed_slice("c")))
     for pod in pods[:-1]:
         await harness.advance(pod, S.RELEASED)
         assert await harness.used("0") == (1, 400, 10)
@@ -101,8 +103,12 @@ async def test_of_many_holders_each_in_turn_has_the_slice_counted(harness: Harne
 
 async def test_own_slices_beside_a_shared_one_are_counted_and_given_back(harness: Harness) -> None:
     await harness.add(card("0"), card("1"))
-    await harness.store.enter(entry("p", held("own-p", mib=100), held("shared")))
-    await harness.store.enter(entry("q", held("shared"), held("own-q", card="1", mib=200)))
+    await harness.store.enter(
+        entry("p", make_claimed_slice("own-p", mib=100), make_claimed_slice("shared"))
+    )
+    await harness.store.enter(
+        entry("q", make_claimed_slice("shared"), make_claimed_slice("own-q", card="1", mib=200))
+    )
     assert (await harness.used("0"), await harness.used("1")) == ((2, 500, 20), (1, 200, 10))
 
     await harness.advance("p", S.RELEASED)
@@ -114,11 +120,11 @@ async def test_own_slices_beside_a_shared_one_are_counted_and_given_back(harness
 
 async def test_a_claim_that_was_allocated_again_is_another_slice(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.enter(entry("p", held("c", share="before")))
-    await harness.store.enter(entry("q", held("c", share="after")))
+    await harness.store.enter(entry("p", make_claimed_slice("c", share="before")))
+    await harness.store.enter(entry("q", make_claimed_slice("c", share="after")))
     assert await harness.used("0") == (2, 800, 20)
     with pytest.raises(CapacityConflict):
-        await harness.store.enter(entry("r", held("c", share="again")))
+        await harness.store.enter(entry("r", make_claimed_slice("c", share="again")))
 
 
 async def test_of_pods_that_come_at_once_one_is_counted(harness: Harness) -> None:
@@ -128,7 +134,7 @@ async def test_of_pods_that_come_at_once_one_is_counted(harness: Harness) -> Non
         # Who waits for too long has lost the race, and asks again.
         while True:
             with suppress(Conflict):
-                return await harness.store.enter(entry(f"p{number}", held("c")))
+                return await harness.store.enter(entry(f"p{number}", make_claimed_slice("c")))
 
     changes = await asyncio.gather(*map(enter, range(6)))
     counted = [each for change in changes for each in change.allocation.claims if each.counted]
@@ -139,10 +145,10 @@ async def test_of_pods_that_come_at_once_one_is_counted(harness: Harness) -> Non
 async def test_a_holder_that_comes_while_the_other_ends_has_the_slice(harness: Harness) -> None:
     await harness.add(card("0"))
     for turn in range(10):
-        await harness.store.enter(entry(f"p{turn}", held("c", share=str(turn))))
+        await harness.store.enter(entry(f"p{turn}", make_claimed_slice("c", share=str(turn))))
         await asyncio.gather(
             harness.advance(f"p{turn}", S.RELEASED),
-            harness.store.enter(entry(f"q{turn}", held("c", share=str(turn)))),
+            harness.store.enter(entry(f"q{turn}", make_claimed_slice("c", share=str(turn)))),
         )
         assert [each.counted for each in (await live(harness, f"q{turn}")).claims] == [True]
         assert await harness.used("0") == (1, 400, 10)
@@ -153,8 +159,8 @@ async def test_a_holder_that_comes_while_the_other_ends_has_the_slice(harness: H
 async def test_a_quota_counts_a_shared_slice_once(harness: Harness) -> None:
     await harness.add(card("0"))
     await harness.limit("team", 500)
-    await harness.store.enter(entry("p", held("c")))
-    await harness.store.enter(entry("q", held("c")))
+    await harness.store.enter(entry("p", make_claimed_slice("c")))
+    await harness.store.enter(entry("q", make_claimed_slice("c")))
     await harness.advance("p", S.RELEASED)
     await harness.advance("q", S.RELEASED)
-    await harness.store.enter(entry("r", held("d", mib=500)))
+    await harness.store.enter(entry("r", make_claimed_slice("d", mib=500)))

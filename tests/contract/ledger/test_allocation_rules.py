@@ -107,7 +107,7 @@ async def test_an_init_container_may_use_the_range_of_its_own_pod(harness: Harne
         )
 
 
-def of(vendor: str, memory: int, core: int) -> ContainerGrant:
+def make_grant(vendor: str, memory: int, core: int) -> ContainerGrant:
     return holding(
         DeviceShare(uuid=GpuUuid("GPU-0"), vendor=vendor, memory_mib=memory, core_percent=core)
     )
@@ -116,9 +116,9 @@ def of(vendor: str, memory: int, core: int) -> ContainerGrant:
 async def test_the_rules_of_whole_and_no_cores_are_the_vendors_own(harness: Harness) -> None:
     await harness.add(card("0", vendor="loose"))
 
-    await harness.store.begin(draft("p", of("loose", 1, 0)))
-    await harness.store.begin(draft("q", of("loose", 1, 100)))
-    await harness.store.begin(draft("r", of("loose", 1, 0)))
+    await harness.store.begin(draft("p", make_grant("loose", 1, 0)))
+    await harness.store.begin(draft("q", make_grant("loose", 1, 100)))
+    await harness.store.begin(draft("r", make_grant("loose", 1, 0)))
 
     assert await harness.used("0") == (3, 3, 100)
 
@@ -128,34 +128,34 @@ async def test_a_cordon_closes_a_card_for_vendors_that_respect_it(harness: Harne
     await harness.cordon("0")
 
     with pytest.raises(CapacityConflict):
-        await harness.store.begin(draft("p", of("NVIDIA", 1, 1)))
-    await harness.store.begin(draft("q", of("loose", 1, 1)))
+        await harness.store.begin(draft("p", make_grant("NVIDIA", 1, 1)))
+    await harness.store.begin(draft("q", make_grant("loose", 1, 1)))
 
 
 async def test_an_exact_choice_holds_only_for_the_card_as_seen(harness: Harness) -> None:
     await harness.add(card("0", vendor="exact", core_percent=3))
     seen = {GpuUuid("GPU-0"): await harness.version("0")}
-    await harness.store.begin(draft("p", of("exact", 0, 1), seen=seen))
+    await harness.store.begin(draft("p", make_grant("exact", 0, 1), seen=seen))
 
     # Both took the lowest bit; the sum of the two would still fit the card.
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.begin(draft("q", of("exact", 0, 1), seen=seen))
+        await harness.store.begin(draft("q", make_grant("exact", 0, 1), seen=seen))
     assert caught.value.subject == "GPU-0"
 
     now = {GpuUuid("GPU-0"): await harness.version("0")}
-    await harness.store.begin(draft("q", of("exact", 0, 2), seen=now))
+    await harness.store.begin(draft("q", make_grant("exact", 0, 2), seen=now))
     with pytest.raises(CapacityConflict):
-        await harness.store.begin(draft("r", of("exact", 0, 1), seen=now))
+        await harness.store.begin(draft("r", make_grant("exact", 0, 1), seen=now))
 
 
 async def test_cores_may_be_counted_otherwise_than_registered(harness: Harness) -> None:
     await harness.add(card("0", core_percent=20))
     totals = {GpuUuid("GPU-0"): 100}
 
-    await harness.store.begin(draft("p", of("NVIDIA", 1, 70), core_totals=totals))
+    await harness.store.begin(draft("p", make_grant("NVIDIA", 1, 70), core_totals=totals))
     with pytest.raises(CapacityConflict):
-        await harness.store.begin(draft("q", of("NVIDIA", 1, 31), core_totals=totals))
-    await harness.store.begin(draft("r", of("NVIDIA", 1, 30), core_totals=totals))
+        await harness.store.begin(draft("q", make_grant("NVIDIA", 1, 31), core_totals=totals))
+    await harness.store.begin(draft("r", make_grant("NVIDIA", 1, 30), core_totals=totals))
 
     assert await harness.used("0") == (2, 2, 100)
     await harness.advance("p", S.RELEASED)

@@ -121,14 +121,14 @@ class Guarded:
         asked = {"user": user, "groups": groups, **attributes}
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
-        def known() -> bool:
+        def is_known() -> bool:
             return bool(self.admin.post(path, {"spec": asked}).json()["status"]["allowed"])
 
-        wait(known, f"{name} has {role}")
+        wait(is_known, f"{name} has {role}")
 
         def unbind() -> None:
             self.admin.delete(f"{PLURALS['ClusterRoleBinding']}/{body['metadata']['name']}")
-            wait(lambda: not known(), f"{name} has no {role}")
+            wait(lambda: not is_known(), f"{name} has no {role}")
 
         return unbind
 

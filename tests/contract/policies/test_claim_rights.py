@@ -28,7 +28,7 @@ BINDING = "resourceclaims/binding"
 """No call is of it: the API server asks for it where a status changes what is allocated."""
 
 
-def granted() -> set[Right]:
+def list_granted_rights() -> set[Right]:
     """By the component, but for `BINDING`."""
     objects = list(yaml.safe_load_all((COMPONENT / "access.yaml").read_text()))
     rules = {each["metadata"]["name"]: each["rules"] for each in objects if "rules" in each}
@@ -97,17 +97,21 @@ async def test_each_right_of_the_driver_is_used_and_a_call_fails_without_it(
     )
 
     assert "allocation" not in guarded.admin.get(path).json().get("status", {})
-    rights = granted()
+    rights = list_granted_rights()
     assert len(rights) == 12
 
-    def made() -> set[Call]:
+    def list_calls() -> set[Call]:
         return {c for c in calls(guarded.audit_log) if any(c.needs(right) for right in rights)}
 
-    def unused() -> list[str]:
-        used = made()
+    def list_unused_rights() -> list[str]:
+        used = list_calls()
         return sorted(str(r) for r in rights if not any(call.needs(r) for call in used))
 
     # The log has a call when it has ended.
-    wait(lambda: not unused(), "every right is in the audit log", why=lambda: str(unused()))
-    missed = denied_without(Mutants(guarded.admin.client), rights, rights, made(), wait)
+    wait(
+        lambda: not list_unused_rights(),
+        "every right is in the audit log",
+        why=lambda: str(list_unused_rights()),
+    )
+    missed = denied_without(Mutants(guarded.admin.client), rights, rights, list_calls(), wait)
     assert missed >= len(rights)

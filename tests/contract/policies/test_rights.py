@@ -12,7 +12,7 @@ ACCOUNTS = (
     "hami-migrations",
     "hami-webhook-certificate",
 )
-NOBODYS = (
+UNAUTHORIZED_CALLS = (
     ("GET", f"/api/v1/namespaces/{TENANTS}/secrets"),
     ("GET", f"/api/v1/namespaces/{SYSTEM}/secrets"),
     ("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/hami-grant-key"),
@@ -50,7 +50,7 @@ def test_an_account_opens_what_its_service_calls_and_nothing_else(
     guarded.node("node-r")
     account = guarded.account(SYSTEM, name, node="node-r")
 
-    for method, path in NOBODYS:
+    for method, path in UNAUTHORIZED_CALLS:
         answer = account.ask(method, path, {} if method == "POST" else None)
         assert answer.status_code == 403, (method, path, answer.text)
         assert "ValidatingAdmissionPolicy" not in answer.text

@@ -134,7 +134,7 @@ class Played:
                     found[uid] = None
             return found.keys() == uids.keys()
 
-        await eventually(paced(has_every_pod), "an answer to each pod")
+        await eventually(slow_down(has_every_pod), "an answer to each pod")
         await self._clear(asked)
         return {uids[uid]: placement for uid, placement in found.items()}
 
@@ -167,10 +167,10 @@ class Played:
         async def free() -> bool:
             return bool(await self.ledger.fetchval(query, names) == 0)
 
-        await eventually(paced(free), "the cards of the cases' pods to be free")
+        await eventually(slow_down(free), "the cards of the cases' pods to be free")
 
 
-def paced(look: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
+def slow_down(look: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
     """Looks less often: each look asks the servers about all pods."""
 
     async def slowly() -> bool:
@@ -241,7 +241,7 @@ def _holder(node: str, usage: DeviceUsage) -> Json | None:
 
 
 @asynccontextmanager
-async def played(cases: Iterable[Case]) -> AsyncIterator[Played]:
+async def play_cases(cases: Iterable[Case]) -> AsyncIterator[Played]:
     """The control plane with the nodes of all cases, whose cards are held as in the cases."""
     cards: dict[str, tuple[InventoryDevice, ...]] = {}
     for case in cases:

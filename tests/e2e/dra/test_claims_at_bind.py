@@ -81,7 +81,7 @@ async def test_a_claim_on_a_card_that_is_full_by_limits_is_refused_and_goes_else
     )
     pod = by_claim("late")
     # As where kube-scheduler's scores prefer it.
-    pod["spec"]["affinity"] = {"nodeAffinity": preferred("node-0")}
+    pod["spec"]["affinity"] = {"nodeAffinity": prefer_node("node-0")}
     late = await create(bench, pod)
 
     async def refusal() -> str:
@@ -105,7 +105,7 @@ async def test_a_claim_on_a_card_that_is_full_by_limits_is_refused_and_goes_else
     measured.note(f"follow: on another node {took_s:.1f} s after the slice showed the card full")
 
 
-def preferred(node: str) -> Json:
+def prefer_node(node: str) -> Json:
     term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In"}]}
     term["matchExpressions"][0]["values"] = [node]
     ask = {"weight": 100, "preference": term}

@@ -13,7 +13,7 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.control_plane import Assets
-from tests.e2e.dra.played_placements import Asked, Case, asking, case_of, played
+from tests.e2e.dra.played_placements import Asked, Case, asking, case_of, play_cases
 from tests.reference.random import generate
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
@@ -72,7 +72,7 @@ async def test_pods_find_room_by_claims_where_they_do_by_limits(cases: list[Case
     """kube-scheduler takes the first card that fits, so it may be another one."""
     asked = {case.name: each for case in cases if (each := as_claims(case)) is not None}
     asking = [case for case in cases if case.name in asked]
-    async with played(asking) as system:
+    async with play_cases(asking) as system:
         limits = await system.place({case.name: by_limits(case) for case in asking})
         claims = await system.place(asked)
     assert {name for name in asked if claims[name]} == {name for name in asked if limits[name]}

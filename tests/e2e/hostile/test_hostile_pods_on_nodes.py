@@ -22,7 +22,7 @@ from hamicommon.k8s.types import Json
 from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.hostile.hostile_hands import Decoys, Hands
-from tests.e2e.hostile.test_limits_outside import allocated, shown
+from tests.e2e.hostile.test_limits_outside import read_states, wait_until_allocated
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 from tests.native.machine import FAKEGPU
 
@@ -144,9 +144,9 @@ class Attempts:
 
     def _wait_until_reported(self, name: str, state: str) -> None:
         wait(
-            lambda: state in shown(self.system, name),
+            lambda: state in read_states(self.system, name),
             f"{name} to be reported as {state}",
-            why=lambda: str(shown(self.system, name)),
+            why=lambda: str(read_states(self.system, name)),
         )
         self.done[state] += 1
 
@@ -249,7 +249,7 @@ def play(
     passwd, serving, logged = state_of(PASSWD), agents(system), troubles(system)
     [pod] = system.run(a_pod("honest", slice_of(HONEST_MIB, 10)))
     honest = str(pod["metadata"]["uid"])
-    allocated(system, "honest")
+    wait_until_allocated(system, "honest")
     limits, there = limits_of(system, honest), folders(system)
     assert len(limits) == 1
     attempts = Attempts(system, decoys, random.Random(seed), beyond)
@@ -263,7 +263,7 @@ def play(
         assert state_of(PASSWD) == passwd, so_far
     measured.note(f"{attempts.number} hostile pods: {dict(attempts.done)}")
 
-    wait(lambda: shown(system, "honest") == {"enforced"}, "the honest pod to be enforced")
+    wait(lambda: read_states(system, "honest") == {"enforced"}, "the honest pod to be enforced")
     wait(lambda: system.converged() is None, "ledger = pods", why=lambda: str(system.converged()))
     wait(
         lambda: folders(system) <= there,

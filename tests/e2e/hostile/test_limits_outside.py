@@ -32,7 +32,7 @@ def all_cards(name: str) -> Json:
     return a_pod(name, command=("sh", "-c", argv))
 
 
-def shown(system: System, name: str) -> set[str]:
+def read_states(system: System, name: str) -> set[str]:
     """States of a pod in Prometheus' text, over all nodes."""
     found: set[str] = set()
     for node in system.described["node_agents"]:
@@ -62,7 +62,7 @@ def found_out(system: System, name: str, state: str) -> str:
     began_s = time.monotonic()
     reason = f"Limit{state.capitalize()}"
     took = {
-        "metric": seconds(began_s, lambda: state in shown(system, name), "the metric"),
+        "metric": seconds(began_s, lambda: state in read_states(system, name), "the metric"),
         "row": seconds(began_s, lambda: state in periods(system, name), "the period"),
         "event": seconds(
             began_s,
@@ -83,7 +83,7 @@ def found_out(system: System, name: str, state: str) -> str:
     return text
 
 
-def allocated(system: System, name: str) -> None:
+def wait_until_allocated(system: System, name: str) -> None:
     pod = system.wait_for_phase(name, "Running")
     system.wait_for_log(pod, "cuda", "allocated")
 
@@ -92,12 +92,12 @@ def test_pods_beyond_their_grants_are_in_metrics_history_drift_events_and_explai
     system: System,
 ) -> None:
     system.run(a_pod("honest", slice_of(4096, 10)))
-    allocated(system, "honest")
+    wait_until_allocated(system, "honest")
     assert system.create(past_the_library("past")).status_code == 201
-    allocated(system, "past")
+    wait_until_allocated(system, "past")
     found_out(system, "past", "exceeded")
     assert system.create(all_cards("greedy")).status_code == 201
-    allocated(system, "greedy")
+    wait_until_allocated(system, "greedy")
     found_out(system, "greedy", "bypassed")
 
     [held] = periods(system, "past", "peak_mib > 8192 AND granted_mib = 4096")
@@ -107,7 +107,7 @@ def test_pods_beyond_their_grants_are_in_metrics_history_drift_events_and_explai
     assert re.search(r"Note: limits exceeded of container cuda since", explained)
     assert "limits exceeded" in explained.splitlines()[2] or "limits exceeded" in explained
     assert "exceeded" in hamictl(system.folder, "get", "allocations")
-    assert shown(system, "honest") == {"enforced"}
+    assert read_states(system, "honest") == {"enforced"}
     assert periods(system, "honest") == []
 
     system.delete("past", "greedy")
@@ -129,7 +129,7 @@ def test_a_pod_beyond_its_grant_is_ended_and_the_others_stay(evicting: System) -
     system = evicting
     system.run(a_pod("stays", slice_of(4096, 10)))
     assert system.create(past_the_library("thief")).status_code == 201
-    allocated(system, "thief")
+    wait_until_allocated(system, "thief")
     uid = system.pod("thief")["metadata"]["uid"]  # type: ignore[index]
     began_s = time.monotonic()
     wait(lambda: system.pod("thief") is None, "the thief to be ended")
@@ -139,7 +139,7 @@ def test_a_pod_beyond_its_grant_is_ended_and_the_others_stay(evicting: System) -
     row = f"SELECT evicted_at IS NOT NULL FROM limit_periods WHERE pod_uid = '{uid}'"
     assert "t" in system.sql(row).splitlines()
     assert system.wait_for_phase("stays", "Running")
-    assert shown(system, "stays") == {"enforced"}
+    assert read_states(system, "stays") == {"enforced"}
     wait(
         lambda: system.sql(f"SELECT state FROM allocations WHERE pod_uid = '{uid}'") == "released",
         "its slice to be free",

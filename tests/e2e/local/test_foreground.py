@@ -36,12 +36,12 @@ def folder() -> Iterator[Path]:
 def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     """Serves no node, and prints JSON, unless a parameter has other options."""
     folder.mkdir()
-    with started(folder, *getattr(request, "param", ("--nodes", "0", "--json"))) as process:
+    with start_up(folder, *getattr(request, "param", ("--nodes", "0", "--json"))) as process:
         yield process
 
 
 @contextmanager
-def started(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def start_up(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         # A shell ignores Ctrl-C in what it runs in the background, and tests run so pass that on.
         [
@@ -59,7 +59,7 @@ def started(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def described(up: subprocess.Popen[str]) -> dict[str, Any]:
+def read_description(up: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the description that `up` prints when everything serves."""
     assert up.stdout is not None
     text = ""
@@ -75,7 +75,7 @@ def described(up: subprocess.Popen[str]) -> dict[str, Any]:
 def test_it_is_up_when_the_scheduler_knows_the_cards_and_ends_on_ctrl_c(
     up: subprocess.Popen[str], folder: Path
 ) -> None:
-    at = described(up)["scheduler_url"]
+    at = read_description(up)["scheduler_url"]
 
     cards = httpx.get(f"{at}/v1/devices", timeout=30).json()["items"]
 
@@ -102,8 +102,8 @@ def test_the_address_of_the_pages_is_the_first_line_and_sigterm_is_the_end(
 def test_ctrl_c_of_a_second_one_leaves_the_system_running(folder: Path) -> None:
     folder.mkdir()
     hamictl(folder, "up", "--detach", "--no-demo", "--nodes", "0")
-    with started(folder, "--nodes", "0", "--json") as second:
-        at = described(second)["scheduler_url"]
+    with start_up(folder, "--nodes", "0", "--json") as second:
+        at = read_description(second)["scheduler_url"]
 
         second.send_signal(signal.SIGINT)
         shown, errors = second.communicate(timeout=READY_TIMEOUT_S)
@@ -124,7 +124,7 @@ def ends_on(number: signal.Signals, up: subprocess.Popen[str], folder: Path) -> 
 
 
 def test_down_from_another_terminal_ends_it(up: subprocess.Popen[str], folder: Path) -> None:
-    described(up)
+    read_description(up)
 
     assert hamictl(folder, "down") == "stopped\n"
 
@@ -134,7 +134,7 @@ def test_down_from_another_terminal_ends_it(up: subprocess.Popen[str], folder: P
 def test_a_supervisor_that_dies_ends_it_with_a_sentence_and_leaves_nothing(
     up: subprocess.Popen[str], folder: Path
 ) -> None:
-    os.kill(described(up)["pids"]["supervisor"], signal.SIGKILL)
+    os.kill(read_description(up)["pids"]["supervisor"], signal.SIGKILL)
 
     _, message = up.communicate(timeout=READY_TIMEOUT_S)
 

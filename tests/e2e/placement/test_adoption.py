@@ -156,7 +156,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
 
     _, done = node.adopt("--apply")
     assert [row["outcome"] for row in done["pods"]].count("adopted") == 4
-    assert used(system) == {first: 10096, second: 12000}
+    assert read_used(system) == {first: 10096, second: 12000}
     measured.note(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
     system.check_invariants()
 
@@ -174,7 +174,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     assert "CardInsufficientMemory" in system.wait_for_reason("large")
     [small] = system.run(a_pod("small", slice_of(6288)))
     assert small["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"].startswith(first)
-    assert used(system) == {first: 16384, second: 12000}
+    assert read_used(system) == {first: 16384, second: 12000}
 
     code, again = node.adopt("--apply")
     assert sorted(row["outcome"] for row in again["pods"]) == ["held"] * 5 + ["refused"]
@@ -182,7 +182,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     # An adopted pod ends: its slices are free, and the pod that waited gets them.
     system.delete("a", "b")
     system.wait_for_phase("large", "Running")
-    wait(lambda: used(system)[first] in (6288, 6288 + 6289), "the slices to be free")
+    wait(lambda: read_used(system)[first] in (6288, 6288 + 6289), "the slices to be free")
     assert not (node.hook / "containers" / f"{pods['a']['metadata']['uid']}_cuda").exists()
     history = hamictl(system.folder, "history", "c")
     assert "placed by HAMi, adopted" in history
@@ -201,7 +201,7 @@ def outcomes(answer: Json) -> dict[str, str]:
     return {row["name"]: row["why"] or row["outcome"] for row in answer["pods"]}
 
 
-def used(system: System) -> dict[str, int]:
+def read_used(system: System) -> dict[str, int]:
     rows = system.sql("SELECT uuid || ' ' || used_memory_mib FROM devices").splitlines()
     return {row.split()[0]: int(row.split()[1]) for row in rows}
 

@@ -28,11 +28,11 @@ def test_the_second_half_completes_the_card_and_explain_and_history_have_the_sco
 
     assert cards_of(system, "half-2") == cards_of(system, "half-1")
 
-    def explained() -> str | None:
+    def read_explanation() -> str | None:
         text = hamictl(system.folder, "explain", "half-2")
         return text if " was placed: " in text else None
 
-    screen = wait(explained, "the placement to be explained")
+    screen = wait(read_explanation, "the placement to be explained")
     pod = system.pod("half-2")
     assert pod is not None
     node = pod["spec"]["nodeName"]

@@ -35,10 +35,15 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_again_after_them(
         assert len(uuids) == 2
         assert all(uuid.startswith("MIG-") for uuid in uuids)
         for pod in (small, half):
-            [entry] = wait(partial(named, system, pod), "the instance's names on the pod")
+            [entry] = wait(
+                partial(wait_for_instances, system, pod), "the instance's names on the pod"
+            )
             assert entry["migUUID"] == device_of(system, pod)
         url = system.described["metrics_url"]
-        wait(lambda: shown(httpx.get(url).text) == uuids, "the instances in the metrics")
+        wait(
+            lambda: list_shown_instances(httpx.get(url).text) == uuids,
+            "the instances in the metrics",
+        )
 
         assert (
             system.create(a_pod("whole", slice_of(80000), command=PRINT_DEVICE)).status_code == 201
@@ -51,14 +56,14 @@ def test_pods_get_instances_of_their_size_and_the_card_is_cut_again_after_them(
         system.check_invariants()
 
 
-def named(system: System, pod: Json) -> list[Json]:
+def wait_for_instances(system: System, pod: Json) -> list[Json]:
     """The pod's slices by its annotation, once the node has named them all."""
     now = system.pod(pod["metadata"]["name"]) or pod
     entries = json.loads(now["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"])
     return entries if all("migUUID" in entry for entry in entries) else []
 
 
-def shown(page: str) -> set[str]:
+def list_shown_instances(page: str) -> set[str]:
     """The instances on the cluster's page."""
     lines = [line for line in page.splitlines() if line.startswith("hami_node_gpu_mig_instance")]
     return {re.findall('mig_uuid="([^"]*)"', line)[0] for line in lines}
@@ -67,8 +72,8 @@ def shown(page: str) -> set[str]:
 def device_of(system: System, pod: dict[str, object]) -> str:
     """The MIG device that the container was given."""
 
-    def printed() -> str:
+    def read_last_line() -> str:
         found = [line["uuid"] for line in system.log(pod, "cuda") if line["event"] == "device"]
         return str(found[-1]) if found else ""
 
-    return wait(printed, "the container to print its device")
+    return wait(read_last_line, "the container to print its device")

@@ -57,7 +57,7 @@ def patch(system: System, path: str, body: Json) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def bound(system: System, name: str) -> Json:
+def wait_until_bound(system: System, name: str) -> Json:
     """The pod, once it is bound to the node."""
 
     def there() -> Json | None:
@@ -101,7 +101,7 @@ def test_a_slice_of_another_vendors_card_is_granted_mirrored_and_given_back(
         assert answer.status_code == 201, answer.text
         assert answer.json()["spec"]["schedulerName"] == "hami-scheduler"
 
-        pod = bound(system, "slice")
+        pod = wait_until_bound(system, "slice")
         assert pod["metadata"]["annotations"][key] == written
         path = "/api/v1/namespaces/default/pods/slice"
         patch(system, path, {"metadata": {"annotations": {"hami.io/bind-phase": "success"}}})

@@ -24,7 +24,7 @@ def without_cards(name: str, cores: int) -> Json:
     return a_pod(name, {"cpu": cores})
 
 
-def placed(system: System, pod: Json) -> str:
+def place_pod(system: System, pod: Json) -> str:
     """Creates the pod; returns the node that it is bound to."""
     name = pod["metadata"]["name"]
     answer = system.create(pod)
@@ -44,7 +44,7 @@ def scores(system: System, pod: Json) -> dict[str, int]:
 
 
 @contextmanager
-def stopped(system: System, service: str) -> Iterator[None]:
+def stop_service(system: System, service: str) -> Iterator[None]:
     """Within the block the process takes connections and answers nothing."""
     pid = system.pid_of(service)
     assert pid is not None
@@ -61,8 +61,8 @@ def test_they_leave_the_cpu_beside_idle_cards_alone_and_go_on_while_nobody_answe
     with running_system(cluster_kind, *FLAGS) as system:
         # The card of the first node is taken and most of its CPU is left; of the second both are
         # taken; the third is idle, so that kube-scheduler itself would take it.
-        assert placed(system, with_card("modest", 1)) == "node-0"
-        assert placed(system, with_card("hungry-1", 7)) == "node-1"
+        assert place_pod(system, with_card("modest", 1)) == "node-0"
+        assert place_pod(system, with_card("hungry-1", 7)) == "node-1"
         plain = [without_cards(f"plain-{number}", 3) for number in (1, 2)]
         wait(
             lambda: scores(system, plain[0]).get("node-2") == 0,
@@ -70,12 +70,12 @@ def test_they_leave_the_cpu_beside_idle_cards_alone_and_go_on_while_nobody_answe
             why=lambda: str(scores(system, plain[0])),
         )
 
-        assert [placed(system, pod) for pod in plain] == ["node-0", "node-0"]
+        assert [place_pod(system, pod) for pod in plain] == ["node-0", "node-0"]
 
-        with stopped(system, "scheduler"):
+        with stop_service(system, "scheduler"):
             # By kube-scheduler's own scores, the emptiest node.
-            assert placed(system, without_cards("plain-3", 1)) == "node-2"
+            assert place_pod(system, without_cards("plain-3", 1)) == "node-2"
 
-        assert placed(system, with_card("hungry-2", 7)) == "node-2"
+        assert place_pod(system, with_card("hungry-2", 7)) == "node-2"
         system.wait_for_phase("hungry-2", "Running")
         system.check_invariants()

@@ -39,7 +39,7 @@ def test_a_refused_pod_above_others_keeps_one_short_condition(cluster_kind: str)
         assert written == {first}
         assert f"{NODES} {CARDS}/{CARDS} CardInsufficientMemory" in first
         assert "node-" not in first, "no list of nodes, whose order would change each time"
-        assert nominated(system.pod("urgent")) == ""
+        assert read_nominated_node(system.pod("urgent")) == ""
         assert all(system.pod(pod["metadata"]["name"]) for pod in running), "nobody was ended"
 
 
@@ -49,7 +49,7 @@ def decisions(system: System) -> int:
     return int(system.sql(asked))
 
 
-def nominated(pod: Json | None) -> str:
+def read_nominated_node(pod: Json | None) -> str:
     """The node that kube-scheduler keeps for the pod."""
     assert pod is not None
     return str(pod["status"].get("nominatedNodeName") or "")

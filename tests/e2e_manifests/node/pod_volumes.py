@@ -51,7 +51,7 @@ class PodVolumes:
         if "secret" in volume:
             source = volume["secret"]
             files = self._objects.data("secrets", source["secretName"])
-            files = _chosen(files, source.get("items"))
+            files = _choose_files(files, source.get("items"))
             mode = source.get("defaultMode", 0o644)
         elif "configMap" in volume:
             files, mode = self._objects.data("configmaps", volume["configMap"]["name"]), 0o644
@@ -114,7 +114,7 @@ def _write(path: Path, content: bytes, group: int, mode: int) -> None:
     whole.replace(path)
 
 
-def _chosen(files: dict[str, bytes], items: list[Json] | None) -> dict[str, bytes]:
+def _choose_files(files: dict[str, bytes], items: list[Json] | None) -> dict[str, bytes]:
     if items is None:
         return files
     return {item["path"]: files[item["key"]] for item in items}

@@ -200,10 +200,10 @@ def test_a_node_that_reboots_with_an_empty_cdi_folder_prepares_again(
     system.node.restart_kubelet()
     start(system)
 
-    def started() -> bool:
+    def is_started() -> bool:
         pid = system.container_pid(system.pod("one") or before)
         return pid not in (0, first)
 
-    wait(started, "the container to start again", why=lambda: reasons(system, "one"))
+    wait(is_started, "the container to start again", why=lambda: reasons(system, "one"))
     has_its_slice(system)
     go(system)

@@ -154,7 +154,7 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
         ]
         try:
             for goal in range(ROUNDS_PER_KILL, ROUNDS + 1, ROUNDS_PER_KILL):
-                wait(partial(_reached, churn, ways, goal), f"{goal} rounds", timeout_s=RUNS_S)
+                wait(partial(_has_reached, churn, ways, goal), f"{goal} rounds", timeout_s=RUNS_S)
                 name, kill = chance.choice(list(kills(system).items()))
                 kill()
                 done[name] += 1
@@ -162,7 +162,7 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
         finally:
             churn.over.set()
     spent_s = time.monotonic() - began
-    _reached(churn, ways, ROUNDS)
+    _has_reached(churn, ways, ROUNDS)
     assert churn.wrong == []
 
     sizes = {f"{way}-last-{n}": way for way, count in WORKERS.items() for n in range(count)}
@@ -192,7 +192,7 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
     )
 
 
-def _reached(churn: Churn, ways: Sequence[Future[None]], goal: int) -> bool:
+def _has_reached(churn: Churn, ways: Sequence[Future[None]], goal: int) -> bool:
     """Raises: what ended one of the six."""
     for way in ways:
         if way.done():

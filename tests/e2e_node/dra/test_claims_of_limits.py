@@ -238,11 +238,11 @@ def test_a_namespace_converts_its_pods_and_takes_all_with_it(
         own = json.loads(json.dumps(plain))
         own["metadata"] = {"name": "own", "annotations": {FRONT_END.name: "limits"}}
 
-        def known() -> bool:
+        def is_known() -> bool:
             shown = system.api.post(f"{space}/pods?dryRun=All", json=plain)
             return bool(shown.json().get("spec", {}).get("resourceClaims"))
 
-        wait(known, "the API server to go by the policy")
+        wait(is_known, "the API server to go by the policy")
         for pod in (plain, own):
             made = system.api.post(f"{space}/pods", json=pod)
             assert made.status_code == 201, made.text

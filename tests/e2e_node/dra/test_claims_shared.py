@@ -64,7 +64,7 @@ def counted_for_the_second(system: NodeSystem) -> None:
     )
 
 
-def gone(system: NodeSystem) -> None:
+def wait_until_gone(system: NodeSystem) -> None:
     wait(lambda: system.live_allocations() == 0, "the slices to be free")
     wait(lambda: not descriptions(system), "the device descriptions to go")
     wait(
@@ -119,7 +119,7 @@ def test_two_pods_of_a_claim_have_one_budget_that_the_last_one_gives_back(
     assert len(descriptions(system)) == 1
 
     system.delete("second")
-    gone(system)
+    wait_until_gone(system)
     history = system.sql(
         "SELECT reason FROM allocation_events WHERE pod_uid ="
         f" '{second['metadata']['uid']}' ORDER BY sequence"
@@ -157,7 +157,7 @@ def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_
     assert list(system.limits(second).values()) == [(BUDGET_MIB, 0)]
     system.check_invariants()
     system.delete("second")
-    gone(system)
+    wait_until_gone(system)
 
 
 def test_an_agent_that_lost_its_state_makes_the_records_of_prepared_claims_again(
@@ -185,7 +185,7 @@ def test_an_agent_that_lost_its_state_makes_the_records_of_prepared_claims_again
     assert len(descriptions(system)) == 1
     system.check_invariants()
     system.delete("second")
-    gone(system)
+    wait_until_gone(system)
 
 
 def _record(state: Path) -> Json:
@@ -209,7 +209,7 @@ def test_the_second_of_two_pods_may_go_first_and_the_first_keeps_its_slice(
     assert used_mib(system) == str(BUDGET_MIB)
     assert list(system.limits(pods["first"]).values()) == [(BUDGET_MIB, 0)]
     system.delete("first")
-    gone(system)
+    wait_until_gone(system)
 
 
 def test_two_containers_of_a_pod_on_one_request_have_one_budget(claiming: NodeSystem) -> None:
@@ -234,4 +234,4 @@ def test_two_containers_of_a_pod_on_one_request_have_one_budget(claiming: NodeSy
         refused = [e for e in system.log(pod, name) if e["event"] in ("refused", "NOT_refused")]
         assert "NOT_refused" not in {line["event"] for line in refused}
     system.delete("both")
-    gone(system)
+    wait_until_gone(system)

@@ -64,19 +64,19 @@ async def test_a_replica_answers_as_of_what_it_has_replayed(
     ):
         await ledger.execute(NODE, "first")
 
-        async def shown() -> bool:
+        async def is_shown() -> bool:
             return "first" in (await nodes(http))[0]
 
-        await until("the replica to have the node", shown)
+        await until("the replica to have the node", is_shown)
         assert datetime.now(UTC) - (await nodes(http))[1] < timedelta(minutes=10)
 
         await replica.execute("SELECT pg_wal_replay_pause()")
 
-        async def paused() -> bool:
+        async def is_paused() -> bool:
             state = await replica.fetchval("SELECT pg_get_wal_replay_pause_state()")
             return bool(state == "paused")
 
-        await until("the replica to stop replaying", paused)
+        await until("the replica to stop replaying", is_paused)
         await ledger.execute(NODE, "second")
         written_at = await ledger.fetchval("SELECT now()")
 

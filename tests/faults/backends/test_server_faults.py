@@ -24,7 +24,7 @@ from tests.faults.nodes.node import (
 )
 from tests.faults.processes import (
     kill,
-    killed,
+    kill_services,
     programs_of,
     replica,
     stopped,
@@ -57,7 +57,7 @@ async def bind_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:
 
 
 @contextmanager
-def locked(system: System, table: str) -> Iterator[None]:
+def lock_table(system: System, table: str) -> Iterator[None]:
     """Everybody may read the table, nobody else may write to it."""
 
     async def begin(dsn: str) -> asyncpg.Connection:
@@ -123,7 +123,7 @@ CALLS = 30
 def test_f35_postgres_killed(faulty: Faulty, stage: Stage) -> None:
     stage.run_before(2)
     stage.come(2)
-    with killed(faulty.system, "postgres"):
+    with kill_services(faulty.system, "postgres"):
         stage.come(2)
     stage.recover()
 
@@ -220,7 +220,7 @@ def test_f37_own_pools_exhausted(system: System, stage: Stage, tmp_path: Path) -
     stage.run_before(1)
     settings = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_POSTGRES_CONNECT_TIMEOUT_S": "2"}
     with replica(system, tmp_path, **settings) as (url, _):
-        with no_new_connection(system), locked(system, "devices"):
+        with no_new_connection(system), lock_table(system, "devices"):
             stage.come(4)
             waiting = [pod for pod in stage.mine() if not is_running(pod)]
             answers = asyncio.run(bind_all(url, [waiting[n % 4] for n in range(CALLS)]))
@@ -297,7 +297,7 @@ def test_f38_redis_flushed(faulty: Faulty, stage: Stage) -> None:
 def test_killed_server(faulty: Faulty, stage: Stage, server: str) -> None:
     stage.run_before(1)
     stage.come(3)
-    with killed(faulty.system, server):
+    with kill_services(faulty.system, server):
         stage.come(3)
     stage.recover()
 

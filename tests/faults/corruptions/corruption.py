@@ -177,7 +177,7 @@ def answers(query: str, answer: str) -> Callable[[Room], bool]:
     return lambda room: room.sql(query) == room.filled(answer)
 
 
-def journalled(kind: str) -> Callable[[Room], object]:
+def expect_journal_line(kind: str) -> Callable[[Room], object]:
     """Whether the drift journal has a new line of this class."""
     return lambda room: room.drift(kind)
 
@@ -187,7 +187,9 @@ def both(*checks: Callable[[Room], object]) -> Callable[[Room], bool]:
     return lambda room: all(check(room) for check in checks)
 
 
-def refused(table: str, change: str, where: str, rule: str, *, what: str = "") -> Corruption:
+def make_refused_change(
+    table: str, change: str, where: str, rule: str, *, what: str = ""
+) -> Corruption:
     """A change that the schema refuses; `rule` is in the refusal."""
     column = change.partition(" = ")[0]
 

@@ -10,7 +10,14 @@ from typing import Any
 
 import nats
 
-from tests.faults.corruptions.corruption import Corruption, Outcome, Room, answers, both, journalled
+from tests.faults.corruptions.corruption import (
+    Corruption,
+    Outcome,
+    Room,
+    answers,
+    both,
+    expect_journal_line,
+)
 
 MAX64 = 2**63 - 1
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -42,7 +49,7 @@ def report(room: Room, **changes: Any) -> bytes:
     return json.dumps({**body, **more, **changes}).encode()
 
 
-def buried(subject: str) -> Callable[[Room], object]:
+def expect_dead_letter(subject: str) -> Callable[[Room], object]:
     """Whether a dead letter of this subject is kept."""
     return lambda room: [
         letter for letter in room.dead_letters() if letter["subject"] == f"{subject}.{room.node}"
@@ -57,7 +64,7 @@ def unread(subject: str, what: str, body: Callable[[Room], bytes]) -> Corruption
         outcome=Outcome.SHOWN,
         answer="a dead letter with the reason (`hamictl dead-letters`)",
         lie=lambda room: room.publish(f"{subject}.{room.node}", body(room)),
-        right=buried(subject),
+        right=expect_dead_letter(subject),
     )
 
 
@@ -101,7 +108,7 @@ MESSAGES = (
             f"{INVENTORY}.{room.node}", inventory(room, sequence=2**53 - 1)
         ),
         right=both(
-            journalled("inventory-number"),
+            expect_journal_line("inventory-number"),
             answers("SELECT count(*) FROM devices WHERE node = '{node}' AND present", "4"),
         ),
     ),
@@ -195,7 +202,7 @@ def on_pod(
         outcome=outcome,
         answer=answer,
         lie=lambda room: room.annotate(pod_path(room), {key: value}),
-        right=journalled(kind) if kind else lambda room: True,
+        right=expect_journal_line(kind) if kind else lambda room: True,
     )
 
 
@@ -264,7 +271,7 @@ OBJECTS = (
         outcome=Outcome.SHOWN,
         answer="closes none; drift `cordon-without-card`, and `hamictl doctor` has it",
         lie=cordon,
-        right=journalled("cordon-without-card"),
+        right=expect_journal_line("cordon-without-card"),
     ),
     Corruption(
         where="MutatingWebhookConfiguration, `caBundle`",
@@ -293,7 +300,7 @@ def limits_file(room: Room) -> Path:
     return found
 
 
-def damaged(what: str, text: str | None) -> Corruption:
+def make_damaged_file(what: str, text: str | None) -> Corruption:
     """The limits file of a container that runs."""
 
     def lie(room: Room) -> None:
@@ -321,7 +328,7 @@ def damaged(what: str, text: str | None) -> Corruption:
     )
 
 
-def installed(name: str, what: str, text: bytes | None) -> Corruption:
+def make_installed_file(name: str, what: str, text: bytes | None) -> Corruption:
     """A file by which containers get the library."""
 
     def lie(room: Room) -> None:
@@ -352,12 +359,12 @@ def installed(name: str, what: str, text: bytes | None) -> Corruption:
 
 
 FILES = (
-    damaged("empty", ""),
-    damaged("without limits", "hami-limits 1\npolicy disable\noversubscribe 1\n"),
-    damaged("deleted", None),
-    installed("ld.so.preload", "empty", b""),
-    installed("ld.so.preload", "deleted", None),
-    installed("libvgpu.so.*", "garbage", b"garbage"),
+    make_damaged_file("empty", ""),
+    make_damaged_file("without limits", "hami-limits 1\npolicy disable\noversubscribe 1\n"),
+    make_damaged_file("deleted", None),
+    make_installed_file("ld.so.preload", "empty", b""),
+    make_installed_file("ld.so.preload", "deleted", None),
+    make_installed_file("libvgpu.so.*", "garbage", b"garbage"),
     Corruption(
         where="node, `state.json`",
         what="garbage",

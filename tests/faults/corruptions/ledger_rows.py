@@ -12,8 +12,8 @@ from tests.faults.corruptions.corruption import (
     Room,
     answers,
     both,
-    journalled,
-    refused,
+    expect_journal_line,
+    make_refused_change,
     statement,
 )
 
@@ -22,40 +22,60 @@ NODE, CARD, GRANT = "name = '{node}'", "uuid = '{card}'", "id = '{id}'"
 SLICE = "allocation_id = '{id}'"
 
 REFUSED = (
-    refused("nodes", f"agent_sequence = {MAX64}", NODE, "ck_nodes_sequence_bounded"),
-    refused("nodes", "agent_sequence = -1", NODE, "ck_nodes_sequence_bounded"),
-    refused("nodes", "pair_scores = '[]'", NODE, "ck_nodes_pair_scores_object"),
-    refused("nodes", "source = 'garbage'", NODE, "ck_nodes_source_known"),
-    refused("devices", f"version = {MAX64}", CARD, "ck_devices_version_bounded"),
-    refused("devices", "version = version - 1", CARD, "the version of card"),
-    refused("devices", "slots = -1", CARD, "ck_devices_amounts_not_negative"),
-    refused("devices", "memory_mib = -1", CARD, "ck_devices_amounts_not_negative"),
-    refused("devices", "core_percent = -1", CARD, "ck_devices_amounts_not_negative"),
-    refused("devices", "used_slots = -1", CARD, "ck_devices_slots_within_ceiling"),
-    refused("devices", "used_memory_mib = 2147483647", CARD, "ck_devices_memory_within_ceiling"),
-    refused("devices", "used_core_percent = 1000", CARD, "ck_devices_cores_within_ceiling"),
-    refused("devices", "slots = 1000", CARD, "ck_devices_ceiling_slots_cover"),
-    refused("devices", "node = 'garbage'", CARD, "fk_devices_node_nodes"),
-    refused("devices", "info = '[]'", CARD, "ck_devices_info_object"),
-    refused("devices", "holdings = '[]'", CARD, "ck_devices_holdings_object"),
-    refused("devices", "mig_profiles = '{}'", CARD, "ck_devices_mig_profiles_array"),
-    refused("allocations", "state = 'garbage'", GRANT, "ck_allocations_"),
-    refused("allocations", "state = 'released'", GRANT, "ck_allocations_ended_when_not_live"),
-    refused("allocations", "ended_at = now()", GRANT, "ck_allocations_ended_when_not_live"),
-    refused("allocations", "token = -1", GRANT, "ck_allocations_token_bounded"),
-    refused("allocations", f"token = {MAX64}", GRANT, "ck_allocations_token_bounded"),
-    refused("allocations", "attempt = 0", GRANT, "ck_allocations_attempt_bounded"),
-    refused("allocations", "attempt = 2147483647", GRANT, "ck_allocations_attempt_bounded"),
-    refused("allocations", "origin = 'garbage'", GRANT, "ck_allocations_origin_known"),
-    refused("allocations", "annotations = '[]'", GRANT, "ck_allocations_annotations_object"),
-    refused("allocation_devices", "detail = '[]'", SLICE, "ck_allocation_devices_detail_object"),
-    refused("allocations", "node = 'garbage'", GRANT, "fk_allocations_node_nodes"),
-    refused("allocation_devices", "memory_mib = -1", SLICE, "amounts_not_negative"),
-    refused("allocation_devices", "core_percent = -1", SLICE, "amounts_not_negative"),
-    refused("allocation_devices", "slots = 0", SLICE, "ck_allocation_devices_slots_positive"),
-    refused("allocation_devices", "role = 'garbage'", SLICE, "ck_allocation_devices_role_known"),
-    refused("allocation_devices", "device_uuid = 'garbage'", SLICE, "fk_allocation_devices_device"),
-    refused("allocation_events", "state = 'released'", SLICE, "append-only"),
+    make_refused_change("nodes", f"agent_sequence = {MAX64}", NODE, "ck_nodes_sequence_bounded"),
+    make_refused_change("nodes", "agent_sequence = -1", NODE, "ck_nodes_sequence_bounded"),
+    make_refused_change("nodes", "pair_scores = '[]'", NODE, "ck_nodes_pair_scores_object"),
+    make_refused_change("nodes", "source = 'garbage'", NODE, "ck_nodes_source_known"),
+    make_refused_change("devices", f"version = {MAX64}", CARD, "ck_devices_version_bounded"),
+    make_refused_change("devices", "version = version - 1", CARD, "the version of card"),
+    make_refused_change("devices", "slots = -1", CARD, "ck_devices_amounts_not_negative"),
+    make_refused_change("devices", "memory_mib = -1", CARD, "ck_devices_amounts_not_negative"),
+    make_refused_change("devices", "core_percent = -1", CARD, "ck_devices_amounts_not_negative"),
+    make_refused_change("devices", "used_slots = -1", CARD, "ck_devices_slots_within_ceiling"),
+    make_refused_change(
+        "devices", "used_memory_mib = 2147483647", CARD, "ck_devices_memory_within_ceiling"
+    ),
+    make_refused_change(
+        "devices", "used_core_percent = 1000", CARD, "ck_devices_cores_within_ceiling"
+    ),
+    make_refused_change("devices", "slots = 1000", CARD, "ck_devices_ceiling_slots_cover"),
+    make_refused_change("devices", "node = 'garbage'", CARD, "fk_devices_node_nodes"),
+    make_refused_change("devices", "info = '[]'", CARD, "ck_devices_info_object"),
+    make_refused_change("devices", "holdings = '[]'", CARD, "ck_devices_holdings_object"),
+    make_refused_change("devices", "mig_profiles = '{}'", CARD, "ck_devices_mig_profiles_array"),
+    make_refused_change("allocations", "state = 'garbage'", GRANT, "ck_allocations_"),
+    make_refused_change(
+        "allocations", "state = 'released'", GRANT, "ck_allocations_ended_when_not_live"
+    ),
+    make_refused_change(
+        "allocations", "ended_at = now()", GRANT, "ck_allocations_ended_when_not_live"
+    ),
+    make_refused_change("allocations", "token = -1", GRANT, "ck_allocations_token_bounded"),
+    make_refused_change("allocations", f"token = {MAX64}", GRANT, "ck_allocations_token_bounded"),
+    make_refused_change("allocations", "attempt = 0", GRANT, "ck_allocations_attempt_bounded"),
+    make_refused_change(
+        "allocations", "attempt = 2147483647", GRANT, "ck_allocations_attempt_bounded"
+    ),
+    make_refused_change("allocations", "origin = 'garbage'", GRANT, "ck_allocations_origin_known"),
+    make_refused_change(
+        "allocations", "annotations = '[]'", GRANT, "ck_allocations_annotations_object"
+    ),
+    make_refused_change(
+        "allocation_devices", "detail = '[]'", SLICE, "ck_allocation_devices_detail_object"
+    ),
+    make_refused_change("allocations", "node = 'garbage'", GRANT, "fk_allocations_node_nodes"),
+    make_refused_change("allocation_devices", "memory_mib = -1", SLICE, "amounts_not_negative"),
+    make_refused_change("allocation_devices", "core_percent = -1", SLICE, "amounts_not_negative"),
+    make_refused_change(
+        "allocation_devices", "slots = 0", SLICE, "ck_allocation_devices_slots_positive"
+    ),
+    make_refused_change(
+        "allocation_devices", "role = 'garbage'", SLICE, "ck_allocation_devices_role_known"
+    ),
+    make_refused_change(
+        "allocation_devices", "device_uuid = 'garbage'", SLICE, "fk_allocation_devices_device"
+    ),
+    make_refused_change("allocation_events", "state = 'released'", SLICE, "append-only"),
 )
 
 DEVICE_REPORTED = (
@@ -74,7 +94,7 @@ DEVICE_REPORTED = (
 )
 
 
-def reported(column: str, change: str) -> Corruption:
+def make_reported_column(column: str, change: str) -> Corruption:
     """Return a corruption of a card's column that the node's next report repairs."""
 
     def lie(room: Room) -> None:
@@ -102,7 +122,7 @@ def wrong_sum(change: str) -> Corruption:
         answer="the reconciler counts the live grants (drift `card-counters`)",
         lie=statement(f"UPDATE devices SET {change} WHERE {CARD}"),
         right=both(
-            journalled("card-counters"),
+            expect_journal_line("card-counters"),
             answers(
                 "SELECT used_slots, used_memory_mib, used_core_percent, holdings,"
                 f" ceiling_slots = slots FROM devices WHERE {CARD}",
@@ -133,7 +153,7 @@ NODES = (
         "`inventory-number`)",
         lie=statement(f"UPDATE nodes SET agent_sequence = 9007199254740991 WHERE {NODE}"),
         right=both(
-            journalled("inventory-number"),
+            expect_journal_line("inventory-number"),
             answers(f"SELECT agent_sequence < 1000000 FROM nodes WHERE {NODE}", "t"),
         ),
     ),
@@ -165,7 +185,7 @@ SELECT a.state, a.node, a.pod_uid, a.namespace, a.pod_name, x.device_uuid, x.mem
 """
 
 
-def granted(where: str, what: str, change: str, kind: str) -> Corruption:
+def make_granted_row(where: str, what: str, change: str, kind: str) -> Corruption:
     """A row of a running pod's grant that is another than it was."""
     witness = "history" if kind.endswith("history") else "signed grant"
 
@@ -179,7 +199,7 @@ def granted(where: str, what: str, change: str, kind: str) -> Corruption:
         outcome=Outcome.REPAIRED,
         answer=f"the reconciler writes it again from its {witness} (drift `{kind}`)",
         lie=lie,
-        right=both(journalled(kind), lambda room: room.sql(ROW) == room.kept),
+        right=both(expect_journal_line(kind), lambda room: room.sql(ROW) == room.kept),
     )
 
 
@@ -187,86 +207,86 @@ ANNOTATION = f"SELECT annotations ->> '{NVIDIA_ALLOCATED}' FROM allocations WHER
 PLUGINS_NODE = "SELECT source FROM nodes WHERE name = 'plugin'"
 HISTORY, SIGNED = "row-contradicts-history", "row-contradicts-grant"
 GRANTS = (
-    granted(
+    make_granted_row(
         "allocations.state",
         "`releasing`",
         f"UPDATE allocations SET state = 'releasing' WHERE {GRANT}",
         HISTORY,
     ),
-    granted(
+    make_granted_row(
         "allocations.state",
         "`reserved`, its deadline over",
         f"UPDATE allocations SET state = 'reserved', deadline = now() WHERE {GRANT}",
         HISTORY,
     ),
-    granted(
+    make_granted_row(
         "allocations.state",
         "`bound`, a step back",
         f"UPDATE allocations SET state = 'bound' WHERE {GRANT}",
         HISTORY,
     ),
-    granted(
+    make_granted_row(
         "allocations.state, ended_at",
         "`released`, now",
         f"UPDATE allocations SET state = 'released', ended_at = now() WHERE {GRANT}",
         HISTORY,
     ),
-    granted(
+    make_granted_row(
         "allocations.pod_uid",
         "no pod's",
         f"UPDATE allocations SET pod_uid = 'garbage' WHERE {GRANT}",
         HISTORY,
     ),
-    granted(
+    make_granted_row(
         "allocations.node",
         "another node",
         f"UPDATE allocations SET node = '{{other}}' WHERE {GRANT}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocations.namespace",
         "garbage",
         f"UPDATE allocations SET namespace = 'garbage' WHERE {GRANT}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices",
         "no row of the grant",
         f"DELETE FROM allocation_devices WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_containers",
         "no row of the grant",
         f"DELETE FROM allocation_containers WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices.memory_mib",
         "1",
         f"UPDATE allocation_devices SET memory_mib = 1 WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices.core_percent",
         "90",
         f"UPDATE allocation_devices SET core_percent = 90 WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices.device_uuid",
         "another card of the node",
         "UPDATE allocation_devices SET device_uuid = (SELECT min(uuid) FROM devices"
         f" WHERE node = '{{node}}' AND uuid <> '{{card}}') WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices.container_name",
         "garbage",
         f"UPDATE allocation_devices SET container_name = 'garbage' WHERE {SLICE}",
         SIGNED,
     ),
-    granted(
+    make_granted_row(
         "allocation_devices.vendor",
         "garbage",
         f"UPDATE allocation_devices SET vendor = 'garbage' WHERE {SLICE}",
@@ -319,7 +339,7 @@ KEPT = (
         answer="the reconciler compares them with what the vendor writes for the row's slices "
         "(drift `row-contradicts-grant`)",
         lie=garbage_annotation,
-        right=both(journalled(SIGNED), annotated_as_before),
+        right=both(expect_journal_line(SIGNED), annotated_as_before),
     ),
     Corruption(
         where="`nodes.source`",
@@ -357,7 +377,7 @@ WITHOUT_EFFECT = (
 )
 
 
-def repaired(where: str, what: str, answer: str, change: str, right: str) -> Corruption:
+def make_repaired_row(where: str, what: str, answer: str, change: str, right: str) -> Corruption:
     """Return a corruption that others than the reconciler repair; `right` answers t."""
     return Corruption(
         where=f"`{where}`",
@@ -370,14 +390,14 @@ def repaired(where: str, what: str, answer: str, change: str, right: str) -> Cor
 
 
 OTHERS = (
-    repaired(
+    make_repaired_row(
         "allocation_tokens",
         "at its end",
         "the reconciler lets it go on beyond the rows (drift `number-sequence`)",
         f"SELECT setval('allocation_tokens', {MAX64})",
         "SELECT last_value < 1000000000 FROM allocation_tokens",
     ),
-    repaired(
+    make_repaired_row(
         "allocation_events_id_seq",
         "1",
         "the reconciler lets it go on beyond the rows (drift `number-sequence`)",
@@ -385,7 +405,7 @@ OTHERS = (
         "SELECT last_value > (SELECT max(id) FROM allocation_events) - 1"
         " FROM allocation_events_id_seq",
     ),
-    repaired(
+    make_repaired_row(
         "quotas",
         "a limit that nobody set",
         "the limits of the ResourceQuotas are written again",
@@ -394,7 +414,7 @@ OTHERS = (
         " ON CONFLICT (namespace, resource) DO UPDATE SET limit_amount = 1",
         "SELECT count(*) = 0 FROM quotas WHERE limit_amount IS NOT NULL",
     ),
-    repaired(
+    make_repaired_row(
         "devices",
         "no row of a card that is free",
         "the agent's next comparison (30 s) enters it again",
@@ -404,7 +424,7 @@ OTHERS = (
         " AND NOT EXISTS (SELECT FROM device_health_events h WHERE h.device_uuid = e.uuid))",
         "SELECT count(*) = 4 FROM devices WHERE node = '{node}' AND present",
     ),
-    repaired(
+    make_repaired_row(
         "devices.node",
         "another node",
         "the other node does not report it, its own takes it again",
@@ -432,7 +452,7 @@ CASES: tuple[Corruption, ...] = (
     *OTHERS,
     *WITHOUT_EFFECT,
     *REFUSED,
-    *(reported(column, change) for column, change, _ in DEVICE_REPORTED),
+    *(make_reported_column(column, change) for column, change, _ in DEVICE_REPORTED),
     *COUNTED,
     *NODES,
 )

@@ -19,7 +19,7 @@ from tests.faults.nodes.node import (
     restart_container,
     statuses,
 )
-from tests.faults.processes import away, killed, stopped
+from tests.faults.processes import away, kill_services, stopped
 from tests.faults.stage import Faulty, Stage, is_refused, since
 from tests.waiting import Unhurried
 
@@ -49,7 +49,7 @@ def test_f22_kubelet(system: System, stage: Stage, action: str) -> None:
 
     if action == "kill":
         stage.come(1, node=NODE)
-        with killed(system, KUBELET, alone=True):
+        with kill_services(system, KUBELET, alone=True):
             stage.come(2, node=NODE)
     else:
         with stopped(system, KUBELET):
@@ -88,7 +88,7 @@ def _allocate_out_of_order(stage: Stage) -> float:
     with stopped(system, KUBELET):
         stage.faulty.plan("pods.bind.before=delay:3*1")
         stage.come(3, node=NODE)
-        wait(lambda: redis.flushall() and len(_bound(system)) == 4, "all to be bound")
+        wait(lambda: redis.flushall() and len(_list_bound(system)) == 4, "all to be bound")
         stage.faulty.plan()
     return time.monotonic()
 
@@ -251,5 +251,5 @@ def _hits(system: System, point: str) -> int:
     return sum('"Hit a failpoint"' in line and f'"{point}"' in line for line in log.splitlines())
 
 
-def _bound(system: System) -> list[str]:
+def _list_bound(system: System) -> list[str]:
     return [p["metadata"]["name"] for p in system.pods() if p["spec"].get("nodeName")]

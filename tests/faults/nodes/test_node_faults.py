@@ -15,7 +15,7 @@ from tests.faults.nodes.node import (
     restart_container,
     statuses,
 )
-from tests.faults.processes import crash, killed, programs_of, stopped
+from tests.faults.processes import crash, kill_services, programs_of, stopped
 from tests.faults.stage import Faulty, Stage, is_running, since
 
 
@@ -32,7 +32,7 @@ def test_f28_reboot(system: System, stage: Stage) -> None:
     stage.come(2, node=NODE)
     stage.settle()
 
-    with killed(system, KUBELET, AGENT):
+    with kill_services(system, KUBELET, AGENT):
         (home(system) / "fakegpu.state").unlink(missing_ok=True)
     back_s = time.monotonic()
     stage.come(2, node=NODE)

@@ -9,7 +9,7 @@ import pytest
 from hamilocal.servers.certificates import Authority
 
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.processes import killed, stopped
+from tests.faults.processes import kill_services, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import Unhurried
 
@@ -25,7 +25,7 @@ from tests.waiting import Unhurried
 def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(system: System, stage: Stage) -> None:
     stage.run_before(2)
 
-    with killed(system, "webhook"):
+    with kill_services(system, "webhook"):
         stage.come(2)
     back_s = time.monotonic()
     stage.settle()

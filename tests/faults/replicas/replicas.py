@@ -165,7 +165,7 @@ async def _until_cards_are_known(
 ) -> None:
     """Asks for all cards of one node after the other; nothing stays assumed."""
 
-    async def placed(node: str, memory_mib: int) -> bool:
+    async def is_placed(node: str, memory_mib: int) -> bool:
         limits = {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory_mib)}
         container = {"name": "main", "image": "none", "resources": {"limits": limits}}
         pod = {
@@ -177,10 +177,10 @@ async def _until_cards_are_known(
         return bool(answer.json()["NodeNames"])
 
     for node in nodes:
-        while not await placed(node, 1):
+        while not await is_placed(node, 1):
             await asyncio.sleep(0.1)
     # A pod that comes again gives up what was assumed for it.
-    assert not await placed(nodes[0], MORE_THAN_A_CARD_MIB)
+    assert not await is_placed(nodes[0], MORE_THAN_A_CARD_MIB)
 
 
 def _replica(folder: Path, port: int, env: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -156,10 +156,10 @@ class System:
         return str(spec.get("holderIdentity") or "").split("_")[0]
 
     async def until_held_by(self, pod: Pod) -> None:
-        async def held() -> bool:
+        async def is_held() -> bool:
             return await self.holder() == pod.name
 
-        await eventually(held, f"{pod.name} to hold the Lease")
+        await eventually(is_held, f"{pod.name} to hold the Lease")
 
     async def load(self) -> None:
         """Pods, until cancelled."""
@@ -247,10 +247,10 @@ async def test_another_replica_goes_on_when_the_active_one_is_gone(
         second = await made.start("pod-b")
         query = "SELECT count(*) FROM devices"
 
-        async def known() -> bool:
+        async def is_known() -> bool:
             return await made.sql(query) == str(NODES * CARDS)
 
-        await eventually(known, "the nodes' cards")
+        await eventually(is_known, "the nodes' cards")
 
         deleted_s = await _under_load(made, first, second, only_stock=False, number=signal.SIGTERM)
         third = await made.start("pod-c")

@@ -94,7 +94,7 @@ async def publish_once_back(bus: Bus, payload: events.Inventory) -> None:
                 return
 
 
-async def connected(bus: Bus) -> None:
+async def wait_until_connected(bus: Bus) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not bus.connected_for_s:
             await asyncio.sleep(0.02)

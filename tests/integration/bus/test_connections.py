@@ -24,9 +24,9 @@ from hamilocal.system.layout import ensure_credentials
 from tests.integration.bus.conftest import (
     INVENTORIES,
     Inbox,
-    connected,
     inventory,
     publish_once_back,
+    wait_until_connected,
 )
 from tests.processes import running, start
 from tests.waiting import PATIENCE_S, eventually
@@ -41,7 +41,7 @@ async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: P
             await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
 
         with running(plan, die_with_parent=True):
-            await connected(bus)
+            await wait_until_connected(bus)
             await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
 
 
@@ -66,11 +66,11 @@ async def test_an_outage_of_the_server_is_two_lines_however_often_it_was_tried(
     plan = nats_server.prepare(tmp_path / "nats")
     first = start(plan, die_with_parent=True)
     async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(PATIENCE_S):
-        await connected(bus)
+        await wait_until_connected(bus)
         first.kill()
         await tried.wait()
         with running(plan, die_with_parent=True):
-            await connected(bus)
+            await wait_until_connected(bus)
 
             while len(caplog.records) < 3:
                 await asyncio.sleep(0.01)
@@ -108,7 +108,7 @@ async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path
     plan = nats_server.prepare(tmp_path / "nats")
     with running(plan, die_with_parent=True) as server:
         async with open_bus(NatsSettings(url=plan.url), "test", owns_streams=True) as bus:
-            await connected(bus)
+            await wait_until_connected(bus)
             os.kill(server.value.process.pid, signal.SIGSTOP)
             try:
                 async with asyncio.timeout(PATIENCE_S):
@@ -118,7 +118,7 @@ async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path
                     await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
             finally:
                 os.kill(server.value.process.pid, signal.SIGCONT)
-            await connected(bus)
+            await wait_until_connected(bus)
 
 
 async def test_a_service_ends_in_order_after_the_server_went_away_under_tls(
@@ -137,7 +137,7 @@ async def test_a_service_ends_in_order_after_the_server_went_away_under_tls(
 
     server = start(plan, die_with_parent=True)
     async with open_bus(settings, SCHEDULER_USER, owns_streams=True) as bus:
-        await connected(bus)
+        await wait_until_connected(bus)
         serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
         await _until_served(
             lambda: bus.request(events.readiness_subject("a"), events.ReadinessRequest(node="a"))

@@ -198,7 +198,7 @@ async def test_an_upgrade_reads_on_where_the_replaced_consumer_was(
         assert (await info(js, USAGE.replaces)).num_waiting
         await older.close()
 
-        async def replaced() -> bool:
+        async def is_replaced() -> bool:
             await scheduler.streams.check()
             try:
                 await info(js, USAGE.replaces)
@@ -206,7 +206,7 @@ async def test_an_upgrade_reads_on_where_the_replaced_consumer_was(
                 return True
             return False
 
-        await eventually(replaced, "the replaced consumer gone")
+        await eventually(is_replaced, "the replaced consumer gone")
         async with metrics_of(url) as metrics, under_way(metrics.consume(USAGE, inbox.take)):
             got = [number_of(await inbox.next()) for _ in range(3)]
     assert got == [2, 3, 4]

@@ -352,7 +352,7 @@ async def test_who_stops_serving_answers_what_is_under_way(bus: Bus) -> None:
             await go_on.wait()
         return body
 
-    async def served() -> bool:
+    async def is_served() -> bool:
         try:
             await bus.request(SUBJECT, b"ping")
         except NobodyAnswers:
@@ -360,7 +360,7 @@ async def test_who_stops_serving_answers_what_is_under_way(bus: Bus) -> None:
         return True
 
     serving = asyncio.create_task(bus.serve(SUBJECT, "", respond))
-    await eventually(served, "the responder")
+    await eventually(is_served, "the responder")
     slow = asyncio.create_task(bus.request(SUBJECT, b"slow"))
     await came.wait()
     serving.cancel()

@@ -67,7 +67,7 @@ async def call(
         return await client.post(path, content=body, headers=headers)
 
 
-async def written(database: Database) -> list[asyncpg.Record]:
+async def list_calls(database: Database) -> list[asyncpg.Record]:
     """But for what migrations wrote."""
     return await database.fetch("SELECT * FROM operator_calls WHERE verb <> 'migrate' ORDER BY id")
 
@@ -77,7 +77,7 @@ async def test_a_call_is_there_with_who_what_and_what_became_of_it(database: Dat
     body = b'{"apply": true, "nodes": ["n1"]}'
     assert (await call(database, app, "/v1/adopt", body=body)).status_code == 200
 
-    [row] = await written(database)
+    [row] = await list_calls(database)
     assert (row["username"], row["verb"], row["object"], row["outcome"]) == (
         "op-ann",
         "adopt",
@@ -94,7 +94,7 @@ async def test_a_call_is_there_with_who_what_and_what_became_of_it(database: Dat
 async def test_a_call_that_fails_is_shown_as_failed(database: Database, status: int) -> None:
     await call(database, App(status, b'{"error": "no"}'), "/v1/dead-letters/17/send")
 
-    [row] = await written(database)
+    [row] = await list_calls(database)
     assert (row["verb"], row["object"], row["outcome"]) == ("send-dead-letter", "17", "failed")
     answered = "it ended without an answer" if status == 0 else '{"error": "no"}'
     assert row["message"] == answered
@@ -106,7 +106,7 @@ async def test_who_may_not_is_written_once_an_hour_and_counted(database: Databas
         answer = await call(database, app, f"/v1/dead-letters/{number}/send", token="mallory")
         assert answer.status_code == 403
 
-    [row] = await written(database)
+    [row] = await list_calls(database)
     assert (row["username"], row["outcome"], row["repeat_count"], app.calls) == (
         "mallory",
         "refused",
@@ -141,7 +141,7 @@ async def test_a_large_body_reaches_its_reader_whole(database: Database) -> None
     await call(database, app, "/v1/adopt", body=body)
 
     assert app.read == body
-    assert len((await written(database))[0]["object"]) <= 1024
+    assert len((await list_calls(database))[0]["object"]) <= 1024
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ async def test_nobody_changes_or_removes_a_call(database: Database, statement: s
     log = PostgresCallJournal(database)
     number = await log.begin(OperatorCall(user="ann", address="", verb="adopt", object="{}"))
     await log.end(number, CallOutcome.DONE, "")
-    before = await written(database)
+    before = await list_calls(database)
 
     with pytest.raises(Conflict, match="append-only"):
         async with database.connection() as connection:
             await connection.execute(statement)
 
-    assert [tuple(row) for row in await written(database)] == [tuple(row) for row in before]
+    assert [tuple(row) for row in await list_calls(database)] == [tuple(row) for row in before]
 
 
 async def test_who_migrated_the_schema_is_there(database: Database) -> None:

@@ -138,7 +138,7 @@ async def test_rows_that_two_relays_take_at_once_go_out_under_one_id(database: D
     assert await waiting(database) == []
 
 
-async def parked(database: Database) -> list[str]:
+async def list_parked(database: Database) -> list[str]:
     rows = await database.fetch("SELECT payload FROM outbox WHERE published_at = 'infinity'")
     return [row["payload"]["name"] for row in rows]
 
@@ -160,7 +160,7 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
 
     assert attempts == MAX_REFUSALS
     assert await waiting(database) == []
-    assert await parked(database) == ["huge"]
+    assert await list_parked(database) == ["huge"]
     assert (relay.parked, relay.published) == (1, 400)
     assert [record.message for record in caplog.records] == ["Gave up a row that the bus refuses"]
 
@@ -234,7 +234,7 @@ async def test_rows_around_a_poisonous_one_are_announced_and_it_is_parked(
         b'{"name": "d"}',
     ]
     assert await waiting(database) == []
-    assert await parked(database) == ["b"]
+    assert await list_parked(database) == ["b"]
     assert bulkhead.failures == {"outbox": 1}
     assert relay.published == 3
 
@@ -383,9 +383,9 @@ async def test_a_bus_that_hangs_holds_no_connection_of_the_ledger(
             finally:
                 os.kill(server.value.process.pid, signal.SIGCONT)
 
-            async def published() -> bool:
+            async def is_published() -> bool:
                 with contextlib.suppress(Unavailable):
                     await relay.relay_once()
                 return relay.published == 1
 
-            await eventually(published)
+            await eventually(is_published)

@@ -50,7 +50,7 @@ GOLDEN = Path(__file__).parent / "golden"
 REPOSITORY = Path(__file__).parents[3]
 TRIES = 30
 WRITE = "HAMI_WRITE_GOLDEN" in os.environ
-ELSEWHERE = {
+SHOWN_IN_OTHER_TESTS = {
     **dict.fromkeys(("up", "down", "apply", "delete", "doctor"), "tests/e2e"),
     "explain": "tests/unit/hamictl/view/test_explanation.py",
     "preempt": "tests/e2e/test_preemption_preview.py",
@@ -202,6 +202,6 @@ def test_every_verb_has_a_file_or_is_shown_elsewhere() -> None:
         for command in commands_of(file.read_text())
     }
 
-    assert shown.isdisjoint(ELSEWHERE)
-    assert shown | set(ELSEWHERE) == set(COMMANDS)
-    assert all((REPOSITORY / path).exists() for path in ELSEWHERE.values())
+    assert shown.isdisjoint(SHOWN_IN_OTHER_TESTS)
+    assert shown | set(SHOWN_IN_OTHER_TESTS) == set(COMMANDS)
+    assert all((REPOSITORY / path).exists() for path in SHOWN_IN_OTHER_TESTS.values())

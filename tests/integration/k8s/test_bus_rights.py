@@ -92,12 +92,12 @@ async def test_metrics_takes_in_usage_and_refusals_and_buries_what_it_can_not_re
             )
         async with asyncio.timeout(PATIENCE_S):
             got = sorted([await read.get() for _ in range(4)])
-            while await scheduler.letters.kept() < 2 or await unsettled(url):
+            while await scheduler.letters.kept() < 2 or await count_unsettled(url):
                 await asyncio.sleep(0.05)
         assert got == [events.ADMISSION_REFUSED_SUBJECT] * 2 + ["hami.usage.v1.a"] * 2
         assert {letter.user for letter in await scheduler.letters.latest(5)} == {METRICS_USER}
 
-    assert refused(caplog) == []
+    assert list_refusals(caplog) == []
 
 
 async def test_the_webhook_reads_the_cluster_and_its_quotas(
@@ -123,7 +123,7 @@ async def test_the_webhook_reads_the_cluster_and_its_quotas(
         for task in tasks:
             task.cancel()
 
-    assert refused(caplog) == []
+    assert list_refusals(caplog) == []
 
 
 @pytest.mark.parametrize("name", [METRICS_USER, WEBHOOK_USER])
@@ -172,7 +172,7 @@ class Anything(BaseModel):
     """A message whose content nobody reads here."""
 
 
-async def unsettled(url: str) -> int:
+async def count_unsettled(url: str) -> int:
     """Messages of deliveries that nobody has acknowledged."""
     client = await nats.connect(url, user=SCHEDULER_USER, password="secret", inbox_prefix=INBOXES)
     try:
@@ -183,7 +183,7 @@ async def unsettled(url: str) -> int:
     return sum(each.num_ack_pending + each.num_pending for each in found)
 
 
-def refused(caplog: pytest.LogCaptureFixture) -> list[str]:
+def list_refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the server's refusals in the log."""
     errors = (str(getattr(record, "error", "")) for record in caplog.records)
     return [error for error in errors if "permissions" in error.lower()]

@@ -9,7 +9,7 @@ from hamictl.__main__ import app
 from typer.testing import CliRunner
 
 from tests import installation_state as states
-from tests.contract.kubernetes.servers import MERGE_PATCH, Cluster, emulated, real
+from tests.contract.kubernetes.servers import MERGE_PATCH, Cluster, real, start_emulation
 from tests.control_plane import Assets
 from tests.installation_state import CASES, NAMESPACE, ORDER, State
 
@@ -127,7 +127,7 @@ def test_services_outside_the_cluster_are_asked_themselves(
         "sideEffects": "None",
         "rules": [],
     }
-    with emulated(tmp_path) as cluster:
+    with start_emulation(tmp_path) as cluster:
         body = {"metadata": {"name": "hami-webhook"}, "webhooks": [hook]}
         cluster.ok(cluster.client.post(HOOKS, json=body))
 

@@ -61,12 +61,12 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with opened(tmp_path) as made:
+    async with open_cluster(tmp_path) as made:
         yield made
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Cluster]:
+async def open_cluster(folder: Path) -> AsyncIterator[Cluster]:
     folder.chmod(0o755)
     key = Ed25519PrivateKey.generate()
     with bus_server(folder, key.public_key()) as url:
@@ -78,7 +78,7 @@ async def opened(folder: Path) -> AsyncIterator[Cluster]:
             serving.cancel()
 
 
-async def connected(bus: Bus) -> None:
+async def wait_until_connected(bus: Bus) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not bus.connected_for_s:
             await asyncio.sleep(0.05)
@@ -98,7 +98,7 @@ async def test_an_agent_hears_its_grants_asks_for_them_and_is_asked(cluster: Clu
         return events.Readiness(node="a", ready=True)
 
     async with open_bus(cluster.as_agent("token-a"), agent_user("a")) as agent:
-        await connected(agent)
+        await wait_until_connected(agent)
         tasks = [
             asyncio.create_task(agent.follow([events.grants_subject("a")], take)),
             asyncio.create_task(agent.serve(events.readiness_subject("a"), "", ready)),

@@ -21,7 +21,7 @@ MAX_MEMORY_MIB = 400
 """Memory of the process; the manifests allow 1024. Nearly 2 GiB before there was a bound."""
 
 
-def amplified(number: int, now: datetime, *, copies: int) -> bytes:
+def make_large_report(number: int, now: datetime, *, copies: int) -> bytes:
     """Cards that were the same in all rounds, each so often."""
     rounds = [now - timedelta(seconds=number, milliseconds=each) for each in range(ROUNDS, 0, -1)]
     cards = [{"uuid": f"{n}", "index": 0, "type": ""} for n in range(CARDS)]
@@ -54,9 +54,9 @@ async def test_a_node_that_reports_without_end_is_stopped_by_its_budget_and_othe
     postgres_dsn: str, nats_url: str
 ) -> None:
     now = datetime.now(UTC)
-    bodies = [amplified(number, now, copies=1) for number in range(FLOOD)]
+    bodies = [make_large_report(number, now, copies=1) for number in range(FLOOD)]
     # And as large as the server takes them.
-    bodies += [amplified(number, now, copies=28) for number in range(FLOOD, 2 * FLOOD)]
+    bodies += [make_large_report(number, now, copies=28) for number in range(FLOOD, 2 * FLOOD)]
     stored_of = "SELECT count(*) FROM usage_samples WHERE node = $1"
     async with bus(nats_url) as client, sql(postgres_dsn) as db:
         assert 0.9 < max(map(len, bodies)) / client.max_payload_bytes < 1

@@ -93,7 +93,7 @@ async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
 
         async with running(postgres_dsn, nats_url) as (app, _):
 
-            def repeated() -> float:
+            def read_repeated() -> float:
                 value = app.instruments.registry.get_sample_value(REPEATED, {"result": "repeated"})
                 return value or 0.0
 
@@ -102,11 +102,11 @@ async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
                 return bool(count == REPORTS * SAMPLES_EACH)
 
             await until("every sample stored", all_stored)
-            before = repeated()
+            before = read_repeated()
             await read_again(client, nats_url)
 
             async def all_repeated() -> bool:
-                return repeated() >= before + REPORTS * SAMPLES_EACH
+                return read_repeated() >= before + REPORTS * SAMPLES_EACH
 
             await until("every sample read once more", all_repeated)
             assert await all_stored()

@@ -199,10 +199,10 @@ async def test_the_service_shows_when_the_certificates_of_its_servers_expire(
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{app.port}") as http,
         ):
 
-            async def shown() -> bool:
+            async def is_shown() -> bool:
                 return expiries((await http.get("/metrics")).text) == wanted
 
-            await eventually(shown, "both certificates")
+            await eventually(is_shown, "both certificates")
 
 
 async def test_a_certificate_that_has_expired_is_still_read(

@@ -116,7 +116,7 @@ async def pages(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
 CELL = re.compile(r'aria-label="(n0001 card \d+: [^"]*)"')
 
 
-def shown(text: str) -> dict[int, Any]:
+def read_labels(text: str) -> dict[int, Any]:
     """GiB, cores and pods of each card that holds something, as the grid's labels have them."""
     found = {}
     for label in CELL.findall(text):
@@ -131,7 +131,7 @@ def shown(text: str) -> dict[int, Any]:
     return found
 
 
-def expected(held: list[tuple[int, str, int, int]]) -> dict[int, Any]:
+def expect_labels(held: list[tuple[int, str, int, int]]) -> dict[int, Any]:
     """The same of (card, pod, GiB, cores); a label names the three largest."""
     by_card: dict[int, list[tuple[int, str, int, int]]] = {}
     for one in held:
@@ -165,7 +165,7 @@ async def test_at_a_hundred_moments_grid_question_and_model_agree(postgres_dsn: 
                 at = moment.isoformat()
                 answer = await http.get("/history", params={"at": at})
                 assert answer.status_code == 200, answer.text
-                grid = shown(answer.text)
+                grid = read_labels(answer.text)
                 rows = await db.fetch("SELECT * FROM allocations_at($1)", moment)
                 question = [
                     (
@@ -177,7 +177,7 @@ async def test_at_a_hundred_moments_grid_question_and_model_agree(postgres_dsn: 
                     for r in rows
                 ]
                 model = [(h.card, h.pod, h.gib, h.cores) for h in history if h.at(moment)]
-                assert grid == expected(model) == expected(question), at
+                assert grid == expect_labels(model) == expect_labels(question), at
     finally:
         await db.close()
     assert len(moments) == MOMENTS

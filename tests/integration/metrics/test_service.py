@@ -24,11 +24,11 @@ async def test_reports_become_samples_and_sums(postgres_dsn: str, nats_url: str)
         for sequence in range(3):
             await publish(client, report(sequence, past + timedelta(milliseconds=sequence)))
 
-        async def summed() -> bool:
+        async def is_summed() -> bool:
             query = "SELECT sum(sample_count) FROM usage_rollups WHERE bucket_s = $1"
             return await db.fetchval(query, 300) == 6 == await db.fetchval(query, 3600)
 
-        await until("three reports summed up", summed)
+        await until("three reports summed up", is_summed)
         rows = await db.fetch(
             "SELECT container, memory_used_sum_bytes / sample_count AS memory, core_percent_sum "
             "FROM usage_rollups WHERE bucket_s = 3600 ORDER BY container"
@@ -37,7 +37,7 @@ async def test_reports_become_samples_and_sums(postgres_dsn: str, nats_url: str)
 
 
 async def test_refusals_at_admission_are_stored_once(postgres_dsn: str, nats_url: str) -> None:
-    def refused(uid: str, user: str) -> events.AdmissionRefused:
+    def make_refusal(uid: str, user: str) -> events.AdmissionRefused:
         return events.AdmissionRefused(
             review_uid=uid,
             namespace="team",
@@ -59,7 +59,7 @@ async def test_refusals_at_admission_are_stored_once(postgres_dsn: str, nats_url
             (("a", "ann"), ("b", "ann"), ("a", "ann"), ("c", "bo"))
         ):
             await client.publish(
-                events.ADMISSION_REFUSED_SUBJECT, refused(uid, user), message_id=f"m{number}"
+                events.ADMISSION_REFUSED_SUBJECT, make_refusal(uid, user), message_id=f"m{number}"
             )
 
         async def has_counted() -> bool:
@@ -111,10 +111,10 @@ async def test_an_unreadable_report_goes_to_the_dead_letters_and_the_next_is_sto
         await client.publish(subject, GrantSnapshotRequest(node="n1"), message_id="wrong")
         await publish(client, report(1, datetime.now(UTC)))
 
-        async def stored() -> bool:
+        async def is_stored() -> bool:
             return bool(await db.fetchval("SELECT count(*) FROM usage_samples") == 2)
 
-        await until("the good report stored", stored)
+        await until("the good report stored", is_stored)
 
 
 async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> None:
@@ -136,16 +136,16 @@ async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> No
                 for sequence in range(3):
                     await publish(client, report(sequence, datetime.now(UTC)))
 
-                async def refused() -> bool:
+                async def make_refusal() -> bool:
                     return metric("hami_metrics_store_failures_total", what="samples") > 0
 
-                await until("a report refused by the missing database", refused)
+                await until("a report refused by the missing database", make_refusal)
                 with processes.running(database, die_with_parent=True):
 
-                    async def stored() -> bool:
+                    async def is_stored() -> bool:
                         name = "hami_usage_samples_total"
                         ready = (await http.get("/readyz")).status_code == 200
                         return ready and metric(name, result="stored") == 6
 
-                    await until("all reports stored and ready", stored)
+                    await until("all reports stored and ready", is_stored)
                     assert metric("hami_metrics_usage_reports_lost_total") == 0

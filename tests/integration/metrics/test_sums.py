@@ -104,7 +104,7 @@ async def test_what_is_stored_already_is_stored_once_and_the_rest_of_its_batch_t
         ]
 
 
-def summed(samples: Sequence[Sample]) -> tuple[float | None, ...]:
+def sum_samples(samples: Sequence[Sample]) -> tuple[float | None, ...]:
     """Compute a bucket again from its samples.
 
     An unknown reading counts as the average of the others.
@@ -133,16 +133,16 @@ async def test_sums_are_those_of_the_samples_and_hours_those_of_their_parts(
     cards = [Series(node="n1", device_uuid=f"GPU-{number}") for number in range(3)]
     lost = Series(node="n2", device_uuid="GPU-9")
 
-    def known(value: float) -> float | None:
+    def hide_some(value: float) -> float | None:
         return value if chance.random() < 0.6 else None
 
     samples = [
         Sample(
             series=card,
             sampled_at=hour + timedelta(seconds=second),
-            memory_used_bytes=known(chance.randrange(2**37)),
-            memory_limit_bytes=known(2**37),
-            core_percent=known(chance.uniform(0, 100)) if card is not cards[2] else None,
+            memory_used_bytes=hide_some(chance.randrange(2**37)),
+            memory_limit_bytes=hide_some(2**37),
+            core_percent=hide_some(chance.uniform(0, 100)) if card is not cards[2] else None,
         )
         for card in (*cards, lost)
         for second in chance.sample(range(3600), 40)
@@ -165,7 +165,7 @@ async def test_sums_are_those_of_the_samples_and_hours_those_of_their_parts(
             key=lambda item: item[1],
         )
     wanted = {
-        (bucket_s, start, card.device_uuid): summed(
+        (bucket_s, start, card.device_uuid): sum_samples(
             [
                 each
                 for each in samples

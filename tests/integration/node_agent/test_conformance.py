@@ -75,17 +75,17 @@ async def agent(
         yield agent
 
 
-def advertised(answer: Any) -> dict[str, str]:
+def read_devices(answer: Any) -> dict[str, str]:
     return {device.ID: device.health for device in answer.devices}
 
 
-async def refused(call: Any) -> grpc.aio.AioRpcError:
+async def expect_refusal(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value
 
 
-async def known(kubelet: Kubelet, *cards: str) -> None:
+async def wait_until_known(kubelet: Kubelet, *cards: str) -> None:
     """Waits until a grant on these cards is what the agent prefers."""
     wanted = [[f"{card}-0" for card in cards]]
     async with asyncio.timeout(PATIENCE_S):
@@ -114,7 +114,7 @@ async def test_options_and_devices_are_advertised_at_once(
         first = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
 
     assert (options.pre_start_required, options.get_preferred_allocation_available) == (True, True)
-    assert advertised(first) == dict.fromkeys(ALL_IDS, "Healthy")
+    assert read_devices(first) == dict.fromkeys(ALL_IDS, "Healthy")
 
 
 async def test_two_kubelets_that_overlap_both_learn_of_health(
@@ -128,7 +128,7 @@ async def test_two_kubelets_that_overlap_both_learn_of_health(
         machine.control("lose", "1")
 
         for stream in streams:
-            found = advertised(await stream.read())
+            found = read_devices(await stream.read())
             assert {i for i, health in found.items() if health == "Unhealthy"} == {
                 f"{CARDS[1]}-{number}" for number in range(10)
             }
@@ -148,7 +148,7 @@ async def test_a_flapping_card_stays_sick_and_comes_back_once(
         stream = plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S)
         await stream.read()
         machine.control("lose", "0")
-        assert advertised(await stream.read())[A_0] == "Unhealthy"
+        assert read_devices(await stream.read())[A_0] == "Unhealthy"
         # A probe may be sooner than the event, from which on the card has to be quiet.
         event = f'hami_node_agent_xid_events_total{{counts="true",device_uuid="{CARDS[0]}"'
         await eventually(lambda: event in agent.get("/metrics")[1], "the XID event")
@@ -156,7 +156,7 @@ async def test_a_flapping_card_stays_sick_and_comes_back_once(
 
         async def read() -> None:
             while True:
-                lists.append(advertised(await stream.read()))
+                lists.append(read_devices(await stream.read()))
 
         reading = asyncio.create_task(read())
         for _ in range(6):
@@ -176,9 +176,9 @@ async def test_ids_that_are_none_of_ours_are_refused_and_cost_no_grant(
     agent: AgentProcess, kubelet: Kubelet, control: Control, ids: tuple[str, ...]
 ) -> None:
     await control.announce(grant("a"))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
 
-    error = await refused(kubelet.allocate("a", "main", *ids))
+    error = await expect_refusal(kubelet.allocate("a", "main", *ids))
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "not devices of this resource" in (error.details() or "")
@@ -190,7 +190,7 @@ async def test_one_call_for_two_containers_is_answered_in_order_and_whole(
 ) -> None:
     two = (container(share(), name="one"), container(share(1, 1024), name="two", index=1))
     await control.announce(grant("a", *two))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
     wanted = [api.ContainerAllocateRequest(devices_ids=[i]) for i in (A_0, B_0)]
 
     async with kubelet.plugin() as plugin:
@@ -210,7 +210,7 @@ async def test_the_same_call_twice_at_once_has_one_answer(
 ) -> None:
     two = (container(share(), name="one"), container(share(1), name="two", index=1))
     await control.announce(grant("a", *two))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
 
     first, second = await asyncio.gather(
         kubelet.allocate("a", "one", A_0), kubelet.allocate("a", "one", A_0)
@@ -224,9 +224,9 @@ async def test_a_start_before_its_allocate_waits_and_other_ids_than_preferred_ar
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
     await control.announce(grant("a"))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
 
-    early = await refused(kubelet.prestart(A_0))
+    early = await expect_refusal(kubelet.prestart(A_0))
     answer = await kubelet.allocate("a", "main", A_1)
     await kubelet.prestart(A_1)
     await kubelet.prestart(A_1)
@@ -239,9 +239,9 @@ async def test_a_start_before_its_allocate_waits_and_other_ids_than_preferred_ar
 async def test_a_call_before_its_grant_is_refused_and_does_not_hold_the_next_one(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
-    early = await refused(kubelet.allocate("a", "main", A_0))
+    early = await expect_refusal(kubelet.allocate("a", "main", A_0))
     await control.announce(grant("a"))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
 
     answer = await kubelet.allocate("a", "main", A_0)
 
@@ -256,10 +256,10 @@ async def test_a_kill_between_grant_and_answer_leaves_one_answer_to_the_next_cal
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, point: str
 ) -> None:
     await control.announce(grant("a"))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
     (machine.root / "faults").write_text(f"{point}=kill\n")
 
-    lost = await refused(kubelet.allocate("a", "main", A_0))
+    lost = await expect_refusal(kubelet.allocate("a", "main", A_0))
     assert await asyncio.to_thread(agent.wait) == -signal.SIGKILL
     await agent.start_again()
     answer = await kubelet.allocate("a", "main", A_0)
@@ -276,7 +276,7 @@ async def test_after_any_restart_running_containers_may_start_again(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine, who: str
 ) -> None:
     await control.announce(grant("a"), grant("b", container(share(1)), token=2))
-    await known(kubelet, CARDS[0])
+    await wait_until_known(kubelet, CARDS[0])
     first = await kubelet.allocate("a", "main", A_0)
 
     if who == "agent":
@@ -296,7 +296,7 @@ async def test_after_any_restart_running_containers_may_start_again(
     assert f"device {CARDS[1]} " in limits_of(second)
     async with kubelet.plugin() as plugin:
         listed = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
-    assert set(advertised(listed)) == ALL_IDS
+    assert set(read_devices(listed)) == ALL_IDS
 
 
 async def test_a_socket_that_is_removed_while_registering_is_served_again(

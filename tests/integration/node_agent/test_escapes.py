@@ -14,7 +14,7 @@ import pytest
 from tests.integration.node_agent.control import Control
 from tests.integration.node_agent.machine import FAKEGPU, AgentProcess, Machine
 from tests.integration.node_agent.tenants import GRACE_S, Proc, Tenants, all_seen
-from tests.native.compiled import compiled
+from tests.native.compiled import compile_program
 from tests.native.machine import MIB, ROOT
 
 pytestmark = pytest.mark.native
@@ -30,17 +30,19 @@ Start = Callable[[str], subprocess.Popen[str]]
 def starts(tenants: Tenants, tmp_path: Path) -> dict[str, Start]:
     """By way: starts the program of that way in a pod's container."""
 
-    def made(name: str, *options: str | Path) -> Path:
-        return compiled(tmp_path, (DATA / f"{name}.c").read_text(), "-w", *options, name=name)
+    def build_program(name: str, *options: str | Path) -> Path:
+        return compile_program(
+            tmp_path, (DATA / f"{name}.c").read_text(), "-w", *options, name=name
+        )
 
-    escape = made("escape", "-ldl")
+    escape = build_program("escape", "-ldl")
     shared = ("-shared", "-fPIC")
-    audit = made("audit", *shared)
-    linked = made("linked", *shared, f"-L{FAKEGPU}", "-l:libcuda.so.1")
+    audit = build_program("audit", *shared)
+    linked = build_program("linked", *shared, f"-L{FAKEGPU}", "-l:libcuda.so.1")
     rooms = ("state", "machine", "card")
     machine = [FAKEGPU / f"{c.stem}.o" for room in rooms for c in (SOURCES / room).glob("*.c")]
     includes = (f"-I{SOURCES}", f"-I{ROOT / 'native/libvgpu/include'}")
-    raw = made("raw", "-static", *includes, *machine, "-pthread")
+    raw = build_program("raw", "-static", *includes, *machine, "-pthread")
     return {
         "the driver's symbol table": lambda pod: tenants.run(pod, escape, "elf"),
         "the symbol table of a driver in a namespace of its own": lambda pod: tenants.run(

@@ -20,7 +20,7 @@ from hamicommon.admission.registration import (
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
-from tests.contract.kubernetes.servers import Cluster, emulated
+from tests.contract.kubernetes.servers import Cluster, start_emulation
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NAMESPACE = "/api/v1/namespaces/hami-system"
@@ -33,7 +33,7 @@ CERTIFICATES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with emulated(tmp_path_factory.mktemp("kubernetes")) as found:
+    with start_emulation(tmp_path_factory.mktemp("kubernetes")) as found:
         found.ok(
             found.client.post("/api/v1/namespaces", json={"metadata": {"name": "hami-system"}})
         )
@@ -51,7 +51,7 @@ async def api(server: Cluster) -> AsyncIterator[KubeApi]:
             await api.delete(f"{CONFIGURATIONS}/{item['metadata']['name']}")
 
 
-async def held(api: KubeApi, kind: str) -> dict[str, dict[str, str]]:
+async def read_secrets(api: KubeApi, kind: str) -> dict[str, dict[str, str]]:
     found = (await api.get(f"{NAMESPACE}/{kind}"))["items"]
     return {each["metadata"]["name"]: each["data"] for each in found}
 
@@ -62,7 +62,7 @@ async def test_everything_is_made_once_and_the_webhook_is_trusted(api: KubeApi) 
 
     await create(api, RenewalSettings(), NOW)
 
-    secrets, maps = await held(api, "secrets"), await held(api, "configmaps")
+    secrets, maps = await read_secrets(api, "secrets"), await read_secrets(api, "configmaps")
     assert secrets.keys() == {*NAMES} | CERTIFICATES
     assert maps.keys() == {"hami-ca", "hami-nats-login"}
     bundle = base64.b64encode(maps["hami-ca"]["ca.crt"].encode()).decode()
@@ -74,8 +74,8 @@ async def test_everything_is_made_once_and_the_webhook_is_trusted(api: KubeApi) 
 
     await create(api, RenewalSettings(), NOW)
 
-    assert await held(api, "secrets") == secrets
-    assert await held(api, "configmaps") == maps
+    assert await read_secrets(api, "secrets") == secrets
+    assert await read_secrets(api, "configmaps") == maps
 
 
 async def test_secrets_of_the_users_own_are_left_alone(api: KubeApi) -> None:
@@ -86,7 +86,7 @@ async def test_secrets_of_the_users_own_are_left_alone(api: KubeApi) -> None:
 
     await create(api, RenewalSettings(), NOW)
 
-    assert (await held(api, "secrets"))["hami-postgres-owner"] == own
+    assert (await read_secrets(api, "secrets"))["hami-postgres-owner"] == own
 
 
 async def test_authorities_of_the_users_own_stores_are_left_alone(api: KubeApi) -> None:
@@ -94,10 +94,10 @@ async def test_authorities_of_the_users_own_stores_are_left_alone(api: KubeApi) 
     await api.create(f"{NAMESPACE}/configmaps", {"metadata": {"name": "hami-ca"}, "data": own})
 
     await create(api, RenewalSettings(), NOW)
-    made = (await held(api, "configmaps"))["hami-ca"]
+    made = (await read_secrets(api, "configmaps"))["hami-ca"]
     await create(api, RenewalSettings(), NOW + AUTHORITY_LIFE)
 
-    renewed = (await held(api, "configmaps"))["hami-ca"]
+    renewed = (await read_secrets(api, "configmaps"))["hami-ca"]
     assert made.keys() == renewed.keys() == {"ca.crt", "stores.crt"}
     assert made["ca.crt"] != renewed["ca.crt"]
     assert made["stores.crt"] == renewed["stores.crt"] == "theirs"
@@ -106,15 +106,15 @@ async def test_authorities_of_the_users_own_stores_are_left_alone(api: KubeApi) 
 async def test_two_at_once_make_one_installation(api: KubeApi) -> None:
     await asyncio.gather(*(create(api, RenewalSettings(), NOW) for _ in range(2)))
 
-    secrets = await held(api, "secrets")
+    secrets = await read_secrets(api, "secrets")
     assert secrets.keys() == {*NAMES} | CERTIFICATES
 
 
 async def test_with_cert_manager_the_authority_is_made_and_no_certificate(api: KubeApi) -> None:
     await create(api, RenewalSettings(issue=False), NOW)
 
-    assert (await held(api, "secrets")).keys() == {*NAMES, "hami-ca"}
-    assert (await held(api, "configmaps")).keys() == {"hami-ca", "hami-nats-login"}
+    assert (await read_secrets(api, "secrets")).keys() == {*NAMES, "hami-ca"}
+    assert (await read_secrets(api, "configmaps")).keys() == {"hami-ca", "hami-nats-login"}
 
 
 @pytest.mark.parametrize("minor", ["9", "16", "19", "19+"])

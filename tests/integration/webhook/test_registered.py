@@ -75,7 +75,9 @@ class Registered:
 
 
 @asynccontextmanager
-async def registered(server: Cluster, folder: Path, **policy: Any) -> AsyncIterator[Registered]:
+async def register_webhook(
+    server: Cluster, folder: Path, **policy: Any
+) -> AsyncIterator[Registered]:
     cluster = fresh_namespace(server)
     authority = Authority.new("test")
     authority.make_serving(
@@ -159,7 +161,7 @@ WAYS: list[tuple[str, Json]] = [
 async def test_the_ways_out_of_a_slice_are_refused_whatever_label_or_scheduler_a_pod_has(
     server: Cluster, tmp_path: Path
 ) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         for part in ("containers", "initContainers"):
             for named, way in WAYS:
                 pod = a_pod("tries", SLICE, part, **way)
@@ -178,7 +180,7 @@ async def test_the_ways_out_of_a_slice_are_refused_whatever_label_or_scheduler_a
 
 
 async def test_only_pods_that_concern_it_come_to_it(server: Cluster, tmp_path: Path) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         asked = await found.reviews()
         for number, more in enumerate(
             (
@@ -199,7 +201,7 @@ async def test_only_pods_that_concern_it_come_to_it(server: Cluster, tmp_path: P
 
 
 async def test_ephemeral_containers_are_judged(server: Cluster, tmp_path: Path) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         assert (await found.create(a_pod("sliced", SLICE))).status_code == 201
         assert (await found.create(a_pod("plain"))).status_code == 201
 
@@ -220,7 +222,7 @@ async def test_ephemeral_containers_are_judged(server: Cluster, tmp_path: Path) 
 async def test_where_it_is_stripped_pods_and_ephemeral_containers_pass_without_it(
     server: Cluster, tmp_path: Path
 ) -> None:
-    async with registered(server, tmp_path, tampering="strip") as found:
+    async with register_webhook(server, tmp_path, tampering="strip") as found:
         pod = a_pod("stripped", SLICE, **ALL_CARDS, **mount("/etc"))
         answer = await found.create(pod)
         assert answer.status_code == 201, answer.text
@@ -241,7 +243,7 @@ def warnings_of(answer: Answers) -> list[str]:
 
 
 async def test_an_operator_leaves_a_namespace_out(server: Cluster, tmp_path: Path) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         way = a_pod("tries", SLICE, **ALL_CARDS)
         assert (await found.create(way, dry=True)).status_code == 403
         label = {"metadata": {"labels": {"hami.io/webhook": "ignore"}}}
@@ -254,7 +256,7 @@ async def test_an_operator_leaves_a_namespace_out(server: Cluster, tmp_path: Pat
 
 
 async def test_misspelt_resources_are_warned_of(server: Cluster, tmp_path: Path) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         for resource in ("nvdia.com/gpu", "nvidia.com/gpumemory", "nvidia/gpu", "nvidia.com/GPU"):
             answer = await found.create(a_pod("typo", {resource: "1"}), dry=True)
             assert answer.is_success, answer.text
@@ -262,7 +264,7 @@ async def test_misspelt_resources_are_warned_of(server: Cluster, tmp_path: Path)
 
 
 async def test_a_quota_that_would_limit_nothing_is_refused(server: Cluster, tmp_path: Path) -> None:
-    async with registered(server, tmp_path) as found:
+    async with register_webhook(server, tmp_path) as found:
         path = found.cluster.path("resourcequotas")
         for key, amount, right in (
             ("nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),

@@ -19,7 +19,7 @@ from hamicommon.admission.registration import (
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
-from tests.contract.kubernetes.servers import Cluster, emulated
+from tests.contract.kubernetes.servers import Cluster, start_emulation
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 NOW = datetime.now(UTC)
@@ -27,7 +27,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with emulated(tmp_path_factory.mktemp("kubernetes")) as found:
+    with start_emulation(tmp_path_factory.mktemp("kubernetes")) as found:
         found.ok(
             found.client.post("/api/v1/namespaces", json={"metadata": {"name": "hami-system"}})
         )
@@ -52,7 +52,7 @@ async def bundles(api: KubeApi) -> list[list[x509.Certificate]]:
     ]
 
 
-async def held(api: KubeApi, secret: str) -> x509.Certificate:
+async def read_certificate(api: KubeApi, secret: str) -> x509.Certificate:
     found = await api.get(f"/api/v1/namespaces/hami-system/secrets/{secret}")
     return x509.load_pem_x509_certificate(base64.b64decode(found["data"]["tls.crt"]))
 
@@ -63,7 +63,10 @@ async def test_it_is_made_trusted_and_then_left_alone(
     async with open_kube_api(cluster.kubeconfig) as api:
         await register(api)
         await renew(api, settings, NOW)
-        authority, serving = await held(api, "hami-ca"), await held(api, "hami-webhook-tls")
+        authority, serving = (
+            await read_certificate(api, "hami-ca"),
+            await read_certificate(api, "hami-webhook-tls"),
+        )
 
         serving.verify_directly_issued_by(authority)
         names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -71,7 +74,10 @@ async def test_it_is_made_trusted_and_then_left_alone(
         assert await bundles(api) == [[authority]] * 3
 
         await renew(api, settings, NOW + SERVING_LIFE / 2)
-        assert (await held(api, "hami-webhook-tls"), await held(api, "hami-ca")) == (
+        assert (
+            await read_certificate(api, "hami-webhook-tls"),
+            await read_certificate(api, "hami-ca"),
+        ) == (
             serving,
             authority,
         )
@@ -83,11 +89,14 @@ async def test_a_certificate_is_renewed_before_its_end_by_the_same_authority(
     async with open_kube_api(cluster.kubeconfig) as api:
         await register(api)
         await renew(api, settings, NOW)
-        before, authority = await held(api, "hami-webhook-tls"), await held(api, "hami-ca")
+        before, authority = (
+            await read_certificate(api, "hami-webhook-tls"),
+            await read_certificate(api, "hami-ca"),
+        )
 
         await renew(api, settings, NOW + SERVING_LIFE * 0.7)
 
-        after = await held(api, "hami-webhook-tls")
+        after = await read_certificate(api, "hami-webhook-tls")
         assert after.not_valid_after_utc > before.not_valid_after_utc
         after.verify_directly_issued_by(authority)
         assert await bundles(api) == [[authority]] * 3
@@ -99,13 +108,13 @@ async def test_a_new_authority_is_trusted_beside_the_old_one(
     async with open_kube_api(cluster.kubeconfig) as api:
         await register(api)
         await renew(api, settings, NOW)
-        old = await held(api, "hami-ca")
+        old = await read_certificate(api, "hami-ca")
 
         await renew(api, settings, NOW + AUTHORITY_LIFE * 0.7)
 
-        new = await held(api, "hami-ca")
+        new = await read_certificate(api, "hami-ca")
         assert new != old
-        (await held(api, "hami-webhook-tls")).verify_directly_issued_by(new)
+        (await read_certificate(api, "hami-webhook-tls")).verify_directly_issued_by(new)
         # Replicas serve the old certificate until their volume changes.
         assert await bundles(api) == [[new, old]] * 3
 
@@ -118,13 +127,13 @@ async def test_without_the_configuration_the_certificate_is_made_all_the_same(
 ) -> None:
     async with open_kube_api(cluster.kubeconfig) as api:
         await renew(api, settings, NOW)
-        serving = await held(api, "hami-webhook-tls")
+        serving = await read_certificate(api, "hami-webhook-tls")
         await register(api)
 
         await renew(api, settings, NOW)
 
-        assert await held(api, "hami-webhook-tls") == serving
-        assert await bundles(api) == [[await held(api, "hami-ca")]] * 3
+        assert await read_certificate(api, "hami-webhook-tls") == serving
+        assert await bundles(api) == [[await read_certificate(api, "hami-ca")]] * 3
 
 
 async def test_a_secret_that_holds_nonsense_is_replaced(
@@ -142,7 +151,9 @@ async def test_a_secret_that_holds_nonsense_is_replaced(
 
         await renew(api, settings, NOW)
 
-        (await held(api, "hami-webhook-tls")).verify_directly_issued_by(await held(api, "hami-ca"))
+        (await read_certificate(api, "hami-webhook-tls")).verify_directly_issued_by(
+            await read_certificate(api, "hami-ca")
+        )
 
 
 LEAVES = ("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats")
@@ -153,15 +164,15 @@ async def test_every_certificate_of_the_manifests_is_renewed_before_its_end(
 ) -> None:
     async with open_kube_api(cluster.kubeconfig) as api:
         await renew(api, settings, NOW)
-        before = {name: await held(api, f"{name}-tls") for name in LEAVES}
+        before = {name: await read_certificate(api, f"{name}-tls") for name in LEAVES}
         await renew(api, settings, NOW + SERVING_LIFE / 2)
-        assert {name: await held(api, f"{name}-tls") for name in LEAVES} == before
+        assert {name: await read_certificate(api, f"{name}-tls") for name in LEAVES} == before
 
         await renew(api, settings, NOW + SERVING_LIFE * 0.7)
 
-        authority = await held(api, "hami-ca")
+        authority = await read_certificate(api, "hami-ca")
         for name in LEAVES:
-            after = await held(api, f"{name}-tls")
+            after = await read_certificate(api, f"{name}-tls")
             assert after.not_valid_after_utc > before[name].not_valid_after_utc
             after.verify_directly_issued_by(authority)
             purpose = after.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -176,14 +187,14 @@ async def test_a_certificate_stays_while_its_authority_is_trusted(
         if registered:
             await register(api)
         await renew(api, settings, NOW)
-        before = {name: await held(api, f"{name}-tls") for name in LEAVES}
-        old = await held(api, "hami-ca")
+        before = {name: await read_certificate(api, f"{name}-tls") for name in LEAVES}
+        old = await read_certificate(api, "hami-ca")
         await api.delete("/api/v1/namespaces/hami-system/secrets/hami-ca")
 
         await renew(api, settings, NOW)
 
-        after = {name: await held(api, f"{name}-tls") for name in LEAVES}
-        new = await held(api, "hami-ca")
+        after = {name: await read_certificate(api, f"{name}-tls") for name in LEAVES}
+        new = await read_certificate(api, "hami-ca")
         # Only the webhook's configuration shows that the old one was trusted.
         issuer = old if registered else new
         assert (after == before) is registered
@@ -205,7 +216,7 @@ async def test_a_certificate_without_a_name_of_its_server_is_made_again(
 
         await renew(api, settings, NOW)
 
-        names = (await held(api, "hami-nats-tls")).extensions.get_extension_for_class(
+        names = (await read_certificate(api, "hami-nats-tls")).extensions.get_extension_for_class(
             x509.SubjectAlternativeName
         )
         assert "hami-nats.hami-system.svc" in names.value.get_values_for_type(x509.DNSName)
@@ -216,4 +227,4 @@ async def test_where_something_else_renews_nothing_is_made(cluster: Cluster) -> 
         await renew(api, RenewalSettings(issue=False), NOW)
 
         with pytest.raises(NotFound):
-            await held(api, "hami-ca")
+            await read_certificate(api, "hami-ca")

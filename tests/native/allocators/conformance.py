@@ -47,7 +47,7 @@ def give_back(client: Client, token: int) -> bool:
     return ended and client.call("synchronize")["result"] == 0
 
 
-def opened(container: Container) -> Client:
+def open_context(container: Container) -> Client:
     client = container.start()
     assert client.call("open_device") == {"result": 0}
     return client
@@ -56,7 +56,7 @@ def opened(container: Container) -> Client:
 def measure(kind: str, container: Container, machine: Machine) -> Verdict:
     """One kind in a container of two processes with a slice of 12 MiB."""
     container.limit(LIMIT)
-    client, other = opened(container), opened(container)
+    client, other = open_context(container), open_context(container)
     before = machine.used()
     result, token = take(client, kind, SIZE)
     really = machine.used() - before
@@ -105,7 +105,7 @@ def table() -> Iterable[str]:
         yield f"| {name} | `{kind.takes}` | `{kind.ends}` |".replace(", ", "`, `")
 
 
-def wrapped(names: Iterable[str]) -> str:
+def backtick(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) + "."
 
 
@@ -126,17 +126,17 @@ def render() -> str:
 
 Altered are {len(ours)} functions, under every version and with the per-thread default stream alike:
 
-{wrapped(ours)}
+{backtick(ours)}
 
 The other {len(passing)} names (`tests/native/data/driver-calls.txt`) pass through: a program holds
 the driver's own address, and `tests/native/intercept/test_requests.py` asks for every one of them.
-So do {wrapped(WITHOUT_HEADER)[:-1]}, which a driver of 580.159 exports and NVIDIA's headers do not
+So do {backtick(WITHOUT_HEADER)[:-1]}, which a driver of 580.159 exports and NVIDIA's headers do not
 have, and the 32-bit functions of CUDA 3.1, which cannot name an address of a modern card:
-{wrapped(older)}
+{backtick(older)}
 
 ## NVML
 
-Altered: {wrapped(sorted(nvml_ours))}
+Altered: {backtick(sorted(nvml_ours))}
 The other {len(set(nvml_all) - set(nvml_ours))} functions of NVML 13 pass through.
 """,
         ]

@@ -14,13 +14,13 @@ DEFAULT_STREAM = 1
 MULTIPROCESSORS = 1  # CU_DEV_RESOURCE_TYPE_SM
 
 
-def made(name: str, *arguments: object, by: str = "cuCtxDestroy_v2") -> End:
+def make_context(name: str, *arguments: object, by: str = "cuCtxDestroy_v2") -> End:
     context = ctypes.c_void_p()
     ok(getattr(cuda, name)(ctypes.byref(context), *arguments))
     return lambda: int(getattr(cuda, by)(context))
 
 
-def attached() -> End:
+def attach_context() -> End:
     """Detaching ends it when the last one does."""
     context, again = ctypes.c_void_p(), ctypes.c_void_p()
     ok(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
@@ -66,15 +66,15 @@ def green() -> End:
 
 
 KINDS: dict[str, Callable[[], End]] = {
-    "cuCtxCreate": lambda: made("cuCtxCreate", 0, 0, by="cuCtxDestroy"),
-    "cuCtxCreate_v2": lambda: made("cuCtxCreate_v2", 0, 0),
-    "cuCtxCreate_v3": lambda: made("cuCtxCreate_v3", None, 0, 0, 0),
-    "cuCtxCreate_v4": lambda: made("cuCtxCreate_v4", None, 0, 0),
-    "cuGLCtxCreate": lambda: made("cuGLCtxCreate", 0, 0),
-    "cuGLCtxCreate_v2": lambda: made("cuGLCtxCreate_v2", 0, 0),
-    "cuVDPAUCtxCreate": lambda: made("cuVDPAUCtxCreate", 0, 0, 1, ctypes.c_void_p(1)),
-    "cuVDPAUCtxCreate_v2": lambda: made("cuVDPAUCtxCreate_v2", 0, 0, 1, ctypes.c_void_p(1)),
-    "cuCtxDetach": attached,
+    "cuCtxCreate": lambda: make_context("cuCtxCreate", 0, 0, by="cuCtxDestroy"),
+    "cuCtxCreate_v2": lambda: make_context("cuCtxCreate_v2", 0, 0),
+    "cuCtxCreate_v3": lambda: make_context("cuCtxCreate_v3", None, 0, 0, 0),
+    "cuCtxCreate_v4": lambda: make_context("cuCtxCreate_v4", None, 0, 0),
+    "cuGLCtxCreate": lambda: make_context("cuGLCtxCreate", 0, 0),
+    "cuGLCtxCreate_v2": lambda: make_context("cuGLCtxCreate_v2", 0, 0),
+    "cuVDPAUCtxCreate": lambda: make_context("cuVDPAUCtxCreate", 0, 0, 1, ctypes.c_void_p(1)),
+    "cuVDPAUCtxCreate_v2": lambda: make_context("cuVDPAUCtxCreate_v2", 0, 0, 1, ctypes.c_void_p(1)),
+    "cuCtxDetach": attach_context,
     "cuGreenCtxCreate": green,
 }
 OUTLIVED = frozenset({"cuGreenCtxCreate"})

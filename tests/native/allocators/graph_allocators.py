@@ -40,7 +40,7 @@ def new_graph() -> c_void_p:
 
 
 @contextmanager
-def instantiated(graph: c_void_p) -> Iterator[c_void_p]:
+def instantiate_graph(graph: c_void_p) -> Iterator[c_void_p]:
     """The executable graph; on failure of what is done with it, it is destroyed."""
     runnable = c_void_p()
     ok(cuda.cuGraphInstantiateWithFlags(byref(runnable), graph, c_ulonglong(0)))
@@ -51,8 +51,8 @@ def instantiated(graph: c_void_p) -> Iterator[c_void_p]:
         raise
 
 
-def launched(graph: c_void_p, pointer: int) -> GiveBack:
-    with instantiated(graph) as runnable:
+def launch_graph(graph: c_void_p, pointer: int) -> GiveBack:
+    with instantiate_graph(graph) as runnable:
         ok(cuda.cuGraphLaunch(runnable, LEGACY))
     return lambda: int(
         cuda.cuMemFree_v2(c_uint64(pointer))
@@ -65,7 +65,7 @@ def launched(graph: c_void_p, pointer: int) -> GiveBack:
 def _graph_node(size: int) -> GiveBack:
     graph, made, node = new_graph(), c_void_p(), alloc_node(size)
     ok(cuda.cuGraphAddMemAllocNode(byref(made), graph, None, c_size_t(0), byref(node)))
-    return launched(graph, node.pointer)
+    return launch_graph(graph, node.pointer)
 
 
 @kind(
@@ -76,7 +76,7 @@ def _graph_node(size: int) -> GiveBack:
 def _graph_node_in_a_domain(size: int) -> GiveBack:
     graph, made, node = new_graph(), c_void_p(), alloc_node(size, DOMAIN_1_OF_DEVICE_0)
     ok(cuda.cuGraphAddMemAllocNode(byref(made), graph, None, c_size_t(0), byref(node)))
-    return launched(graph, node.pointer)
+    return launch_graph(graph, node.pointer)
 
 
 class NodeParams(ctypes.Structure):
@@ -93,7 +93,7 @@ def _graph_any_node(size: int) -> GiveBack:
     graph, made = new_graph(), c_void_p()
     node = NodeParams(type=10, alloc=alloc_node(size))
     ok(cuda.cuGraphAddNode_v2(byref(made), graph, None, None, c_size_t(0), byref(node)))
-    return launched(graph, node.alloc.pointer)
+    return launch_graph(graph, node.alloc.pointer)
 
 
 @kind(
@@ -103,7 +103,7 @@ def _graph_child(size: int) -> GiveBack:
     parent, child, made, node = new_graph(), new_graph(), c_void_p(), alloc_node(size)
     ok(cuda.cuGraphAddMemAllocNode(byref(made), child, None, c_size_t(0), byref(node)))
     ok(cuda.cuGraphAddChildGraphNode(byref(made), parent, None, c_size_t(0), child))
-    return launched(parent, node.pointer)
+    return launch_graph(parent, node.pointer)
 
 
 @kind(
@@ -117,14 +117,14 @@ def _graph_recorded(size: int) -> GiveBack:
     ok(cuda.cuStreamBeginCapture_v2(stream, 0))
     ok(cuda.cuMemAllocAsync(byref(pointer), c_size_t(size), stream))
     ok(cuda.cuStreamEndCapture(stream, byref(graph)))
-    return launched(graph, pointer.value)
+    return launch_graph(graph, pointer.value)
 
 
 @kind("graph-uploaded", "cuGraphUpload", "cuDeviceGraphMemTrim")
 def _graph_uploaded(size: int) -> GiveBack:
     graph, made, node = new_graph(), c_void_p(), alloc_node(size)
     ok(cuda.cuGraphAddMemAllocNode(byref(made), graph, None, c_size_t(0), byref(node)))
-    with instantiated(graph) as runnable:
+    with instantiate_graph(graph) as runnable:
         ok(cuda.cuGraphUpload(runnable, LEGACY))
     return lambda: int(cuda.cuGraphExecDestroy(runnable) or cuda.cuDeviceGraphMemTrim(0))
 

@@ -41,7 +41,7 @@ def _pitch(size: int) -> GiveBack:
 
 
 @kind("managed", "cuMemAllocManaged", "cuMemFree_v2")
-def _managed(size: int) -> GiveBack:
+def _allocate_managed(size: int) -> GiveBack:
     pointer = c_uint64()
     ok(cuda.cuMemAllocManaged(byref(pointer), c_size_t(size), 1))
     return freeing(pointer)
@@ -116,7 +116,7 @@ def from_own_pool(size: int, pool: c_void_p) -> GiveBack:
     "cuStreamSynchronize, cuMemPoolTrimTo",
     given_up=True,
 )
-def _kept(size: int) -> GiveBack:
+def _allocate_kept(size: int) -> GiveBack:
     """Freed, but the pool's release threshold keeps it on the card; trimmed without a wait before,
     it would keep it still."""
     pool, pointer = new_pool(1 << 62), c_uint64()
@@ -138,7 +138,7 @@ def create(
     return handle
 
 
-def mapped(handle: c_uint64, size: int) -> c_uint64:
+def map_memory(handle: c_uint64, size: int) -> c_uint64:
     address = c_uint64()
     ok(
         cuda.cuMemAddressReserve(
@@ -162,18 +162,18 @@ def _physical_in_a_domain(size: int) -> GiveBack:
 
 
 @kind("mapped", "cuMemCreate, cuMemMap, cuMemRelease", "cuMemUnmap")
-def _mapped(size: int) -> GiveBack:
+def _allocate_mapped(size: int) -> GiveBack:
     """Map memory as PyTorch's expandable segments do: the handle goes while the mapping lives."""
     handle = create(size)
-    address = mapped(handle, size)
+    address = map_memory(handle, size)
     ok(cuda.cuMemRelease(handle))
     return lambda: int(cuda.cuMemUnmap(address, c_size_t(size)))
 
 
 @kind("retained", "cuMemMap, cuMemRetainAllocationHandle, cuMemUnmap", "cuMemRelease")
-def _retained(size: int) -> GiveBack:
+def _allocate_retained(size: int) -> GiveBack:
     handle, again = create(size), c_uint64()
-    address = mapped(handle, size)
+    address = map_memory(handle, size)
     ok(cuda.cuMemRelease(handle))
     ok(cuda.cuMemRetainAllocationHandle(byref(again), c_void_p(address.value)))
     ok(cuda.cuMemUnmap(address, c_size_t(size)))
@@ -185,7 +185,7 @@ def _retained(size: int) -> GiveBack:
     "cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemRelease",
     "cuMemRelease",
 )
-def _imported(size: int) -> GiveBack:
+def _allocate_imported(size: int) -> GiveBack:
     """Exported and imported by one process: charged once, until both handles are gone."""
     handle, again, file = create(size, POSIX_FILE), c_uint64(), c_int()
     ok(cuda.cuMemExportToShareableHandle(byref(file), handle, POSIX_FILE, c_ulonglong(0)))
@@ -223,7 +223,7 @@ def _multicast(size: int) -> GiveBack:
 def _multicast_object(size: int) -> GiveBack:
     """Bind memory to a multicast object, with which it is freed."""
     handle, group = create(size), multicast(size)
-    address = mapped(handle, size)
+    address = map_memory(handle, size)
     ok(cuda.cuMulticastBindAddr(group, c_size_t(0), address, c_size_t(size), c_ulonglong(0)))
     ok(cuda.cuMemRelease(handle) or cuda.cuMemUnmap(address, c_size_t(size)))
     return lambda: int(cuda.cuMemRelease(group))
@@ -248,7 +248,7 @@ def _multicast_of_a_device(size: int) -> GiveBack:
 def _multicast_object_of_a_device(size: int) -> GiveBack:
     """Bound by an address in the middle of the mapping."""
     handle, group = create(size), multicast(size)
-    address = mapped(handle, size)
+    address = map_memory(handle, size)
     middle, half = c_uint64(address.value + size // 2), c_size_t(size // 2)
     ok(cuda.cuMulticastBindAddr_v2(group, 0, c_size_t(0), middle, half, c_ulonglong(0)))
     ok(cuda.cuMemRelease(handle) or cuda.cuMemUnmap(address, c_size_t(size)))
@@ -301,7 +301,7 @@ def _logical_endpoint(size: int) -> GiveBack:
 )
 def _logical_endpoint_destroyed(size: int) -> GiveBack:
     handle, number = create(size), endpoint(size, UNICAST)
-    address = mapped(handle, size)
+    address = map_memory(handle, size)
     at = c_void_p(address.value)
     ok(cuda.cuLogicalEndpointBindAddr(number, 0, c_uint64(0), at, c_uint64(size), c_ulonglong(0)))
     ok(cuda.cuMemRelease(handle) or cuda.cuMemUnmap(address, c_size_t(size)))

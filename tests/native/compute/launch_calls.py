@@ -6,7 +6,7 @@ from typing import Any
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
-def loaded() -> ctypes.c_void_p:
+def load_kernel() -> ctypes.c_void_p:
     """An idle kernel, in the current context."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     image = b".version 6.0\n.target sm_50\n.visible .entry idle()\n{ ret; }\n"
@@ -16,7 +16,7 @@ def loaded() -> ctypes.c_void_p:
 
 
 def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
-    function, result = loaded(), 0
+    function, result = load_kernel(), 0
     for _ in range(kernels):
         result = result or cuda.cuLaunchKernel(
             function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None
@@ -25,7 +25,7 @@ def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
 
 
 def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
-    function = loaded()
+    function = load_kernel()
     result = cuda.cuFuncSetBlockShape(function, 1024, 1, 1)
     arguments = {"cuLaunch": (), "cuLaunchGrid": (8, 1), "cuLaunchGridAsync": (8, 1, None)}[how]
     for _ in range(kernels):
@@ -35,11 +35,11 @@ def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
 
 def launch_on_both(how: str) -> dict[str, Any]:
     """A kernel on the device that is current, and at once one on the other."""
-    modules = {0: loaded()}
+    modules = {0: load_kernel()}
     other = ctypes.c_void_p()
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 1) == 0
     assert cuda.cuCtxPushCurrent_v2(other) == 0
-    modules[1] = loaded()
+    modules[1] = load_kernel()
     if how == "pop":
         modules = {0: modules[1], 1: modules[0]}
     else:
@@ -53,7 +53,7 @@ def launch_on_both(how: str) -> dict[str, Any]:
         assert cuda.cuCtxPopCurrent_v2(None) == 0
     else:
         assert cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 1) == 0
-        modules[1] = loaded()
+        modules[1] = load_kernel()
     return {
         "result": result or cuda.cuLaunchKernel(modules[1], 1, 1, 1, 1, 1, 1, 0, None, None, None)
     }
@@ -72,7 +72,7 @@ def params_in(context: ctypes.c_void_p) -> LaunchParams:
     assert cuda.cuCtxPushCurrent_v2(context) == 0
     stream = ctypes.c_void_p()
     assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
-    params = LaunchParams(loaded(), (1, 1, 1, 1, 1, 1, 0), stream)
+    params = LaunchParams(load_kernel(), (1, 1, 1, 1, 1, 1, 0), stream)
     assert cuda.cuCtxPopCurrent_v2(None) == 0
     return params
 
@@ -84,7 +84,7 @@ def launch_cooperatively(first: int) -> dict[str, Any]:
     for ordinal, context in enumerate(contexts):
         assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
     assert cuda.cuCtxSetCurrent(contexts[first]) == 0
-    function = loaded()
+    function = load_kernel()
     launches = (LaunchParams * 2)(*map(params_in, contexts))
     result = cuda.cuLaunchCooperativeKernelMultiDevice(launches, 2, 0)
     return {

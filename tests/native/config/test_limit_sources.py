@@ -12,7 +12,7 @@ import pytest
 from hami_node_agent.cleanup.installed_files import marked
 
 from tests.native.driver_program import PRELUDE
-from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, opened
+from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, open_context
 from tests.waiting import PATIENCE_S, wait
 
 OUT_OF_MEMORY, POISON = 2, 0xDEAD
@@ -51,7 +51,7 @@ def core_percent_in_region(container: Container) -> int:
     ],
 )
 def test_the_variable_of_hami_limits_memory(container: Container, text: str, limit: int) -> None:
-    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0=text))
+    client = open_context(container.start(CUDA_DEVICE_MEMORY_LIMIT_0=text))
     assert client.info() == (limit, limit)
 
 
@@ -110,8 +110,8 @@ def test_a_card_with_a_readable_limit_of_its_own_needs_no_general_one(
 ) -> None:
     env = {"CUDA_DEVICE_MEMORY_LIMIT": "lots", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
     client = container.start(**env)
-    assert opened(client, 0).info()[1] == 1024 * MIB
-    assert opened(client, 1).info() == (0, 0)
+    assert open_context(client, 0).info()[1] == 1024 * MIB
+    assert open_context(client, 1).info() == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_card_with_a_readable_limit_of_its_own_needs_no_general_one(
 )
 def test_the_variable_of_hami_limits_cores(container: Container, text: str, percent: int) -> None:
     env = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_SM_LIMIT": text}
-    opened(container.start(**env))
+    open_context(container.start(**env))
     assert core_percent_in_region(container) == percent
 
 
@@ -211,7 +211,7 @@ def test_a_file_that_is_too_long_gives_no_card(container: Container) -> None:
 
 def test_a_file_that_can_no_longer_be_read_lifts_no_core_limit(container: Container) -> None:
     container.limits("hami-limits 1\n" + DEVICE)
-    client = opened(container.start())
+    client = open_context(container.start())
     assert core_percent_in_region(container) == 30
     container.limits(f"hami-limits 1\n{DEVICE}policy froce\n")
     wait_for_total(client, 0)
@@ -221,19 +221,19 @@ def test_a_file_that_can_no_longer_be_read_lifts_no_core_limit(container: Contai
 def test_the_numbered_variable_beats_the_general_one(container: Container) -> None:
     env = {"CUDA_DEVICE_MEMORY_LIMIT": "10m", "CUDA_DEVICE_MEMORY_LIMIT_1": "20m"}
     client = container.start(**env)
-    assert opened(client, 0).info()[1] == 10 * MIB
-    assert opened(client, 1).info()[1] == 20 * MIB
+    assert open_context(client, 0).info()[1] == 10 * MIB
+    assert open_context(client, 1).info()[1] == 20 * MIB
 
 
 def test_the_file_beats_the_variables(container: Container) -> None:
     container.limit(7 * MIB)
-    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
+    client = open_context(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
     assert client.info() == (7 * MIB, 7 * MIB)
 
 
 def test_a_device_that_the_file_does_not_list_may_not_be_used(container: Container) -> None:
     container.limit(7 * MIB)
-    client = opened(container.start(), 1)
+    client = open_context(container.start(), 1)
     assert client.info() == (0, 0)
     assert client.alloc(1) == (OUT_OF_MEMORY, POISON)
 
@@ -241,7 +241,7 @@ def test_a_device_that_the_file_does_not_list_may_not_be_used(container: Contain
 @pytest.mark.parametrize("text", ["", "hami-limits 2\n", "garbage", "hami-limits 10\n"])
 def test_a_file_that_cannot_be_understood_allows_nothing(container: Container, text: str) -> None:
     container.limits(text)
-    client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
+    client = open_context(container.start(CUDA_DEVICE_MEMORY_LIMIT_0="2000m"))
     assert client.alloc(1)[0] == OUT_OF_MEMORY
 
 
@@ -250,12 +250,12 @@ def test_unknown_lines_and_keys_are_ignored(container: Container) -> None:
         "hami-limits 1\nfuture thing\n\n# remark\n"
         f"device {CARDS[0]} colour blue memory_bytes 4096 core_percent 50\r\nfolder /x\n"
     )
-    assert opened(container.start()).info()[1] == 4096
+    assert open_context(container.start()).info()[1] == 4096
 
 
 def test_a_zero_in_the_file_means_no_limit(container: Container) -> None:
     container.limit(0)
-    assert opened(container.start()).info()[1] == 8192 * MIB
+    assert open_context(container.start()).info()[1] == 8192 * MIB
 
 
 def wait_for_total(client: Client, total: int) -> None:
@@ -265,7 +265,7 @@ def wait_for_total(client: Client, total: int) -> None:
 
 def test_new_limits_reach_a_running_program(container: Container) -> None:
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     held = client.alloc(8 * MIB)[1]
     container.limit(20 * MIB)
     wait_for_total(client, 20 * MIB)
@@ -280,7 +280,7 @@ def test_new_limits_reach_a_running_program(container: Container) -> None:
 
 def test_removing_the_file_lifts_nothing(container: Container) -> None:
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     (container.folder / "hami/limits").unlink()
     for _ in range(200):
         assert client.info()[1] == 10 * MIB
@@ -292,15 +292,15 @@ def test_a_device_is_recognised_by_its_uuid_whatever_the_order(container: Contai
         f"device {CARDS[0]} memory_bytes {MIB} core_percent 0\n"
     )
     client = container.start(CUDA_VISIBLE_DEVICES="1,0")
-    assert opened(client, 0).call("uuid", ordinal=0)["uuid"] == CARDS[1]
+    assert open_context(client, 0).call("uuid", ordinal=0)["uuid"] == CARDS[1]
     assert client.info()[1] == 2 * MIB
-    assert opened(client, 1).info()[1] == MIB
+    assert open_context(client, 1).info()[1] == MIB
 
 
 def test_variables_count_in_container_order_whatever_cuda_shows(container: Container) -> None:
     env = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m", "CUDA_DEVICE_MEMORY_LIMIT_1": "2m"}
     client = container.start(CUDA_VISIBLE_DEVICES=CARDS[1], **env)
-    assert opened(client, 0).info()[1] == 2 * MIB
+    assert open_context(client, 0).info()[1] == 2 * MIB
 
 
 def name_region(container: Container, limit: int) -> None:
@@ -316,7 +316,7 @@ def test_the_file_names_the_place_of_the_region(container: Container, own: str) 
     # By the variable each process had a region, and so a slice, of its own.
     name_region(container, 10 * MIB)
     env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": own.format(folder=container.folder)}
-    one, two = opened(container.start(**env)), opened(container.start())
+    one, two = open_context(container.start(**env)), open_context(container.start())
     assert one.alloc(6 * MIB)[0] == 0
     assert two.info() == (4 * MIB, 10 * MIB)
     assert two.alloc(6 * MIB)[0] == OUT_OF_MEMORY
@@ -331,7 +331,7 @@ def test_a_file_without_the_region_leaves_it_to_no_variable(container: Container
     hami, own = "/tmp/cudevshr.cache", container.folder / "one.cache"
     env = container.env(CUDA_DEVICE_MEMORY_SHARED_CACHE=str(own))
     env["HAMI_PATHMAP"] += f";{hami}={container.region}"
-    one, two = (opened(container.machine.start(env)) for _ in range(2))
+    one, two = (open_context(container.machine.start(env)) for _ in range(2))
     assert one.alloc(6 * MIB)[0] == 0
     assert two.info() == (4 * MIB, 10 * MIB)
     assert container.region.exists()
@@ -358,7 +358,7 @@ LIFTING = {
 def test_no_variable_lifts_what_the_file_limits(container: Container, variable: str) -> None:
     container.limit(10 * MIB, cores=30)
     env = LIFTING if variable not in LIFTING else {variable: LIFTING[variable]}
-    client = opened(container.start(**env))
+    client = open_context(container.start(**env))
     assert client.info() == (10 * MIB, 10 * MIB)
     assert client.alloc(10 * MIB + 1) == (OUT_OF_MEMORY, POISON)
     # What stands in the region is what the process goes by: limit and percentage of device 0.
@@ -397,7 +397,7 @@ OURS = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2000m"}
 
 def test_the_installed_library_goes_by_its_limits_file(installed: Container) -> None:
     installed.limit(7 * MIB)
-    assert opened(installed.start(**OURS)).info() == (7 * MIB, 7 * MIB)
+    assert open_context(installed.start(**OURS)).info() == (7 * MIB, 7 * MIB)
 
 
 def hide_the_file(container: Container) -> None:
@@ -448,7 +448,7 @@ def test_the_installed_library_gives_no_card_without_its_limits_file(
 ) -> None:
     installed.limit(7 * MIB)
     hide(installed)
-    client = opened(installed.start(**OURS))
+    client = open_context(installed.start(**OURS))
     assert client.info() == (0, 0)
     assert client.alloc(1) == (OUT_OF_MEMORY, POISON)
     assert client.call("total_mem")["total"] == 0
@@ -457,18 +457,18 @@ def test_the_installed_library_gives_no_card_without_its_limits_file(
 def test_a_library_of_ones_own_takes_hamis_variables_without_a_limits_file(
     container: Container,
 ) -> None:
-    assert opened(container.start(**OURS)).info()[1] == 2000 * MIB
+    assert open_context(container.start(**OURS)).info()[1] == 2000 * MIB
 
 
 def test_a_region_that_was_scribbled_over_is_made_again_where_the_file_names_it(
     container: Container,
 ) -> None:
     name_region(container, 10 * MIB)
-    one = opened(container.start())
+    one = open_context(container.start())
     assert one.alloc(6 * MIB)[0] == 0
     with container.region.open("r+b") as region:
         region.write(b"\xff" * 4096)
-    two = opened(container.start())
+    two = open_context(container.start())
     assert one.alloc(1)[0] == 0  # puts its own share right
     wait_for_free(two, 4 * MIB)
 

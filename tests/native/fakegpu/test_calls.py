@@ -278,10 +278,10 @@ show(cuda.cuMipmappedArrayDestroy(flat), cuda.cuMipmappedArrayDestroy(None))
     layered = sum((64 >> n) ** 2 * 6 * 4 for n in range(3))
     small = 512  # 8 x 2, 4 x 1, 2 x 1 and 1 x 1 floats
 
-    def rounded(size: int) -> int:
+    def round_up(size: int) -> int:
         return -(-size // 512) * 512
 
-    assert machine.used() == rounded(flat) + rounded(layered) + small
+    assert machine.used() == round_up(flat) + round_up(layered) + small
     program.go_on()
     assert program.rest() == ["400 400"]
     assert machine.used() == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.driver_program import Program
-from tests.native.machine import MIB, Container, Machine, is_locked, opened
+from tests.native.machine import MIB, Container, Machine, is_locked, open_context
 
 CLOSING = """
 import os, sys
@@ -135,13 +135,13 @@ def test_who_closes_everything_in_a_pid_namespace_of_its_own_keeps_its_memory(
 ) -> None:
     # Seen from another namespace a process lives as long as its lock, which a descriptor kept.
     container.limit(10 * MIB)
-    apart = opened(machine.start(container.env(), APART))
+    apart = open_context(machine.start(container.env(), APART))
     assert apart.alloc(4 * MIB)[0] == 0
     apart.call("close_descriptors", path=None)
-    other = opened(machine.start(machine.env()))  # its first call looks for the dead
+    other = open_context(machine.start(machine.env()))  # its first call looks for the dead
     assert other.alloc(MIB)[0] == 0
     assert machine.used() == 5 * MIB
     other.kill()
     apart.kill()
-    assert opened(machine.start(machine.env())).alloc(MIB)[0] == 0
+    assert open_context(machine.start(machine.env())).alloc(MIB)[0] == 0
     assert machine.used() == MIB

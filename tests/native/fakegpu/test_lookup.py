@@ -209,37 +209,37 @@ show(cuda.cuLibraryGetKernel(byref(kernel), library, b"none"), launch(function, 
 OUT_OF_MEMORY = 2
 
 
-def opened(client: Client) -> Client:
+def open_context(client: Client) -> Client:
     assert client.call("open_device") == {"result": 0}
     return client
 
 
-def configured(machine: Machine, **settings: Any) -> Machine:
+def configure_driver(machine: Machine, **settings: Any) -> Machine:
     machine.settings |= settings
     machine.write()
     return machine
 
 
 def test_cuda_counts_the_fastest_card_first_and_nvml_by_the_bus(machine: Machine) -> None:
-    configured(machine, cuda_order=[1, 0])
-    program = opened(machine.start(machine.env()))
+    configure_driver(machine, cuda_order=[1, 0])
+    program = open_context(machine.start(machine.env()))
     assert program.call("uuid", ordinal=0)["uuid"] == CARDS[1]
     assert program.nvml("nvmlDeviceGetUUID", 0) == CARDS[0]
-    by_bus = opened(machine.start(machine.env(CUDA_DEVICE_ORDER="PCI_BUS_ID")))
+    by_bus = open_context(machine.start(machine.env(CUDA_DEVICE_ORDER="PCI_BUS_ID")))
     assert by_bus.call("uuid", ordinal=0)["uuid"] == CARDS[0]
-    second = opened(machine.start(machine.env(CUDA_VISIBLE_DEVICES="1")))
+    second = open_context(machine.start(machine.env(CUDA_VISIBLE_DEVICES="1")))
     assert second.call("uuid", ordinal=0)["uuid"] == CARDS[0]
 
 
 def test_a_call_fails_as_often_as_configured(machine: Machine) -> None:
     fault = {"call": "cuMemAlloc", "result": OUT_OF_MEMORY, "after": 1, "times": 2}
-    program = opened(machine.start(configured(machine, faults=[fault]).env()))
+    program = open_context(machine.start(configure_driver(machine, faults=[fault]).env()))
     assert [program.alloc(MIB)[0] for _ in range(4)] == [0, OUT_OF_MEMORY, OUT_OF_MEMORY, 0]
 
 
 def test_nvml_fails_for_good_if_no_number_of_times_is_given(machine: Machine) -> None:
     fault = {"call": "nvmlDeviceGetMemoryInfo", "result": 999, "times": 0}
-    node = machine.start(configured(machine, faults=[fault]).env())
+    node = machine.start(configure_driver(machine, faults=[fault]).env())
     for _ in range(3):
         assert node.nvml("nvmlDeviceGetMemoryInfo", 0) == {"error": "NVMLError_Unknown"}
 
@@ -256,7 +256,7 @@ def test_nvml_fails_for_good_if_no_number_of_times_is_given(machine: Machine) ->
 def test_a_wrong_configuration_is_reported_in_a_sentence(
     machine: Machine, settings: dict[str, Any], message: str
 ) -> None:
-    configured(machine, **settings)
+    configure_driver(machine, **settings)
     done = subprocess.run(
         [FAKEGPU / "vgpu-probe", "--once"],
         env=machine.env(),
@@ -302,8 +302,8 @@ def test_a_program_that_is_alone_has_the_card_to_itself(machine: Machine) -> Non
 
 
 def test_where_processes_have_no_utilisation_nvml_reports_so(machine: Machine) -> None:
-    configured(machine, nvml_process_utilization=False)
-    program = opened(machine.start(machine.env()))
+    configure_driver(machine, nvml_process_utilization=False)
+    program = open_context(machine.start(machine.env()))
     assert program.nvml("nvmlDeviceGetProcessUtilization", 0, 0) == {
         "error": "NVMLError_NotSupported"
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.allocators.allocators import KINDS
-from tests.native.machine import MIB, Client, Container, Machine, opened
+from tests.native.machine import MIB, Client, Container, Machine, open_context
 
 OUT_OF_MEMORY = 2
 MAX_PROGRAMS = 3
@@ -93,7 +93,7 @@ class Tenant:
         """A program behind the guard."""
         script = GUARD.format(mount=mount) + 'exec "$@"'
         prefix = ("unshare", "--mount", "sh", "-c", script, str(self.container.folder))
-        return opened(self.container.machine.start(self.container.env(**env), prefix))
+        return open_context(self.container.machine.start(self.container.env(**env), prefix))
 
     def start(self) -> None:
         """A program with random variables and mounts; the oldest ends where there are enough."""
@@ -304,7 +304,7 @@ def test_whatever_a_tenant_does_his_programs_keep_to_the_slice_and_nobody_else_n
     (machine.folder / "neighbour").mkdir()
     neighbour = Container(machine, machine.folder / "neighbour")
     neighbour.limit(NEIGHBOUR)
-    worker = opened(neighbour.start())
+    worker = open_context(neighbour.start())
     assert worker.alloc(HELD)[0] == 0
     done: list[str] = []
 
@@ -331,7 +331,7 @@ def test_whatever_a_tenant_does_his_programs_keep_to_the_slice_and_nobody_else_n
     for one in list(tenant.programs):
         tenant.end(one)
     tenant.delete()
-    first, second = opened(tenant.container.start()), opened(tenant.container.start())
+    first, second = open_context(tenant.container.start()), open_context(tenant.container.start())
     assert first.alloc(LIMIT)[0] == 0
     assert second.alloc(1)[0] == OUT_OF_MEMORY
     assert machine.used() == HELD + LIMIT

@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S
 LIMIT = 12 * MIB
 
 
-def instrumented(sanitizer: str) -> str:
+def build_instrumented(sanitizer: str) -> str:
     folder = ROOT / "native/libvgpu"
     subprocess.run(
         ["make", "-s", "-j2", "-C", folder, f"library-{sanitizer}"], check=True, timeout=250
@@ -27,7 +27,7 @@ def instrumented(sanitizer: str) -> str:
 
 
 def test_assertions_are_in_the_instrumented_library_alone() -> None:
-    assert b": assertion " in Path(instrumented("address")).read_bytes()
+    assert b": assertion " in Path(build_instrumented("address")).read_bytes()
     assert b": assertion " not in LIBVGPU.read_bytes()
 
 
@@ -37,7 +37,7 @@ def runtime(name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def limited(container: Container) -> Container:
+def limit_container(container: Container) -> Container:
     lines = (f"device {card} memory_bytes {LIMIT} core_percent 50\n" for card in CARDS)
     container.limits("hami-limits 1\npolicy force\n" + "".join(lines))
     return container
@@ -46,8 +46,8 @@ def limited(container: Container) -> Container:
 def test_every_call_is_clean_under_the_address_and_undefined_behaviour_sanitizers(
     container: Container,
 ) -> None:
-    preload = (runtime("libasan.so"), instrumented("address"), str(FAKEGPU / "libpathmap.so"))
-    client = limited(container).start(
+    preload = (runtime("libasan.so"), build_instrumented("address"), str(FAKEGPU / "libpathmap.so"))
+    client = limit_container(container).start(
         LD_PRELOAD=":".join(preload), ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="halt_on_error=1"
     )
     assert str(LIBVGPU) not in Path(f"/proc/{client.pid}/maps").read_text()
@@ -76,8 +76,8 @@ def test_many_threads_are_clean_under_the_thread_sanitizer(
     unseen.write_text("race:cuda_now\nrace:nvml_now\n")
     done = subprocess.run(
         [program, container.region],
-        env=limited(container).env(
-            LD_PRELOAD=f"{instrumented('thread')}:{FAKEGPU / 'libpathmap.so'}",
+        env=limit_container(container).env(
+            LD_PRELOAD=f"{build_instrumented('thread')}:{FAKEGPU / 'libpathmap.so'}",
             TSAN_OPTIONS=f"halt_on_error=1:print_suppressions=0:suppressions={unseen}",
         ),
         capture_output=True,

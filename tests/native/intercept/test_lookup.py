@@ -88,7 +88,7 @@ int main(void)
 """
 
 
-def opened(client: Client) -> Client:
+def open_context(client: Client) -> Client:
     assert client.call("open_device") == {"result": 0}
     return client
 
@@ -117,7 +117,7 @@ def test_requests_of_the_cuda_runtime_are_answered_by_version_and_flags(
 @pytest.mark.parametrize("proc_address", [False, True])
 def test_a_function_found_either_way_is_limited(container: Container, proc_address: bool) -> None:
     container.limit(MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     assert client.alloc(MIB + 1, proc_address=proc_address)[0] == OUT_OF_MEMORY
     assert client.alloc(MIB, proc_address=proc_address)[0] == 0
 

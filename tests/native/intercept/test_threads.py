@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.native.machine import MIB, ROOT, Container, opened
+from tests.native.machine import MIB, ROOT, Container, open_context
 
 ABI = ROOT / "native/libvgpu/include"
 Compile = Callable[..., Path]
@@ -79,7 +79,7 @@ int main(void)
 
 def test_cancelled_threads_leave_no_lock_behind(container: Container, compile_c: Compile) -> None:
     container.limit(11 * MIB)
-    other = opened(container.start())  # whether it lives is what the refused look up
+    other = open_context(container.start())  # whether it lives is what the refused look up
     assert other.alloc(MIB)[0] == 0
     program = subprocess.Popen(
         [compile_c(CANCELLED, "-w", f"-I{ABI}", "-ldl", "-pthread")],
@@ -92,7 +92,7 @@ def test_cancelled_threads_leave_no_lock_behind(container: Container, compile_c:
         assert program.stdout
         assert within(program, 120) == "done\n"
         # Another process of the container gets the file's lock.
-        assert opened(container.start()).info() == (0, 11 * MIB)
+        assert open_context(container.start()).info() == (0, 11 * MIB)
         assert program.communicate("\n", timeout=30) is not None
         assert program.returncode == 0
     finally:

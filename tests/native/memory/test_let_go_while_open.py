@@ -69,13 +69,13 @@ def listed(request: pytest.FixtureRequest, machine: Machine) -> bool:
     return bool(request.param == "listed")
 
 
-def shared(maker: Program, way: Way) -> tuple[str, str]:
+def share_memory(maker: Program, way: Way) -> tuple[str, str]:
     """(what it is to its maker, where others find it)"""
     at = ask(maker, way.make)
     return at, ask(maker, way.share.format(at))
 
 
-def opened(holder: Program, way: Way, where: str) -> str:
+def open_memory(holder: Program, way: Way, where: str) -> str:
     first, *further = way.open
     at = ask(holder, first.format(repr(where)))
     for step in further:
@@ -83,7 +83,7 @@ def opened(holder: Program, way: Way, where: str) -> str:
     return at
 
 
-def closed(holder: Program, way: Way, at: str) -> None:
+def close_memory(holder: Program, way: Way, at: str) -> None:
     for step in way.close:
         ask(holder, step.format(at))
 
@@ -100,8 +100,8 @@ def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
 ) -> None:
     # Nobody was charged: the holder had 60 MiB and a whole slice beside.
     maker, holder, third = start(), start(), start()
-    made, where = shared(maker, WAYS[way])
-    there = opened(holder, WAYS[way], where)
+    made, where = share_memory(maker, WAYS[way])
+    there = open_memory(holder, WAYS[way], where)
     ask(maker, WAYS[way].let_go.format(made))
     assert [ask(one, "free_mib()") for one in (third, holder, maker)] == ["40"] * 3
     assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
@@ -109,7 +109,7 @@ def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
     # A look at NVML shows the holder with it: the same bytes, not as many more.
     assert [ask(one, "look()") for one in (holder, maker, holder)] == ["40"] * 3
     assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
-    closed(holder, WAYS[way], there)
+    close_memory(holder, WAYS[way], there)
     assert ask(holder, "look()") == "100"
     assert ask(third, "try_to_take(100)") == "0"
     assert machine.used() == 0
@@ -122,7 +122,7 @@ def test_a_further_handle_in_one_process_keeps_the_charge(
 ) -> None:
     # Each import has a handle of its own, which nothing links with the one that was made.
     one, other = start(), start()
-    made, where = shared(one, WAYS["handle"])
+    made, where = share_memory(one, WAYS["handle"])
     handles = [ask(one, f"imported({where!r})") for _ in range(2)]
     ask(one, f"closed({where!r})")
     for at in (made, handles[0]):
@@ -141,11 +141,11 @@ def test_a_further_handle_in_one_process_keeps_the_charge(
 def test_memory_that_its_maker_keeps_is_charged_once(start: Start) -> None:
     # As PyTorch hands tensors to other processes, by a handle for each piece of a segment.
     maker, holder = start(), start()
-    made, where = shared(maker, WAYS["mapped"])
+    made, where = share_memory(maker, WAYS["mapped"])
     ask(maker, f"mapped({made}, 60)")
-    there = opened(holder, WAYS["mapped"], where)
+    there = open_memory(holder, WAYS["mapped"], where)
     assert [ask(one, "look()") for one in (maker, holder, maker)] == ["40"] * 3
-    closed(holder, WAYS["mapped"], there)
+    close_memory(holder, WAYS["mapped"], there)
     assert ask(holder, "look()") == "40"
     ask(maker, f"released({made})")
     assert ask(maker, "look()") == "40"
@@ -157,7 +157,7 @@ def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine
     # As long as the descriptor is open a card has it, and NVML shows it with nobody (H100); the
     # stand-in driver takes it again with the import, as a card's NVML shows it after the close.
     one, other = start(), start()
-    made, where = shared(one, WAYS["handle"])
+    made, where = share_memory(one, WAYS["handle"])
     ask(one, f"released({made})")
     assert ask(one, "free_mib()") == "100"
     again = ask(one, f"imported({where!r})")
@@ -174,12 +174,12 @@ def test_a_killed_maker_that_nvml_forgets_first_leaves_nothing_twice(
     start: Start, way: str
 ) -> None:
     maker, holder, third = start(), start(), start()
-    _, where = shared(maker, WAYS[way])
-    there = opened(holder, WAYS[way], where)
+    _, where = share_memory(maker, WAYS[way])
+    there = open_memory(holder, WAYS[way], where)
     kill(maker)
     assert ask(holder, "look()") == "40"
     assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
-    closed(holder, WAYS[way], there)
+    close_memory(holder, WAYS[way], there)
     assert ask(holder, "look()") == "100"
     assert ask(third, "try_to_take(100)") == "0"
 
@@ -187,12 +187,12 @@ def test_a_killed_maker_that_nvml_forgets_first_leaves_nothing_twice(
 @pytest.mark.usefixtures("listed")
 def test_a_maker_that_let_go_and_is_killed_takes_nothing_along(start: Start) -> None:
     maker, holder, third = start(), start(), start()
-    made, where = shared(maker, WAYS["mapped"])
-    there = opened(holder, WAYS["mapped"], where)
+    made, where = share_memory(maker, WAYS["mapped"])
+    there = open_memory(holder, WAYS["mapped"], where)
     ask(maker, f"released({made})")
     kill(maker)
     assert ask(third, "free_mib(), try_to_take(41)") == "(40, 2)"
-    closed(holder, WAYS["mapped"], there)
+    close_memory(holder, WAYS["mapped"], there)
     assert ask(third, "free_mib(), try_to_take(100)") == "(100, 0)"
 
 
@@ -204,20 +204,20 @@ def test_the_next_holder_has_what_the_first_one_gives_up(
 ) -> None:
     # NVML shows it with one of them; that one's end must not be the end of the charge.
     maker, *holders = (start() for _ in range(3))
-    made, where = shared(maker, WAYS["mapped"])
-    there = [opened(holder, WAYS["mapped"], where) for holder in holders]
+    made, where = share_memory(maker, WAYS["mapped"])
+    there = [open_memory(holder, WAYS["mapped"], where) for holder in holders]
     ask(maker, f"released({made})")
     assert [ask(one, "look()") for one in holders] == ["40"] * 2
     if end == "killed":
         kill(holders[first])
     else:
-        closed(holders[first], WAYS["mapped"], there[first])
+        close_memory(holders[first], WAYS["mapped"], there[first])
         assert ask(holders[first], "look()") == "40"
     assert ask(maker, "free_mib(), try_to_take(41)") == "(40, 2)"
     last = holders[1 - first]
     assert ask(last, "look()") == "40"
     assert machine.used() == 60 * MIB
-    closed(last, WAYS["mapped"], there[1 - first])
+    close_memory(last, WAYS["mapped"], there[1 - first])
     assert ask(last, "look()") == "100"
     assert ask(maker, "try_to_take(100)") == "0"
 
@@ -225,12 +225,12 @@ def test_the_next_holder_has_what_the_first_one_gives_up(
 def test_a_process_that_shares_looks_again_before_it_is_refused(start: Start) -> None:
     # NVML moves it to the holder and away again while that one does nothing of its own.
     maker, holder, next_one = start(), start(), start()
-    made, where = shared(maker, WAYS["handle"])
-    there = [opened(one, WAYS["handle"], where) for one in (holder, next_one)]
+    made, where = share_memory(maker, WAYS["handle"])
+    there = [open_memory(one, WAYS["handle"], where) for one in (holder, next_one)]
     ask(maker, f"released({made})")
     assert ask(holder, "look()") == "40"
     assert ask(next_one, "try_to_take(41)") == "2"
-    closed(holder, WAYS["handle"], there[0])
-    closed(next_one, WAYS["handle"], there[1])
+    close_memory(holder, WAYS["handle"], there[0])
+    close_memory(next_one, WAYS["handle"], there[1])
     assert ask(holder, "try_to_take(100)") == "0"
     assert ask(next_one, "try_to_take(100)") == "0"

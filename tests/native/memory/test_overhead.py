@@ -27,7 +27,7 @@ def costly(machine: Machine, container: Container) -> Container:
     return container
 
 
-def opened(container: Container, prefix: Sequence[str] = ()) -> Client:
+def open_context(container: Container, prefix: Sequence[str] = ()) -> Client:
     client = container.machine.start(container.env(), prefix)
     assert client.call("open_device") == {"result": 0}
     return client
@@ -48,14 +48,14 @@ def test_starting_makes_no_context(machine: Machine, costly: Container) -> None:
 
 
 def test_a_context_is_charged_from_its_beginning_to_its_end(costly: Container) -> None:
-    client = opened(costly)
+    client = open_context(costly)
     assert client.info() == (LIMIT - CONTEXT, LIMIT)
     assert context_bytes(costly) == CONTEXT
     assert client.alloc(LIMIT - CONTEXT)[0] == 0
     assert client.alloc(1)[0] == 2
     assert client.call("destroy_context") == {"result": 0}
     assert context_bytes(costly) == 0
-    assert opened(costly).info() == (LIMIT - CONTEXT, LIMIT)
+    assert open_context(costly).info() == (LIMIT - CONTEXT, LIMIT)
 
 
 @pytest.mark.parametrize("how", CONTEXTS)
@@ -63,7 +63,7 @@ def test_every_way_of_making_a_context_is_charged_until_it_ends(
     machine: Machine, costly: Container, how: str
 ) -> None:
     costly.limit(4 * LIMIT)
-    client = opened(costly)
+    client = open_context(costly)
     left = 4 * LIMIT - CONTEXT
     assert client.call("further_context", how=how, bytes=MIB) == {
         "result": 0,
@@ -117,7 +117,7 @@ show(free_mib())
 
 
 def test_retaining_a_context_again_costs_nothing(costly: Container) -> None:
-    client = opened(costly)
+    client = open_context(costly)
     assert client.call("open_device") == {"result": 0}
     assert client.info() == (LIMIT - CONTEXT, LIMIT)
     assert client.call("destroy_context") == {"result": 0}
@@ -125,8 +125,8 @@ def test_retaining_a_context_again_costs_nothing(costly: Container) -> None:
 
 
 def test_each_process_pays_for_its_own_context(costly: Container) -> None:
-    first = opened(costly)
-    second = opened(costly)
+    first = open_context(costly)
+    second = open_context(costly)
     # Two contexts are more than the slice; the card has them, so nothing else fits.
     assert first.info() == (0, LIMIT)
     assert second.alloc(1)[0] == 2
@@ -135,16 +135,16 @@ def test_each_process_pays_for_its_own_context(costly: Container) -> None:
 
 
 def test_modules_are_charged_with_the_next_allocation_at_the_latest(costly: Container) -> None:
-    client = opened(costly)
+    client = open_context(costly)
     assert client.call("launch", kernels=1) == {"result": 0}
 
-    def charged() -> bool:
+    def is_charged() -> bool:
         result, pointer = client.alloc(512)
         assert result == 0
         assert client.free(pointer) == 0
         return client.info()[0] == LIMIT - CONTEXT - MODULE
 
-    wait(charged, "the module to be charged", why=lambda: str(client.info()))
+    wait(is_charged, "the module to be charged", why=lambda: str(client.info()))
 
 
 LAZY = """
@@ -216,7 +216,7 @@ def test_nvml_is_initialised_once_for_all_looks(costly: Container) -> None:
         {"call": "nvmlInit", "result": 999, "after": 1, "times": 0}
     ]
     costly.machine.write()
-    client = opened(costly)
+    client = open_context(costly)
     assert client.info() == (LIMIT - CONTEXT, LIMIT)
     for modules in (1, 2, 3):
         assert client.call("launch", kernels=1) == {"result": 0}
@@ -245,7 +245,7 @@ def test_where_nvml_shows_other_pids_blocks_alone_are_charged(
 ) -> None:
     machine.settings["pid_offset"] = 100_000
     machine.write()
-    client = opened(costly)
+    client = open_context(costly)
     assert client.info() == (LIMIT, LIMIT)
     assert client.alloc(LIMIT)[0] == 0
 
@@ -275,7 +275,7 @@ def test_contexts_are_charged_in_a_pid_namespace_of_ones_own(
     if pids_file:
         # The program is the first one of its namespace.
         (costly.folder / "hami/pids").write_text("1 100001\n7 100007\n")
-    client = opened(costly, own_pids)
+    client = open_context(costly, own_pids)
     assert client.call("further_contexts", count=1) == {"result": 0}
     free = client.info()[0]
     known = shown == "own pids" or pids_file
@@ -291,7 +291,7 @@ def test_a_pid_that_the_node_writes_later_is_charged_with_the_next_allocations(
 ) -> None:
     machine.settings["pid_offset"] = 100_000
     machine.write()
-    client = opened(costly, own_pids)
+    client = open_context(costly, own_pids)
     assert client.info() == (LIMIT, LIMIT)
     (costly.folder / "hami/pids").write_text("1 100001\n")
     deadline = time.monotonic() + 60
@@ -309,7 +309,7 @@ def test_a_line_of_another_container_with_the_same_pid_is_not_taken_for_ones_own
     machine.settings["pid_offset"] = 100_000
     machine.write()
     costly.limit(4 * LIMIT)
-    client = opened(costly, own_pids)
+    client = open_context(costly, own_pids)
     [process] = children(client.pid)
     started = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
     pids = costly.folder / "hami/pids"
@@ -325,7 +325,7 @@ def test_a_host_pid_that_the_tenant_wrote_into_the_region_hides_nothing(
     costly: Container, own_pids: tuple[str, ...]
 ) -> None:
     costly.limit(4 * LIMIT)
-    client = opened(costly, own_pids)
+    client = open_context(costly, own_pids)
     with costly.region.open("r+b") as region:
         region.seek(1856 + 4)
         region.write(struct.pack("<i", 4711))
@@ -336,7 +336,7 @@ def test_a_host_pid_that_the_tenant_wrote_into_the_region_hides_nothing(
 def test_the_node_sees_the_processes_of_containers_by_its_own_pids(
     machine: Machine, costly: Container, own_pids: tuple[str, ...]
 ) -> None:
-    first, second = opened(costly, own_pids), opened(costly, own_pids)
+    first, second = open_context(costly, own_pids), open_context(costly, own_pids)
     node = machine.start(machine.env())
     inside = {pid for one in (first, second) for pid in children(one.pid)}
     assert pids_that_nvml_lists(node) == inside

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.native.machine import CARDS, MIB, Container, Machine, opened
+from tests.native.machine import CARDS, MIB, Container, Machine, open_context
 
 DEVICE, HOST = 1, 2
 OUT_OF_MEMORY = 2
@@ -18,12 +18,12 @@ def limit_both(container: Container) -> None:
 
 def test_the_device_is_that_of_the_place(container: Container, machine: Machine) -> None:
     limit_both(container)
-    client = opened(container.start())
+    client = open_context(container.start())
     made = client.call("create", bytes=8 * MIB, place=DEVICE, ordinal=1)
     assert made["result"] == 0
     assert (machine.used(0), machine.used(1)) == (0, 8 * MIB)
     assert client.info() == (4 * MIB, 4 * MIB)
-    assert opened(client, 1).info() == (0, 8 * MIB)
+    assert open_context(client, 1).info() == (0, 8 * MIB)
     again = client.call("create", bytes=2 * MIB, place=DEVICE, ordinal=1)
     assert again["result"] == OUT_OF_MEMORY
     assert client.free(made["pointer"], how="create") == 0
@@ -45,8 +45,8 @@ def test_a_device_that_is_not_there_is_the_drivers_to_refuse(
     container: Container, machine: Machine, ordinal: int
 ) -> None:
     limit_both(container)
-    client = opened(container.start())
-    bare = opened(machine.start(machine.env()))
+    client = open_context(container.start())
+    bare = open_context(machine.start(machine.env()))
     wanted = {"bytes": 2 * MIB, "place": DEVICE, "ordinal": ordinal}
     answer = client.call("create", **wanted)
     assert answer == bare.call("create", **wanted)
@@ -57,8 +57,8 @@ def test_a_device_that_is_not_there_is_the_drivers_to_refuse(
 
 def test_memory_of_the_host_is_not_charged(container: Container, machine: Machine) -> None:
     limit_both(container)
-    client = opened(container.start())
-    bare = opened(machine.start(machine.env()))
+    client = open_context(container.start())
+    bare = open_context(machine.start(machine.env()))
     wanted = {"bytes": 16 * MIB, "place": HOST, "ordinal": 0}
     assert client.call("create", **wanted)["result"] == bare.call("create", **wanted)["result"]
     assert client.info() == (4 * MIB, 4 * MIB)

@@ -106,7 +106,7 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
     return WAYS[request.param]
 
 
-def ended(program: Program, how: str) -> None:
+def end_program(program: Program, how: str) -> None:
     if how == "killed":
         program.process.kill()
         program.process.communicate()
@@ -129,7 +129,7 @@ def test_what_a_maker_leaves_open_stays_charged_until_it_is_closed(
         where,
     )
     assert holder.line() == "40 2"
-    ended(maker, how)
+    end_program(maker, how)
     holder.go_on()
     assert holder.line() == "40 2"
     assert machine.used() == 60 * MIB
@@ -147,7 +147,7 @@ def test_what_nobody_has_open_goes_with_its_maker(
     holder = start(way[1] + "show(free_mib())\nclose()\nshow(free_mib())\nwait()\n", where)
     assert holder.line() == "40"
     assert holder.line() == "40"
-    ended(maker, how)
+    end_program(maker, how)
     assert start("show(free_mib(), take(100))\n").rest() == ["100 0"]
 
 
@@ -157,8 +157,8 @@ def test_a_holder_that_ends_lets_go(start: Start, way: tuple[str, str], how: str
     where = maker.line()
     holder = start(way[1] + "show(free_mib())\nwait()\n", where)
     assert holder.line() == "40"
-    ended(maker, "killed")
-    ended(holder, how)
+    end_program(maker, "killed")
+    end_program(holder, how)
     assert start("show(free_mib(), take(100))\n").rest() == ["100 0"]
 
 
@@ -188,7 +188,7 @@ def test_makers_that_come_and_go_leave_no_more_than_is_open(start: Start) -> Non
     holder = start(IPC_HOLDER + "show(free_mib())\nwait()\nshow(take(91), free_mib())\n", where)
     assert holder.line() == "70"
     for maker in makers:
-        ended(maker, "killed")
+        end_program(maker, "killed")
     holder.go_on()
     assert holder.rest() == ["2 90"]
 
@@ -204,6 +204,6 @@ def test_a_handle_opened_twice_is_closed_twice(start: Start) -> None:
         where,
     )
     assert holder.line() == "40"
-    ended(maker, "killed")
+    end_program(maker, "killed")
     holder.go_on()
     assert holder.rest() == ["40", "0"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.native.machine import CARDS, FAKEGPU, Client, Machine, opened
+from tests.native.machine import CARDS, FAKEGPU, Client, Machine, open_context
 from tests.waiting import wait
 
 NOT_SUPPORTED = {"error": "NVMLError_NotSupported"}
@@ -75,7 +75,7 @@ def test_clocks_follow_the_load(machine: Machine, node: Client) -> None:
     graphics = 0
     assert node.nvml("nvmlDeviceGetMaxClockInfo", 0, graphics) == 1410
     assert node.nvml("nvmlDeviceGetClockInfo", 0, graphics) == 210
-    keep_busy(opened(machine.start(machine.env())))
+    keep_busy(open_context(machine.start(machine.env())))
     wait(lambda: node.nvml("nvmlDeviceGetClockInfo", 0, graphics) == 1410, "a busy sample")
     assert node.nvml("nvmlDeviceGetClockInfo", 0, 9) == INVALID
 

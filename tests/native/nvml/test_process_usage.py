@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from tests.native.machine import CARDS, FAKEGPU, MIB, Client, Machine, opened
+from tests.native.machine import CARDS, FAKEGPU, MIB, Client, Machine, open_context
 from tests.waiting import PATIENCE_S, wait
 
 SAMPLE_US = 200_000
@@ -13,7 +13,7 @@ SAMPLES = 12
 LOAD = FAKEGPU / "vgpu-load"
 
 
-def configured(machine: Machine, **settings: object) -> None:
+def configure_driver(machine: Machine, **settings: object) -> None:
     machine.settings |= {"nvml_sample_ms": SAMPLE_US // 1000, **settings}
     machine.write()
 
@@ -34,7 +34,7 @@ def usage(node: Client, since_us: int) -> dict[int, tuple[int, int]]:
 
 
 def test_a_figure_is_the_mean_since_the_sample_that_was_asked_with(machine: Machine) -> None:
-    configured(machine)
+    configure_driver(machine)
     node = machine.start(machine.env())
     idle_us = int(time.time() * 1e6) - 10 * SAMPLE_US
     program = load(machine, "--seconds", "1000", "--blocks", "21600")
@@ -53,7 +53,7 @@ def test_a_figure_is_the_mean_since_the_sample_that_was_asked_with(machine: Mach
 
 
 def test_who_asks_with_the_newest_stamp_is_answered_that_there_is_none(machine: Machine) -> None:
-    configured(machine)
+    configure_driver(machine)
     node = machine.start(machine.env())
     assert usage(node, int(time.time() * 1e6)) == {}
 
@@ -75,14 +75,14 @@ def both_compute(machine: Machine) -> Iterator[dict[int, int]]:
 
 
 def test_a_sample_of_a_shared_card_counts_for_both_programs(machine: Machine) -> None:
-    configured(machine)
+    configure_driver(machine)
 
     with closing(both_compute(machine)) as samples:
         assert any(len(sample) == 2 for sample in samples)
 
 
 def test_whole_samples_count_for_one_of_the_programs_that_ran_in_them(machine: Machine) -> None:
-    configured(machine, nvml_whole_samples=True)
+    configure_driver(machine, nvml_whole_samples=True)
     seen: list[dict[int, int]] = []
 
     with closing(both_compute(machine)) as samples:
@@ -97,7 +97,7 @@ def test_whole_samples_count_for_one_of_the_programs_that_ran_in_them(machine: M
 
 def test_lists_of_processes_with_a_version_show_the_same_processes(machine: Machine) -> None:
     node = machine.start(machine.env())
-    tenant = opened(machine.start(machine.env()))
+    tenant = open_context(machine.start(machine.env()))
     details, busy = "nvmlDeviceGetRunningProcessDetailList", "nvmlDeviceGetProcessesUtilizationInfo"
     version, compute, graphics = 0x1000018, 0, 1
     tenant.alloc(30 * MIB)

@@ -4,14 +4,14 @@ from tests.native.machine import CARDS, MIB, Client, Container, Machine
 from tests.waiting import PATIENCE_S, wait
 
 
-def opened(client: Client) -> Client:
+def open_context(client: Client) -> Client:
     assert client.call("open_device") == {"result": 0}
     return client
 
 
 def test_a_container_sees_its_slice(container: Container) -> None:
     container.limit(100 * MIB)
-    one, two = opened(container.start()), container.start()
+    one, two = open_context(container.start()), container.start()
     one.alloc(30 * MIB)
     assert two.nvml("nvmlDeviceGetMemoryInfo", 0) == {
         "total": 100 * MIB,
@@ -28,7 +28,7 @@ def test_a_container_sees_its_slice(container: Container) -> None:
 
 def test_used_beyond_a_lowered_limit_never_shows_as_a_negative_number(container: Container) -> None:
     container.limit(100 * MIB)
-    one = opened(container.start())
+    one = open_context(container.start())
     one.alloc(90 * MIB)
     container.limit(40 * MIB)
     memory = container.start().nvml("nvmlDeviceGetMemoryInfo", 0)
@@ -43,7 +43,7 @@ def test_a_program_of_nvml_alone_takes_no_slot(container: Container) -> None:
 
 def test_the_node_sees_all_of_the_card(machine: Machine, container: Container) -> None:
     container.limit(100 * MIB)
-    tenant = opened(container.start())
+    tenant = open_context(container.start())
     tenant.alloc(30 * MIB)
     node = machine.start(machine.env())
     assert node.nvml("nvmlDeviceGetMemoryInfo", 0) == {
@@ -84,7 +84,7 @@ def test_a_container_runtime_hides_the_other_cards(machine: Machine) -> None:
     tenant = machine.start(machine.env(FAKEGPU_VISIBLE_DEVICES=CARDS[1]))
     assert tenant.nvml("nvmlDeviceGetCount") == 1
     assert tenant.nvml("nvmlDeviceGetUUID", 0) == CARDS[1]
-    assert opened(tenant).call("uuid")["uuid"] == CARDS[1]
+    assert open_context(tenant).call("uuid")["uuid"] == CARDS[1]
     nothing = machine.start(machine.env(FAKEGPU_VISIBLE_DEVICES="void"))
     assert nothing.nvml("nvmlDeviceGetCount") == 0
     assert nothing.call("open_device") == {"result": 100}
@@ -116,7 +116,7 @@ def test_a_lost_card_answers_so_until_it_is_restored(machine: Machine) -> None:
 
 
 def test_kernels_keep_the_card_busy(machine: Machine) -> None:
-    tenant, node = opened(machine.start(machine.env())), machine.start(machine.env())
+    tenant, node = open_context(machine.start(machine.env())), machine.start(machine.env())
     # 108 SMs x 2048 threads are a wave of 50 us, filled by 216 blocks of 1024 threads: 3 s of work.
     tenant.send("launch", kernels=600, blocks=216 * 100)
     wait(lambda: node.nvml("nvmlDeviceGetUtilizationRates", 0)["gpu"] >= 80, "the card to be busy")

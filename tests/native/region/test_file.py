@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.machine import MIB, Container, Machine, opened
+from tests.native.machine import MIB, Container, Machine, open_context
 
 OUT_OF_MEMORY = 2
 FOREIGN = b"somebody's letter\n" * 1000
@@ -18,14 +18,14 @@ PRIVATE = "the limits hold for this process alone"
 
 def holds(container: Container, **env: str) -> None:
     """The program runs, and keeps to its slice."""
-    client = opened(container.start(LIBCUDA_LOG_LEVEL="0", **env))
+    client = open_context(container.start(LIBCUDA_LOG_LEVEL="0", **env))
     assert client.info() == (10 * MIB, 10 * MIB)
     assert client.alloc(11 * MIB)[0] == OUT_OF_MEMORY
     assert client.alloc(10 * MIB)[0] == 0
     assert client.close() == 0
 
 
-def mounted(folder: Path, *options: str) -> None:
+def mount_folder(folder: Path, *options: str) -> None:
     done = subprocess.run(["mount", *options, folder], capture_output=True, text=True, timeout=30)
     if done.returncode != 0:
         pytest.skip(f"this machine refuses to mount: {done.stderr.strip()}")
@@ -37,13 +37,13 @@ def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     if request.param == "tmpfs":
-        mounted(folder, "-t", "tmpfs", "-o", "size=64k", "tmpfs")
+        mount_folder(folder, "-t", "tmpfs", "-o", "size=64k", "tmpfs")
     else:
         image = tmp_path / "image"
         with image.open("wb") as file:
             file.truncate(2 * MIB)
         subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, timeout=60)
-        mounted(folder, "-o", "loop", str(image))
+        mount_folder(folder, "-o", "loop", str(image))
     try:
         (folder / "regions").mkdir()
         with (folder / "filler").open("wb", buffering=0) as filler:
@@ -100,7 +100,7 @@ def test_a_limit_on_file_sizes_ends_nobody(
 
 def test_what_the_region_needs_is_on_the_disk_before_anybody_uses_it(container: Container) -> None:
     container.limit(10 * MIB)
-    opened(container.start())
+    open_context(container.start())
     # The file is 8 MB long; blocks are taken for what is used.
     assert 16 * 1024 <= container.region.stat().st_blocks * 512 <= 256 * 1024
 
@@ -195,6 +195,6 @@ def test_a_region_whose_maker_was_killed_early_is_used(container: Container, siz
     with container.region.open("wb") as file:
         file.truncate(size)
     container.limit(10 * MIB)
-    one, two = opened(container.start()), opened(container.start())
+    one, two = open_context(container.start()), open_context(container.start())
     assert one.alloc(6 * MIB)[0] == 0
     assert two.info() == (4 * MIB, 10 * MIB)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.native.machine import CARDS, MIB, ROOT, Container, opened
+from tests.native.machine import CARDS, MIB, ROOT, Container, open_context
 
 # The published table: (field, offset, size).
 REGION = [
@@ -170,7 +170,7 @@ def test_a_monitor_may_lower_a_limit_while_the_program_runs_but_not_raise_it(
 
 def test_a_monitor_of_hami_sees_what_a_limited_process_computes(container: Container) -> None:
     container.limit(100 * MIB, cores=50)
-    client = opened(container.start())
+    client = open_context(container.start())
     deadline = time.monotonic() + 60
     while not 1 <= sm_percent(container) <= 100:
         assert time.monotonic() < deadline, "no sample was shown"

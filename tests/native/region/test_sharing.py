@@ -13,14 +13,14 @@ from tests.waiting import wait
 OUT_OF_MEMORY = 2
 
 
-def opened(client: Client) -> Client:
+def open_context(client: Client) -> Client:
     assert client.call("open_device") == {"result": 0}
     return client
 
 
 def test_two_processes_share_one_slice(container: Container) -> None:
     container.limit(100 * MIB)
-    one, two = opened(container.start()), opened(container.start())
+    one, two = open_context(container.start()), open_context(container.start())
     held = one.alloc(60 * MIB)[1]
     assert two.info() == (40 * MIB, 100 * MIB)
     assert two.alloc(41 * MIB)[0] == OUT_OF_MEMORY
@@ -36,7 +36,7 @@ def test_two_containers_on_one_card_do_not_see_each_other(
     other = Container(machine, machine.folder / "other")
     container.limit(100 * MIB)
     other.limit(200 * MIB)
-    one, two = opened(container.start()), opened(other.start())
+    one, two = open_context(container.start()), open_context(other.start())
     assert one.alloc(100 * MIB)[0] == 0
     assert two.info() == (200 * MIB, 200 * MIB)
     assert two.alloc(200 * MIB)[0] == 0
@@ -47,7 +47,7 @@ def test_sixteen_racing_processes_never_exceed_the_slice(
 ) -> None:
     limit = 16 * MIB
     container.limit(limit)
-    clients = [opened(container.start()) for _ in range(16)]
+    clients = [open_context(container.start()) for _ in range(16)]
     machine.ctl("reset-peak")
     for client in clients:
         client.send("churn", bytes=700_001, rounds=30)
@@ -62,7 +62,7 @@ def test_sixteen_racing_processes_never_exceed_the_slice(
 
 def test_the_memory_of_a_killed_process_is_free_again(container: Container) -> None:
     container.limit(100 * MIB)
-    victim, survivor = opened(container.start()), opened(container.start())
+    victim, survivor = open_context(container.start()), open_context(container.start())
     assert victim.alloc(90 * MIB)[0] == 0
     assert survivor.alloc(20 * MIB)[0] == OUT_OF_MEMORY
     victim.kill()
@@ -74,10 +74,10 @@ def test_processes_killed_at_any_moment_leave_nothing_behind(
 ) -> None:
     limit = 8 * MIB
     container.limit(limit)
-    survivor = opened(container.start())
+    survivor = open_context(container.start())
     choose = random.Random(7)
     for _ in range(15):
-        victims = [opened(container.start()) for _ in range(2)]
+        victims = [open_context(container.start()) for _ in range(2)]
         for victim in victims:
             victim.send("churn", bytes=choose.randrange(1000, 50_000), rounds=100_000)
         # The survivor's own work is the clock: some hundred allocations later the others die.
@@ -94,7 +94,7 @@ def test_a_total_left_too_high_by_a_kill_is_repaired_before_anybody_is_refused(
     container: Container,
 ) -> None:
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     # slots[0].util[0].spare[0]: as if somebody had died after raising the total, before its share.
     with container.region.open("r+b") as file:
         file.seek(1856 + 1160 + 24)
@@ -141,7 +141,7 @@ def test_what_a_tenant_writes_into_the_region_wins_it_nothing(
     container: Container, machine: Machine, at: int, layout: str, values: tuple[int, ...]
 ) -> None:
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     assert client.alloc(8 * MIB)[0] == 0
     truth = container.region.read_bytes()[at:][: struct.calcsize(layout)]
     scribble(container, at, layout, *values)
@@ -156,7 +156,7 @@ def test_what_a_tenant_writes_into_the_region_wins_it_nothing(
         "the slice to show what is held",
         why=lambda: str(client.info()),
     )
-    other = opened(container.start())
+    other = open_context(container.start())
     assert other.alloc(4 * MIB)[0] == OUT_OF_MEMORY
     assert machine.used() == 8 * MIB
     assert other.alloc(2 * MIB)[0] == 0
@@ -166,7 +166,7 @@ def test_a_forked_child_shares_the_slice_and_owes_nothing_for_its_parent(
     container: Container,
 ) -> None:
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     client.alloc(6 * MIB)
     child = client.call("fork_and_alloc", bytes=3 * MIB)
     assert child["before"]["free"] == 4 * MIB
@@ -178,7 +178,7 @@ def test_a_forked_child_shares_the_slice_and_owes_nothing_for_its_parent(
 def test_a_region_file_that_cannot_be_used_still_leaves_the_limit(machine: Machine) -> None:
     container = Container(machine, machine.folder, Path("/nowhere/at/all.cache"))
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     assert client.info() == (10 * MIB, 10 * MIB)
     assert client.alloc(11 * MIB)[0] == OUT_OF_MEMORY
 
@@ -189,7 +189,7 @@ def test_a_region_file_that_cannot_be_used_still_leaves_the_limit(machine: Machi
 def test_a_damaged_region_file_still_leaves_the_limit(container: Container, content: bytes) -> None:
     container.region.write_bytes(content)
     container.limit(10 * MIB)
-    client = opened(container.start())
+    client = open_context(container.start())
     assert client.info()[1] == 10 * MIB
     assert client.alloc(11 * MIB)[0] == OUT_OF_MEMORY
     assert client.alloc(10 * MIB)[0] == 0
@@ -199,13 +199,13 @@ def test_a_region_of_a_foreign_version_is_left_alone(container: Container) -> No
     foreign = struct.pack("<iII", 19920718, 9, 0).ljust(2008953, b"\0")
     container.region.write_bytes(foreign)
     container.limit(10 * MIB)
-    assert opened(container.start()).alloc(11 * MIB)[0] == OUT_OF_MEMORY
+    assert open_context(container.start()).alloc(11 * MIB)[0] == OUT_OF_MEMORY
     assert container.region.read_bytes() == foreign
 
 
 def test_every_user_of_the_container_may_open_the_region(container: Container) -> None:
     container.limit(10 * MIB)
-    opened(container.start())
+    open_context(container.start())
     assert container.region.stat().st_mode & 0o777 == 0o666
 
 
@@ -214,7 +214,7 @@ def test_without_nvml_the_limits_hold(container: Container, machine: Machine) ->
     library.mkdir()
     (library / "libcuda.so.1").symlink_to(LIBVGPU.parents[2] / "fakegpu/build/libcuda.so.1")
     container.limit(10 * MIB)
-    client = opened(container.start(LD_LIBRARY_PATH=str(library)))
+    client = open_context(container.start(LD_LIBRARY_PATH=str(library)))
     assert client.info() == (10 * MIB, 10 * MIB)
 
 
@@ -227,8 +227,8 @@ def test_processes_with_equal_pids_in_different_containers_are_distinguished(
     container.limit(100 * MIB)
     other.limit(200 * MIB)
     apart = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-    one = opened(machine.start(container.env(), apart))
-    two = opened(machine.start(other.env(), apart))
+    one = open_context(machine.start(container.env(), apart))
+    two = open_context(machine.start(other.env(), apart))
 
     assert one.alloc(60 * MIB)[0] == 0
     assert two.alloc(150 * MIB)[0] == 0

@@ -9,19 +9,25 @@ import re
 import pytest
 
 from tests.native.allocators.conformance import DOCUMENT
-from tests.native.cuda_headers import cuda_version, declared, entry_points, enumerators, headers
+from tests.native.cuda_headers import (
+    cuda_version,
+    entry_points,
+    enumerators,
+    headers,
+    list_functions,
+)
 from tests.native.driver_calls import Request, hooks, requests
 from tests.native.machine import ROOT
 
 ABI = (ROOT / "native/libvgpu/include/cuda_abi.h").read_text()
 
 
-def known() -> set[Request]:
+def list_known_calls() -> set[Request]:
     return set(requests("driver-calls.txt"))
 
 
 def unknown(typedefs: str) -> list[str]:
-    missing = sorted(entry_points(typedefs) - known())
+    missing = sorted(entry_points(typedefs) - list_known_calls())
     return [f"{each.name} {each.version} {each.flags}" for each in missing]
 
 
@@ -30,11 +36,11 @@ def test_every_entry_point_is_altered_or_listed_as_passing() -> None:
 
 
 def test_the_list_names_no_call_that_the_headers_have_not() -> None:
-    assert known() <= entry_points("\n".join(headers().values()))
+    assert list_known_calls() <= entry_points("\n".join(headers().values()))
 
 
 def test_every_function_that_is_declared_is_in_the_list() -> None:
-    assert declared(headers()["cuda.h"]) - {each.name for each in known()} == set()
+    assert list_functions(headers()["cuda.h"]) - {each.name for each in list_known_calls()} == set()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ LIBVGPU_SOURCE = ROOT / "native/libvgpu"
 OLDEST_GLIBC = re.compile(r"^OLDEST_GLIBC := ([\d.]+)$", re.MULTILINE)
 
 
-def defined(library: Path) -> set[str]:
+def list_symbols(library: Path) -> set[str]:
     listing = subprocess.run(
         ["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True
     ).stdout
@@ -28,7 +28,7 @@ def stand_in_rows(file: str) -> set[str]:
 
 def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
     lists = {hook.symbol for hook in hooks()} | set(nvml_altered())
-    assert defined(LIBVGPU) == lists | {"dlsym", "dlvsym"}
+    assert list_symbols(LIBVGPU) == lists | {"dlsym", "dlvsym"}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
     ],
 )
 def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[str]) -> None:
-    assert defined(FAKEGPU / library) == stand_in_rows(file) | extra
+    assert list_symbols(FAKEGPU / library) == stand_in_rows(file) | extra
 
 
 def test_every_altered_function_exists_in_the_stand_in() -> None:

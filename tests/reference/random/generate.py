@@ -9,7 +9,7 @@ from random import Random
 from hamicommon.k8s.types import Json
 
 from tests.reference.random.random_nodes import flip, node
-from tests.reference.random.random_placed import placed
+from tests.reference.random.random_placed import make_placed_pod
 from tests.reference.random.random_pods import ASKING, asking
 
 
@@ -23,7 +23,7 @@ def case(r: Random, vendors: list[str]) -> Json:
     pods = [
         pod
         for each in nodes
-        for pod in (placed(r, each, number) for number in range(r.randint(0, 4)))
+        for pod in (make_placed_pod(r, each, number) for number in range(r.randint(0, 4)))
         if pod is not None
     ]
     if pods and flip(r, 0.1):

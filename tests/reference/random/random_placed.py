@@ -18,7 +18,7 @@ def ids_of(given: Json) -> dict[str, list[str]]:
     return found
 
 
-def placed(r: Random, on: Json, number: int) -> Json | None:
+def make_placed_pod(r: Random, on: Json, number: int) -> Json | None:
     """A pod that holds slices of the node; None when the node has no card."""
     ids = ids_of(on)
     if not ids:

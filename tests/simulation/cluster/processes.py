@@ -132,11 +132,11 @@ class _Wired:
             return found
 
         @wraps(found)
-        async def wired(*args: Any, **kwargs: Any) -> Any:
+        async def cross_wire(*args: Any, **kwargs: Any) -> Any:
             return await self._process.across(
                 self._target, self._rng, lambda: found(*args, **kwargs)
             )
 
         # Looked up once: a wire is crossed some hundred thousand times in a long run.
-        setattr(self, method, wired)
-        return wired
+        setattr(self, method, cross_wire)
+        return cross_wire

@@ -57,7 +57,7 @@ class RedisConnection:
     async def set(self, key: str, value: bytes, *, nx: bool, px: int) -> bool:
         """SET NX PX."""
         assert nx
-        return await _translated(self._server.set_nx(key, value, px))
+        return await _translate(self._server.set_nx(key, value, px))
 
     def pipeline(self, *, transaction: bool) -> _Look:
         """The one transaction that the lock has."""
@@ -69,7 +69,7 @@ class RedisConnection:
         assert "'DEL'" in text
 
         async def script(*, keys: list[str], args: list[bytes]) -> int:
-            return await _translated(self._server.delete_if(*keys, *args))
+            return await _translate(self._server.delete_if(*keys, *args))
 
         return script
 
@@ -100,10 +100,10 @@ class _Look:
     async def execute(self, *, raise_on_error: bool) -> list[Any]:
         """The three answers."""
         del raise_on_error
-        return await _translated(self._server.look(self._key))
+        return await _translate(self._server.look(self._key))
 
 
-async def _translated(call: Awaitable[T]) -> T:
+async def _translate(call: Awaitable[T]) -> T:
     try:
         return await call
     except Unavailable as exc:

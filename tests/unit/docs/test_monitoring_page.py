@@ -10,7 +10,7 @@ from hami_scheduler.metrics import SchedulerInstruments
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
-from tests.metric_registry import declared, legacy
+from tests.metric_registry import legacy, list_declared
 from tests.metric_registry import names as declared_names
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
@@ -20,13 +20,13 @@ def names(found: Iterable[Metric]) -> set[str]:
     return {f"{m.name}_total" if m.type == "counter" else m.name for m in found}
 
 
-def described() -> set[str]:
+def list_described() -> set[str]:
     return set(re.findall(r"^\| `(hami_\w+)` \|", PAGE.read_text(), re.MULTILINE))
 
 
 def test_the_page_has_lines_for_metrics_that_exist() -> None:
-    assert described()
-    assert described() <= declared_names()
+    assert list_described()
+    assert list_described() <= declared_names()
 
 
 def test_the_page_names_every_older_metric() -> None:
@@ -43,7 +43,7 @@ OTHER_NAMES = re.compile(
 
 
 def test_no_page_names_a_metric_that_nobody_exposes() -> None:
-    known = {series for each in declared() for series in each.series} | names(legacy())
+    known = {series for each in list_declared() for series in each.series} | names(legacy())
     for page in (PAGE.parents[1] / "README.md", *PAGE.parent.rglob("*.md")):
         for name in re.findall(r"(?<![\w:])hami_\w+", page.read_text()):
             if not OTHER_NAMES.fullmatch(name) and not name.endswith("_"):

@@ -33,12 +33,12 @@ def test_the_command_of_a_line_selects_that_case_alone(collected: list[rows.Row]
     assert [name for name in names if sum(name in other for other in names) > 1] == []
 
 
-def made(name: str, kind: str = "kill") -> rows.Row:
+def make_row(name: str, kind: str = "kill") -> rows.Row:
     return rows.Row(name=name, point="FAULT-1", fault="a", kind=kind, answer="b", promise="SAFE-1")
 
 
 def test_cases_that_differ_only_in_their_kind_are_one_line() -> None:
-    cases = [made("FAULT-1-a-kill"), made("FAULT-1-a-lose", "lose")]
+    cases = [make_row("FAULT-1-a-kill"), make_row("FAULT-1-a-lose", "lose")]
 
     page = rows.with_rows(f"before\n{rows.BEGIN}\n{rows.END}\nafter\n", cases)
 
@@ -51,7 +51,7 @@ def test_a_new_figure_replaces_its_own_and_leaves_the_others() -> None:
     known = {"a": {"emulator": 1.0}, "b": {"emulator": 2.0, "real": 3.0}, "gone": {"real": 1.0}}
     new = {"b": {"real": 4.0}, "c": {"emulator": 5.0}}
 
-    assert rows.with_figures([made("a"), made("b"), made("c")], known, new) == {
+    assert rows.with_figures([make_row("a"), make_row("b"), make_row("c")], known, new) == {
         "a": {"emulator": 1.0},
         "b": {"emulator": 2.0, "real": 4.0},
         "c": {"emulator": 5.0},

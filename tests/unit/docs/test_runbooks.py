@@ -15,7 +15,7 @@ import yaml
 from hamicommon.ledger.questions.catalogue import questions
 from hamictl.__main__ import COMMANDS
 
-from tests.metric_registry import declared
+from tests.metric_registry import list_declared
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "k8s" / "chart" / "monitoring" / "rules"
@@ -48,7 +48,7 @@ def test_every_alert_has_a_section_and_no_other() -> None:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda each: each.get("alert") or each["record"])
 def test_a_rule_names_metrics_that_there_are(rule: Json) -> None:
-    known = {series for each in declared() for series in each.series}
+    known = {series for each in list_declared() for series in each.series}
     known |= {each["record"] for each in rules() if "record" in each}
     named = set(re.findall(r"(?<![\w:\"'])(?:[a-z]+:)?hami_\w+(?::\w+)?", rule["expr"]))
 

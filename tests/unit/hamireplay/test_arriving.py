@@ -30,7 +30,7 @@ def pod(name: str, *, milli: int = 1000, cards: int = 1, cpu: int = 0, **more: o
     )
 
 
-def mixed(nodes: int = 6, pods: int = 40) -> Trace:
+def make_trace(nodes: int = 6, pods: int = 40) -> Trace:
     kinds = [{"milli": 810}, {"milli": 470}, {}, {"cards": 2}, {"milli": 320}, {"cards": 0}]
     return Trace(
         nodes=[node(f"n{number}") for number in range(nodes)],
@@ -42,14 +42,14 @@ def mixed(nodes: int = 6, pods: int = 40) -> Trace:
 
 
 def test_the_order_is_random_and_the_same_for_one_seed() -> None:
-    trace = mixed()
+    trace = make_trace()
 
     assert arrivals(trace, 1, load=1.0) == arrivals(trace, 1, load=1.0)
     assert arrivals(trace, 1, load=1.0) != arrivals(trace, 2, load=1.0)
 
 
 def test_too_few_pods_are_drawn_again_at_the_end() -> None:
-    trace = mixed(nodes=40)
+    trace = make_trace(nodes=40)
     order = arrivals(trace, 3, load=1.3)
 
     assert Counter(order[:40]) == Counter(trace.pods)
@@ -58,7 +58,7 @@ def test_too_few_pods_are_drawn_again_at_the_end() -> None:
 
 
 def test_of_too_many_pods_some_are_left_out() -> None:
-    trace = mixed(nodes=2)
+    trace = make_trace(nodes=2)
     order = arrivals(trace, 3, load=1.3)
 
     assert not Counter(order) - Counter(trace.pods)
@@ -113,7 +113,7 @@ def test_references_count_one_number_per_card() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_policy_gives_more_than_there_is(name: str) -> None:
-    trace = mixed()
+    trace = make_trace()
     order = arrivals(trace, 5, load=1.5)
     course = run(order, cluster_under(name, trace, trace.nodes), capacity_milli=12_000)
 
@@ -125,7 +125,7 @@ def test_no_policy_gives_more_than_there_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["binpack", "spread", "fragmentation"])
 def test_what_ends_can_be_taken_again(name: str) -> None:
-    trace = mixed()
+    trace = make_trace()
     under = engine_cluster(name, trace, trace.nodes)
     held = [(each, under.take(each)) for each in trace.pods]
     for each, slices in held:

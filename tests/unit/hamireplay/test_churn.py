@@ -7,12 +7,12 @@ from hamireplay.policies import NAMES, cluster_under, engine_cluster
 from hamireplay.schedule import FOREVER, arrivals, as_it_was, by_load, offered
 from hamireplay.trace import Trace, TracePod
 
-from tests.unit.hamireplay.test_arriving import mixed, node, pod
+from tests.unit.hamireplay.test_arriving import make_trace, node, pod
 
 ONE = Trace(nodes=[node("n", cards=1)], pods=[pod("p")])
 
 
-def churned(
+def replay(
     *stays: Stay, policy: str = "binpack", until: float = 100.0, trace: Trace = ONE
 ) -> ChurnCourse:
     return run_churn(
@@ -23,7 +23,7 @@ def churned(
     )
 
 
-def timed(number: int, trace: Trace) -> list[TracePod]:
+def make_pods(number: int, trace: Trace) -> list[TracePod]:
     return [
         pod(
             each.name,
@@ -38,7 +38,7 @@ def timed(number: int, trace: Trace) -> list[TracePod]:
 
 
 def test_who_finds_no_room_waits_until_a_pod_ends() -> None:
-    course = churned(Stay(pod("a"), 0, 40), Stay(pod("b"), 10, 40))
+    course = replay(Stay(pod("a"), 0, 40), Stay(pod("b"), 10, 40))
 
     assert course.waited == {"1 card": 1}
     assert course.refused == {}
@@ -52,7 +52,7 @@ def test_who_finds_no_room_waits_until_a_pod_ends() -> None:
 
 def test_the_first_to_come_is_served_first_and_smaller_pods_fill_what_is_left() -> None:
     big, small = pod("big"), pod("small", milli=300)
-    course = churned(
+    course = replay(
         Stay(pod("a", milli=500), 0, 50), Stay(big, 10, 20), Stay(small, 20, 100), until=100
     )
     # The card's other half is free for the small one at 20; the big one has to wait for both.
@@ -65,14 +65,14 @@ def test_pods_that_differ_in_host_memory_alone_do_not_wait_for_one_another() -> 
     def asking(memory_mib: int) -> TracePod:
         return TracePod(name="m", cpu_milli=0, memory_mib=memory_mib, cards=1, card_milli=500)
 
-    course = churned(
+    course = replay(
         Stay(asking(6000), 0, 100), Stay(asking(6000), 1, 100), Stay(asking(100), 2, 100)
     )
     assert course.waited == {"share": 1}
 
 
 def test_patience_ends_a_wait() -> None:
-    course = churned(
+    course = replay(
         Stay(pod("a"), 0, 60), Stay(pod("b"), 10, 40, patience_s=20), Stay(pod("c"), 15, 10)
     )
     assert course.refused == {"1 card": 1}
@@ -108,8 +108,8 @@ def test_the_curve_of_constant_use_is_level(window: tuple[float, float]) -> None
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) -> None:
-    trace = mixed(nodes=3, pods=60)
-    stays, _ = as_it_was(timed(2, trace))
+    trace = make_trace(nodes=3, pods=60)
+    stays, _ = as_it_was(make_pods(2, trace))
     cluster = cluster_under(policy, trace, trace.nodes)
 
     course = run_churn(stays, cluster, Window(0.0, 5000.0), capacity_milli=1000 * trace.cards)
@@ -123,8 +123,8 @@ def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) ->
 
 def test_a_wait_ends_as_soon_as_any_node_has_room() -> None:
     """Asking the freed node alone finds what asking every node would."""
-    trace = mixed(nodes=3, pods=60)
-    stays, window = as_it_was(timed(3, trace))
+    trace = make_trace(nodes=3, pods=60)
+    stays, window = as_it_was(make_pods(3, trace))
 
     class EveryNode:
         def __init__(self) -> None:
@@ -151,8 +151,8 @@ def test_a_wait_ends_as_soon_as_any_node_has_room() -> None:
 
 
 def test_gaps_are_scaled_to_the_mean_load() -> None:
-    trace = mixed(nodes=6, pods=60)
-    trace = Trace(nodes=trace.nodes, pods=timed(1, trace))
+    trace = make_trace(nodes=6, pods=60)
+    trace = Trace(nodes=trace.nodes, pods=make_pods(1, trace))
     order = arrivals(trace, 3, load=4.0)
 
     for load in (0.7, 0.95):

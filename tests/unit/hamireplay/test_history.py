@@ -151,12 +151,12 @@ def test_published_policies_count_one_number_per_card_and_refuse() -> None:
         cluster_under("fgd", found.trace, found.trace.nodes)
 
 
-def changed(line: Period | NodeLine | PodLine, **more: object) -> str:
+def change_line(line: Period | NodeLine | PodLine, **more: object) -> str:
     [text] = written([line])
     return json.dumps(json.loads(text) | more)
 
 
-FIRST, NODES, POD = (changed(line) for line in (PERIOD, NODE, asking("u")))
+FIRST, NODES, POD = (change_line(line) for line in (PERIOD, NODE, asking("u")))
 
 
 @pytest.mark.parametrize(
@@ -167,23 +167,26 @@ FIRST, NODES, POD = (changed(line) for line in (PERIOD, NODE, asking("u")))
         ((FIRST, FIRST), "dump line 2: expected one first line of kind history"),
         ((FIRST, POD), "dump has no node with a card"),
         ((FIRST, NODES), "dump holds no pod"),
-        ((changed(PERIOD, until="2025-01-01T00:00:00Z"), NODES, POD), "since before until"),
-        ((changed(PERIOD, version=2),), "dump line 1: history.version: Input should be 1"),
+        ((change_line(PERIOD, until="2025-01-01T00:00:00Z"), NODES, POD), "since before until"),
+        ((change_line(PERIOD, version=2),), "dump line 1: history.version: Input should be 1"),
         ((FIRST, "{"), "dump line 2: not JSON"),
         ((FIRST, "[]"), "dump line 2: the line: "),
         ((FIRST, '{"kind": "x"}'), "dump line 2: the line: Input tag 'x'"),
         ((FIRST, NODES, NODES), "dump line 3: node n appears twice: expected once"),
-        ((FIRST, NODES, changed(NODE, name="m")), "dump line 3: card c appears twice"),
+        ((FIRST, NODES, change_line(NODE, name="m")), "dump line 3: card c appears twice"),
         ((FIRST, NODES, POD, POD), "dump line 4: pod u appears twice"),
-        ((FIRST, NODES, changed(asking("u"), arrived_s=-1)), "dump line 3: pod.arrived_s: "),
-        ((FIRST, NODES, changed(asking("u"), containers=[])), "dump line 3: pod.containers: "),
-        ((FIRST, NODES, changed(asking("u"), ended_s=5, started_s=9)), "(or gone_s) in this order"),
+        ((FIRST, NODES, change_line(asking("u"), arrived_s=-1)), "dump line 3: pod.arrived_s: "),
+        ((FIRST, NODES, change_line(asking("u"), containers=[])), "dump line 3: pod.containers: "),
         (
-            (FIRST, NODES, changed(asking("u", DeviceRequest(vendor="NVIDIA", count=0)))),
+            (FIRST, NODES, change_line(asking("u"), ended_s=5, started_s=9)),
+            "(or gone_s) in this order",
+        ),
+        (
+            (FIRST, NODES, change_line(asking("u", DeviceRequest(vendor="NVIDIA", count=0)))),
             "expected 1 to 1024 cards",
         ),
         (
-            (FIRST, changed(NodeLine(name="n", cards=(card("c", memory_mib=-1),)))),
+            (FIRST, change_line(NodeLine(name="n", cards=(card("c", memory_mib=-1),)))),
             "card c: slots, memory or cores below 0",
         ),
     ],

@@ -101,7 +101,7 @@ class Scored(EngineCluster):
         return self.levels[rows]
 
 
-def scored(*levels: int) -> StockHosts:
+def make_hosts(*levels: int) -> StockHosts:
     under = Scored(Trace(nodes=NODES, pods=[pod(1000)]), NODES, ENGINE["binpack"])
     under.levels = np.array(levels)
     return StockHosts(under, NODES, HostChoice.EXTENDER, under)
@@ -110,13 +110,13 @@ def scored(*levels: int) -> StockHosts:
 def test_a_step_of_our_scores_counts_50_beside_kube_schedulers_own() -> None:
     # Free then, in percent of CPU and memory: a 50 and 90, b 75 and 90, c 50 and 95. The pod makes
     # b the least uneven: kube-scheduler's own sums are 135, 153 and 135.
-    assert row(scored(9, 9, 9), pod(5000, 100)) == 1
-    assert row(scored(9, 8, 8), pod(5000, 100)) == 0
-    assert row(scored(8, 8, 9), pod(5000, 100)) == 2
+    assert row(make_hosts(9, 9, 9), pod(5000, 100)) == 1
+    assert row(make_hosts(9, 8, 8), pod(5000, 100)) == 0
+    assert row(make_hosts(8, 8, 9), pod(5000, 100)) == 2
 
 
 def test_with_equal_scores_kube_scheduler_also_evens_cpu_and_memory() -> None:
-    under = scored(9, 9, 9)
+    under = make_hosts(9, 9, 9)
     for cpu, memory, at in ((10_000, 1000, 0), (6000, 0, 1), (1000, 400, 2)):
         assert under.take(pod(cpu, memory), at) is not None
 

@@ -88,7 +88,7 @@ def texts_of(spec: dict[str, Any]) -> Iterator[str]:
         yield from maps.get(volume.get("configMap", {}).get("name"), {}).values()
 
 
-def needed() -> set[Arrow]:
+def list_needed() -> set[Arrow]:
     arrows = {
         Arrow(name, service, behind(service, int(port) if port else None))
         for name, (_, spec) in PODS.items()
@@ -130,7 +130,7 @@ def peers(rule: dict[str, Any], side: str) -> Iterator[str]:
             yield label
 
 
-def selected(policy: dict[str, Any]) -> list[str]:
+def list_selected(policy: dict[str, Any]) -> list[str]:
     return [n for n, (has, _) in PODS.items() if selects(policy["spec"]["podSelector"], has)]
 
 
@@ -138,7 +138,7 @@ def allowed_in() -> set[Arrow]:
     return {
         Arrow(source, target, port_of(target, each["port"]))
         for policy in of_kind("NetworkPolicy")
-        for target in selected(policy)
+        for target in list_selected(policy)
         for rule in policy["spec"].get("ingress", ())
         for source in peers(rule, "from")
         for each in rule["ports"]
@@ -146,7 +146,7 @@ def allowed_in() -> set[Arrow]:
 
 
 def test_what_comes_in_is_what_the_manifests_need() -> None:
-    assert allowed_in() == needed()
+    assert allowed_in() == list_needed()
 
 
 def test_every_pod_is_closed_but_for_what_is_opened() -> None:
@@ -166,7 +166,7 @@ def test_a_pod_whose_ways_out_are_closed_still_reaches_what_it_needs() -> None:
         name: policy["spec"].get("egress", [])
         for policy in of_kind("NetworkPolicy")
         if "Egress" in policy["spec"]["policyTypes"]
-        for name in selected(policy)
+        for name in list_selected(policy)
     }
 
     assert set(bounded) == {"hami-postgres", "hami-redis", "hami-nats", "hami-webhook"}
@@ -179,7 +179,7 @@ def test_a_pod_whose_ways_out_are_closed_still_reaches_what_it_needs() -> None:
             for each in rule["ports"]
         }
         names = [each["port"] for rule in rules if "to" not in rule for each in rule["ports"]]
-        assert out == {arrow for arrow in needed() if arrow.source == name}
+        assert out == {arrow for arrow in list_needed() if arrow.source == name}
         assert names == ([53, 53] if out else [])
 
 

@@ -39,7 +39,7 @@ def patterns(text: str) -> list[re.Pattern[str]]:
 USERS, VENDORS_OWN = patterns(variable("hami-pod-annotations", "owned"))
 
 
-def owned(key: str) -> bool:
+def is_owned(key: str) -> bool:
     """Return whether the policy protects the key on a pod that the scheduler placed."""
     if key.startswith("hami.io/"):
         return not USERS.search(key)
@@ -48,7 +48,7 @@ def owned(key: str) -> bool:
 
 @pytest.mark.parametrize("key", sorted(scheduler_owned(VENDORS)))
 def test_what_the_scheduler_writes_on_pods_is_kept_from_others(key: str) -> None:
-    assert owned(key)
+    assert is_owned(key)
 
 
 # A front end is chosen at the pod's creation, for good.
@@ -57,7 +57,7 @@ def test_what_the_scheduler_writes_on_pods_is_kept_from_others(key: str) -> None
     [row.name for row in user_annotations(VENDORS) if row is not FRONT_END] + ["hami.io/max-x"],
 )
 def test_what_users_choose_cards_with_stays_theirs(key: str) -> None:
-    assert not owned(key)
+    assert not is_owned(key)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_users_choose_cards_with_stays_theirs(key: str) -> None:
     ],
 )
 def test_other_keys_are_nobodys_business(key: str) -> None:
-    assert not owned(key)
+    assert not is_owned(key)
 
 
 def test_an_agent_may_write_what_it_writes_on_its_node() -> None:

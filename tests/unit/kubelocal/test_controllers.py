@@ -13,7 +13,7 @@ def workload(name: str, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"template": template, **spec}}
 
 
-def started(made: tuple[dict[str, Any], ...], phase: str = "Running") -> list[dict[str, Any]]:
+def start_pods(made: tuple[dict[str, Any], ...], phase: str = "Running") -> list[dict[str, Any]]:
     ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
     return [pod | {"status": {"phase": phase, "conditions": [ready]}} for pod in made]
 
@@ -28,7 +28,7 @@ def test_a_deployment_gets_the_pods_it_lacks() -> None:
 
 def test_a_deployment_that_has_its_pods_needs_nothing_but_a_status() -> None:
     kind, web = BY_NAME["Deployment"], workload("web", replicas=2)
-    pods = started(plan(kind, web, []).create)
+    pods = start_pods(plan(kind, web, []).create)
 
     wanted = plan(kind, web, pods)
 
@@ -40,7 +40,7 @@ def test_a_deployment_that_has_its_pods_needs_nothing_but_a_status() -> None:
 def test_surplus_pods_go_those_that_are_not_ready_first() -> None:
     kind = BY_NAME["ReplicaSet"]
     made = plan(kind, workload("web", replicas=3), []).create
-    pods = started(made[:2]) + started(made[2:], "Pending")
+    pods = start_pods(made[:2]) + start_pods(made[2:], "Pending")
 
     wanted = plan(kind, workload("web", replicas=2), pods)
 
@@ -49,7 +49,7 @@ def test_surplus_pods_go_those_that_are_not_ready_first() -> None:
 
 def test_a_stateful_sets_pods_are_numbered_and_a_lost_one_comes_back() -> None:
     kind, db = BY_NAME["StatefulSet"], workload("db", replicas=3)
-    pods = started(plan(kind, db, []).create)
+    pods = start_pods(plan(kind, db, []).create)
 
     again = plan(kind, db, [pods[0], pods[2]]).create
 
@@ -60,9 +60,9 @@ def test_a_job_stops_when_its_completions_are_reached() -> None:
     kind, job = BY_NAME["Job"], workload("j", completions=2, parallelism=1)
     first = plan(kind, job, []).create
 
-    done = started(first, "Succeeded")
+    done = start_pods(first, "Succeeded")
     second = plan(kind, job, done).create
-    finished = plan(kind, job, done + started(second, "Succeeded"))
+    finished = plan(kind, job, done + start_pods(second, "Succeeded"))
 
     assert len(first) == len(second) == 1
     assert finished.create == ()
@@ -72,7 +72,7 @@ def test_a_job_stops_when_its_completions_are_reached() -> None:
 def test_a_job_gives_up_after_its_back_off_limit() -> None:
     kind, job = BY_NAME["Job"], workload("j", backoffLimit=0)
 
-    failed = started(plan(kind, job, []).create, "Failed")
+    failed = start_pods(plan(kind, job, []).create, "Failed")
 
     assert plan(kind, job, failed).create == ()
 

@@ -162,7 +162,7 @@ async def test_a_sample_without_a_pod_is_one_of_a_card_only(history: UsageHistor
         await ingest(history, json.dumps(report).encode())
 
 
-def amplified(second: int, *, cards: int) -> bytes:
+def make_large_report(second: int, *, cards: int) -> bytes:
     """60 rounds of so many cards, none of them the same as in another report."""
     report = json.loads(usage(second, START + timedelta(seconds=second)))
     devices = [{"uuid": f"{number}", "index": 0, "type": "x"} for number in range(cards)]
@@ -175,7 +175,7 @@ def amplified(second: int, *, cards: int) -> bytes:
 async def test_above_its_budget_a_nodes_reports_are_refused_and_anothers_are_stored(
     history: UsageHistory, store: FakeStore
 ) -> None:
-    reports = [message(amplified(second, cards=1000)) for second in range(4)]
+    reports = [message(make_large_report(second, cards=1000)) for second in range(4)]
     other = usage(1, START).replace(b'"node":"n1"', b'"node":"n2"')
 
     *answers, others = await history.ingest([*reports, message(other, subject="hami.usage.v1.n2")])
@@ -186,11 +186,13 @@ async def test_above_its_budget_a_nodes_reports_are_refused_and_anothers_are_sto
     assert sum(row.series.node == "n1" for row in store.rows.values()) == 60_000
     # The budget is of the bus's time: a minute and a half later there is room for one more.
     later = START + timedelta(seconds=93)
-    assert await history.ingest([message(amplified(93, cards=900), received_at=later)]) == [None]
+    assert await history.ingest([message(make_large_report(93, cards=900), received_at=later)]) == [
+        None
+    ]
 
 
 async def test_what_was_not_stored_is_not_spent(history: UsageHistory, store: FakeStore) -> None:
-    report = [message(amplified(0, cards=1000))]
+    report = [message(make_large_report(0, cards=1000))]
     store.away = True
     for _ in range(3):
         (answer,) = await history.ingest(report)
@@ -211,7 +213,7 @@ async def test_many_rows_are_several_writes(
 
     monkeypatch.setattr(store, "write", count_write)
 
-    await history.ingest([message(amplified(second, cards=200)) for second in range(5)])
+    await history.ingest([message(make_large_report(second, cards=200)) for second in range(5)])
 
     assert writes == [24_000, 24_000, 12_000]
 

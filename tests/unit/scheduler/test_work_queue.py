@@ -26,7 +26,7 @@ from tests.unit.scheduler.states import state_of
 HOUR_S = 3600
 
 
-async def _written() -> None:
+async def _wait_for_nothing() -> None:
     pass
 
 
@@ -125,7 +125,7 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
         store=cast(Any, ledger),
         limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}),
         synced=lambda: True,
-        on_written=_written,
+        on_written=_wait_for_nothing,
         clock=clock,
     )
     versions = iter(range(1, 10))
@@ -136,7 +136,7 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
     return sync.queue.run_due, change
 
 
-def annotated(ledger: Refusing, clock: Time) -> Worker:
+def make_worker(ledger: Refusing, clock: Time) -> Worker:
     known = AnnotatedNodes(
         **dict.fromkeys(("store", "view", "nodes", "refused", "malformed", "on_written", "locks")),
         vendors=cast(Any, ()),
@@ -160,7 +160,7 @@ async def refused_for_an_hour(
     return ledger, clock, (once, change)
 
 
-WORKERS = pytest.mark.parametrize("make", [pods, nodes, cordons, quotas, annotated])
+WORKERS = pytest.mark.parametrize("make", [pods, nodes, cordons, quotas, make_worker])
 
 
 @WORKERS

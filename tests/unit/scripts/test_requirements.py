@@ -27,7 +27,7 @@ def pins(name: str) -> dict[str, set[str]]:
     return found
 
 
-def needed(members: list[str]) -> set[str]:
+def list_needed(members: list[str]) -> set[str]:
     """Return the third-party packages that these need here, by their metadata."""
     todo = [(Requirement(text), "") for text in members]
     known: set[tuple[str, str]] = set()
@@ -46,14 +46,14 @@ def needed(members: list[str]) -> set[str]:
 def test_an_image_has_what_its_members_need_in_the_versions_of_the_lock(image: str) -> None:
     lock, found = pins("dev"), pins("common") | pins(image)
 
-    assert needed(IMAGES[image]) <= found.keys(), "run: scripts/requirements"
+    assert list_needed(IMAGES[image]) <= found.keys(), "run: scripts/requirements"
     assert all(versions <= lock[name] for name, versions in found.items())
     assert (FOLDER / f"{image}.txt").read_text().startswith("-r common.txt\n")
 
 
 def test_a_service_installs_nothing_that_it_does_not_need() -> None:
     for service in IMAGES.keys() - {"tools"}:
-        surplus = (pins("common") | pins(service)).keys() - needed(IMAGES[service])
+        surplus = (pins("common") | pins(service)).keys() - list_needed(IMAGES[service])
         # Of other platforms and Pythons than this one.
         markers = (FOLDER / f"{service}.txt").read_text() + (FOLDER / "common.txt").read_text()
         assert all(re.search(rf"^{name}==.* ; ", markers, re.MULTILINE) for name in surplus)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 
 
-def loaded(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / f"scripts/site/{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-PAGES = loaded("pages")
+PAGES = load_module("pages")
 SITE = {"helm.md", "k8s/README.md", "adr/0001-x.md", "packing.svg"}
 
 
@@ -123,7 +123,7 @@ def test_a_picture_is_described_and_fetches_nothing(name: str) -> None:
 def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
     """With its neighbours, as when it is the program."""
     monkeypatch.syspath_prepend(ROOT / "scripts" / "site")
-    return loaded("reference")
+    return load_module("reference")
 
 
 def test_the_reference_has_every_setting_with_its_default(reference: Any) -> None:

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 NAMESPACE = "gpu-system"
 
 
-def made(held: dict[str, Data] | None = None) -> dict[str, Data]:
+def make_missing(held: dict[str, Data] | None = None) -> dict[str, Data]:
     return missing(held or {}, NAMESPACE)
 
 
@@ -38,9 +38,9 @@ def private_key(data: Data) -> Ed25519PrivateKey:
 
 @given(st.sets(st.sampled_from(NAMES)))
 def test_exactly_what_is_not_held_is_made(held: set[str]) -> None:
-    before = {name: data for name, data in made().items() if name in held}
+    before = {name: data for name, data in make_missing().items() if name in held}
 
-    assert sorted(made(before)) == sorted(set(NAMES) - held)
+    assert sorted(make_missing(before)) == sorted(set(NAMES) - held)
 
 
 def test_a_run_that_ended_after_any_secret_is_finished_by_the_next() -> None:
@@ -48,7 +48,7 @@ def test_a_run_that_ended_after_any_secret_is_finished_by_the_next() -> None:
     for cut in range(len(whole) + 1):
         held = dict(whole[:cut])
 
-        held |= made(held)
+        held |= make_missing(held)
 
         public = load_pem_public_key(held["hami-grant-public-key"]["public.pem"])
         assert isinstance(public, Ed25519PublicKey)
@@ -57,7 +57,7 @@ def test_a_run_that_ended_after_any_secret_is_finished_by_the_next() -> None:
 
 def test_no_two_installations_and_no_two_users_share_a_password() -> None:
     passwords = [
-        data["password"] for _ in range(2) for data in made().values() if "password" in data
+        data["password"] for _ in range(2) for data in make_missing().values() if "password" in data
     ]
 
     assert len(passwords) == 12
@@ -88,7 +88,7 @@ def test_nats_reads_a_password_as_a_text_whatever_its_digits(
 
 
 def test_each_service_logs_in_to_postgres_as_itself_and_verifies_the_server() -> None:
-    found = made()
+    found = make_missing()
     roles = {}
     for name, data in found.items():
         if "dsn" in data:
@@ -110,7 +110,7 @@ def test_each_service_logs_in_to_postgres_as_itself_and_verifies_the_server() ->
 
 
 def test_redis_knows_the_scheduler_alone() -> None:
-    redis = made()["hami-redis"]
+    redis = make_missing()["hami-redis"]
     url = urlsplit(redis["url"].decode())
     default, user = redis["users.acl"].decode().splitlines()
 
@@ -119,7 +119,7 @@ def test_redis_knows_the_scheduler_alone() -> None:
 
 
 def test_the_bus_knows_the_login_key_by_its_own_name_for_it() -> None:
-    data = made()["hami-nats-login-key"]
+    data = make_missing()["hami-nats-login-key"]
     seed = nkeys.encode_seed(private_key(data).private_bytes_raw(), nkeys.PREFIX_BYTE_ACCOUNT)
 
     assert login_issuer(data) == nkeys.from_seed(seed).public_key.decode()

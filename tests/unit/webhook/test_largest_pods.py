@@ -56,7 +56,7 @@ def plain(number: int, **more: Any) -> Json:
     return container(**more) | {"name": f"c{number}"}
 
 
-def annotated(annotations: Json, labels: Json | None = None) -> Json:
+def annotate_pod(annotations: Json, labels: Json | None = None) -> Json:
     given = pod(asking(0))
     given["metadata"] |= {"annotations": annotations, "labels": labels or {}}
     return given
@@ -81,14 +81,14 @@ LISTS: dict[str, Callable[[int], Json]] = {
     "misspelt in many containers": lambda n: pod(
         *(container({f"nvdia.com/gp{i}x{j}": 1 for i in range(n // 200 + 1)}) for j in range(200))
     ),
-    "misspelt annotations": lambda n: annotated(
+    "misspelt annotations": lambda n: annotate_pod(
         {f"hami.io/scheduler-polcy{i}": "" for i in range(n)}
     ),
-    "annotations that choose": lambda n: annotated(
+    "annotations that choose": lambda n: annotate_pod(
         {f"nvidia.com/use-gpu{i}": "" for i in range(n)}
     ),
-    "labels": lambda n: annotated({}, {f"hami.io/{i}": "" for i in range(n)}),
-    "chosen cards": lambda n: annotated(
+    "labels": lambda n: annotate_pod({}, {f"hami.io/{i}": "" for i in range(n)}),
+    "chosen cards": lambda n: annotate_pod(
         {"nvidia.com/use-gpuuuid": ",".join(f"GPU-{i}" for i in range(n))}
     ),
     "variables": lambda n: pod(asking(0, env=variables(lambda i: f"A{i}", n))),
@@ -137,7 +137,7 @@ def service(cards: IdleCards, ask: RoomThread | None = None) -> ReviewService:
     return ReviewService(admission, WebhookInstruments(), "closed", knowledge=lambda: known)
 
 
-async def reviewed(reviews: ReviewService, given: Json) -> Json:
+async def review_pod(reviews: ReviewService, given: Json) -> Json:
     body = review(given, userInfo={"username": "eve"})
     answer: Json = (await reviews.answer(read_review(json.dumps(body).encode())))["response"]
     return answer
@@ -148,7 +148,7 @@ async def test_no_list_of_a_pod_keeps_admission_or_filter_busy(kind: str, cards:
     given, vendors = largest(LISTS[kind]), rules().vendors
     assert len(json.dumps(given)) < LARGEST_BYTES
     began_s = time.process_time()
-    answer = await reviewed(service(cards), given)
+    answer = await review_pod(service(cards), given)
 
     assert time.process_time() - began_s < MAX_CPU_S
     assert len(json.dumps(answer)) < LARGEST_BYTES
@@ -171,7 +171,7 @@ async def test_no_list_of_a_pod_keeps_admission_or_filter_busy(kind: str, cards:
 async def test_the_most_containers_with_cards_are_judged(amounts: Json, cards: IdleCards) -> None:
     most = [container(amounts) | {"name": f"c{i}"} for i in range(MAX_CONTAINERS_WITH_CARDS)]
     began_s = time.process_time()
-    answer = await reviewed(service(cards), pod(*most))
+    answer = await review_pod(service(cards), pod(*most))
 
     assert time.process_time() - began_s < MAX_CPU_S
     assert answer["allowed"]
@@ -179,7 +179,7 @@ async def test_the_most_containers_with_cards_are_judged(amounts: Json, cards: I
 
 async def test_one_more_container_with_cards_is_refused_with_the_number(cards: IdleCards) -> None:
     many = [asking(i) for i in range(MAX_CONTAINERS_WITH_CARDS + 1)]
-    answer = await reviewed(service(cards), pod(*many))
+    answer = await review_pod(service(cards), pod(*many))
 
     assert answer["status"]["code"] == 422
     assert answer["status"]["message"] == (
@@ -189,10 +189,10 @@ async def test_one_more_container_with_cards_is_refused_with_the_number(cards: I
 
 async def test_containers_without_cards_are_not_counted_as_such(cards: IdleCards) -> None:
     many = [plain(i) for i in range(1, MAX_CONTAINERS)]
-    answer = await reviewed(service(cards), pod(asking(0), *many))
+    answer = await review_pod(service(cards), pod(asking(0), *many))
 
     assert answer["allowed"]
-    refused = await reviewed(service(cards), pod(asking(0), *many, plain(MAX_CONTAINERS)))
+    refused = await review_pod(service(cards), pod(asking(0), *many, plain(MAX_CONTAINERS)))
     assert refused["status"]["message"] == "the pod has 513 containers: at most 512 are admitted"
 
 
@@ -213,7 +213,7 @@ async def test_a_review_goes_on_without_cards_that_do_not_answer() -> None:
     blocked.set_node(NodeName("n"), [card(0, 0)])
     reviews = service(blocked, thread)
     try:
-        answers = await asyncio.gather(*(reviewed(reviews, pod(asking(0))) for _ in range(3)))
+        answers = await asyncio.gather(*(review_pod(reviews, pod(asking(0))) for _ in range(3)))
     finally:
         blocked.let.set()
         thread.close()
@@ -228,7 +228,7 @@ async def test_questions_that_were_given_up_are_not_asked_later() -> None:
     blocked, thread = Blocked(), RoomThread()
     blocked.set_node(NodeName("n"), [card(0, 0)])
     reviews = service(blocked, thread)
-    await asyncio.gather(*(reviewed(reviews, pod(asking(0))) for _ in range(20)))
+    await asyncio.gather(*(review_pod(reviews, pod(asking(0))) for _ in range(20)))
     blocked.let.set()
     known: list[int] = []
     await thread.run(lambda: known.append(len(blocked._answers)))

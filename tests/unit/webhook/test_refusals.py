@@ -16,7 +16,7 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 HOSTILE = "\0\n\x1b[31m" + "x" * 100_000
 
 
-def refused(pod: dict[str, Any], **request: Any) -> AdmissionRefused:
+def make_refusal(pod: dict[str, Any], **request: Any) -> AdmissionRefused:
     read = read_review(json.dumps(review(pod, namespace="team", **request)).encode())
     return refusal_of(read, reason="privileged", code=403, message="no", at=NOW)
 
@@ -32,7 +32,7 @@ def test_it_names_user_groups_service_account_and_controller() -> None:
     ]
     user = {"username": "alice", "groups": ["devs", "system:authenticated"]}
 
-    found = refused(pod(generateName="train-7d4b-", ownerReferences=owners), userInfo=user)
+    found = make_refusal(pod(generateName="train-7d4b-", ownerReferences=owners), userInfo=user)
 
     assert (found.user, found.groups) == ("alice", ("devs", "system:authenticated"))
     assert (found.pod_name, found.generate_name) == ("train-7d4b-*", "train-7d4b-")
@@ -42,7 +42,7 @@ def test_it_names_user_groups_service_account_and_controller() -> None:
 
 
 def test_an_ephemeral_container_is_distinguished_from_a_new_pod() -> None:
-    found = refused(pod(name="p"), operation="UPDATE", subResource="ephemeralcontainers")
+    found = make_refusal(pod(name="p"), operation="UPDATE", subResource="ephemeralcontainers")
 
     assert (found.operation, found.subresource) == ("UPDATE", "ephemeralcontainers")
     assert found.generate_name == ""
@@ -60,7 +60,7 @@ def test_an_ephemeral_container_is_distinguished_from_a_new_pod() -> None:
 def test_whatever_users_chose_is_bounded_and_on_one_line(metadata: dict[str, Any]) -> None:
     user = {"username": HOSTILE, "groups": [HOSTILE, 5, None] * 100}
 
-    found = refused(pod(**metadata), userInfo=user)
+    found = make_refusal(pod(**metadata), userInfo=user)
 
     assert len(found.groups) == MAX_GROUPS
     texts = (found.user, *found.groups, found.owner_kind, found.owner_name, found.pod_name)

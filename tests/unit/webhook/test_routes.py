@@ -28,14 +28,14 @@ RULES = AdmissionRules(
 MAX_BODY = 100_000
 
 
-async def decided(pod: Json, about: AdmissionCircumstances) -> AdmissionResult:
+async def decide_pod(pod: Json, about: AdmissionCircumstances) -> AdmissionResult:
     return mutate(pod, RULES, about)
 
 
 def client(
     instruments: WebhookInstruments,
     *,
-    decide: Decide = decided,
+    decide: Decide = decide_pod,
     fail_policy: FailPolicy = "closed",
     not_ready_reasons: tuple[str, ...] = (),
     tracer: Tracer | None = None,
@@ -79,7 +79,7 @@ async def response_to(
     return answer
 
 
-async def broken(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
+async def fail(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
     raise ZeroDivisionError("secret detail")
 
 
@@ -127,7 +127,7 @@ async def test_the_pods_trace_begins_here(instruments: WebhookInstruments) -> No
     provider.shutdown()
 
 
-async def patched(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json]]:
+async def review_and_patch(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json]]:
     response = (await http.post("/webhook", json=review(given))).json()["response"]
     steps = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     return jsonpatch.apply_patch(given, steps), steps
@@ -136,12 +136,12 @@ async def patched(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json
 async def test_the_same_pod_twice_is_no_second_patch(instruments: WebhookInstruments) -> None:
     provider = TracerProvider()
     async with client(instruments, tracer=provider.get_tracer("t")) as http:
-        once, _ = await patched(http, pod(**{"nvidia.com/gpu": "1"}))
-        assert (await patched(http, once))[1] == []
+        once, _ = await review_and_patch(http, pod(**{"nvidia.com/gpu": "1"}))
+        assert (await review_and_patch(http, once))[1] == []
 
         # Another pod that brings the stamp along begins a trace of its own.
         copied = {**once, "metadata": {**once["metadata"], "name": "q"}}
-        twin, steps = await patched(http, copied)
+        twin, steps = await review_and_patch(http, copied)
     provider.shutdown()
 
     assert [step["op"] for step in steps] == ["replace"]
@@ -194,7 +194,7 @@ async def test_a_body_that_is_too_long_is_not_read_to_its_end(
 async def test_our_own_failure_refuses_the_pod_without_a_traceback(
     instruments: WebhookInstruments,
 ) -> None:
-    response = await response_to(review(pod()), instruments, decide=broken)
+    response = await response_to(review(pod()), instruments, decide=fail)
 
     assert response["allowed"] is False
     assert response["status"]["code"] == 500
@@ -205,7 +205,7 @@ async def test_our_own_failure_refuses_the_pod_without_a_traceback(
 async def test_our_own_failure_lets_the_pod_pass_with_a_warning_when_open(
     instruments: WebhookInstruments,
 ) -> None:
-    response = await response_to(review(pod()), instruments, decide=broken, fail_policy="open")
+    response = await response_to(review(pod()), instruments, decide=fail, fail_policy="open")
 
     assert response["allowed"] is True
     assert "patch" not in response

@@ -228,13 +228,13 @@ def test_a_webhook_that_cannot_be_reached(
     ]
     cluster.ok(cluster.patch(name, steps, "application/json-patch+json"))
 
-    def known() -> bool:
+    def is_known() -> bool:
         answer = cluster.client.post(
             cluster.path("pods"), json=pod("probe"), params={"dryRun": "All"}
         )
         return answer.status_code == code and not _asked_now(webhook)
 
-    wait(known, what="the new address is known")
+    wait(is_known, what="the new address is known")
     answer = cluster.client.post(cluster.path("pods"), json=pod())
     assert answer.status_code == code
     if code == 500:
@@ -249,13 +249,13 @@ def test_a_certificate_of_another_authority_is_not_trusted(
     other = base64.b64encode((tmp_path / "other" / "ca.crt").read_bytes()).decode()
     register(webhook, clientConfig={"url": webhook.url, "caBundle": other})
 
-    def refused() -> bool:
+    def is_refused() -> bool:
         answer = cluster.client.post(
             cluster.path("pods"), json=pod("probe"), params={"dryRun": "All"}
         )
         return answer.status_code == 500 and "certificate" in answer.json()["message"]
 
-    wait(refused, what="the call fails for its certificate")
+    wait(is_refused, what="the call fails for its certificate")
     assert webhook.seen == []
 
 

@@ -34,7 +34,7 @@ def settings_of(dsn: str) -> PostgresSettings:
     return PostgresSettings(dsn=SecretStr(dsn))
 
 
-def printed(result: Result) -> str:
+def read_output(result: Result) -> str:
     """Return the printed text without the line breaks of the terminal's width."""
     return " ".join(result.output.split())
 
@@ -46,11 +46,11 @@ def test_a_new_database_is_brought_up_and_found_well(run: Run, empty_postgres_ds
     after = run(empty_postgres_dsn, "check")
 
     assert before.exit_code == 3
-    assert "the database is empty and lacks 0001_pre_create_nodes_devices" in printed(before)
+    assert "the database is empty and lacks 0001_pre_create_nodes_devices" in read_output(before)
     assert upgraded.exit_code == again.exit_code == after.exit_code == 0, upgraded.output
-    assert "applied 0001_pre_create_nodes_devices" in printed(upgraded)
+    assert "applied 0001_pre_create_nodes_devices" in read_output(upgraded)
     assert "applied" not in again.output
-    assert "every rule of the ledger holds" in printed(after)
+    assert "every rule of the ledger holds" in read_output(after)
 
 
 def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str) -> None:
@@ -60,10 +60,10 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "left for after the rollout: 0011_post_drop_event_index" in printed(first)
+    assert "left for after the rollout: 0011_post_drop_event_index" in read_output(first)
     assert between.exit_code == 3
-    assert "lacks 0011_post_drop_event_index" in printed(between)
-    assert "applied 0011_post_drop_event_index" in printed(second)
+    assert "lacks 0011_post_drop_event_index" in read_output(between)
+    assert "applied 0011_post_drop_event_index" in read_output(second)
     assert run(empty_postgres_dsn, "check").exit_code == 0
 
 
@@ -90,7 +90,7 @@ def test_a_database_that_can_not_be_reached_is_one_sentence(
     result = run(dsn, command)
 
     assert result.exit_code == status
-    assert sentence in printed(result)
+    assert sentence in read_output(result)
     assert "Traceback" not in result.output
 
 
@@ -110,7 +110,7 @@ def test_a_folder_without_migrations_is_named(
     result = CliRunner().invoke(app, ["db", "check"])
 
     assert result.exit_code == 1
-    assert "no migrations here" in printed(result)
+    assert "no migrations here" in read_output(result)
 
 
 @pytest.mark.parametrize(("command", "status"), [("check", 4), ("upgrade", 1)])
@@ -122,7 +122,7 @@ def test_a_database_of_a_later_version_is_left_alone(
     result = run(postgres_dsn, command)
 
     assert result.exit_code == status
-    assert "at revision 9999, which this version does not know" in printed(result)
+    assert "at revision 9999, which this version does not know" in read_output(result)
     assert "9999" in psql(postgres_dsn, "SELECT version_num FROM alembic_version")
 
 
@@ -138,7 +138,7 @@ def test_tables_without_a_revision_are_half_a_restore(
     result = run(postgres_dsn, command)
 
     assert result.exit_code == 1
-    assert "half restored" in printed(result)
+    assert "half restored" in read_output(result)
 
 
 def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
@@ -151,8 +151,8 @@ def test_parts_of_a_later_schema_are_named_and_nothing_is_changed(
     result = run(empty_postgres_dsn, "upgrade")
 
     assert result.exit_code == 1
-    assert "parts of a later schema than its revision" in printed(result)
-    assert "namespace_rollups" in printed(result)
+    assert "parts of a later schema than its revision" in read_output(result)
+    assert "namespace_rollups" in read_output(result)
     assert psql(empty_postgres_dsn, "SELECT version_num FROM alembic_version") == "0007"
     assert psql(empty_postgres_dsn, "SELECT to_regtype('hami_text_span') IS NULL") == "t"
 
@@ -173,7 +173,7 @@ def test_a_role_that_does_not_own_the_tables_gets_that_reason(
     result = run(urlunsplit(parts._replace(netloc=netloc)), "upgrade")
 
     assert result.exit_code == 1
-    assert "migrations run as the owner of the tables" in printed(result)
+    assert "migrations run as the owner of the tables" in read_output(result)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_a_hand_changed_is_found(
     result = run(postgres_dsn, "check")
 
     assert result.exit_code == 5, result.output
-    assert sentence in printed(result)
+    assert sentence in read_output(result)
 
 
 GRANT = """
@@ -273,7 +273,7 @@ def test_a_broken_promise_is_named_with_its_card_or_pod(
     result = run(postgres_dsn, "check")
 
     assert result.exit_code in (5, 6)
-    assert sentence in printed(result)
+    assert sentence in read_output(result)
 
 
 def test_a_day_without_its_partition_is_found(run: Run, postgres_dsn: str) -> None:
@@ -285,4 +285,4 @@ def test_a_day_without_its_partition_is_found(run: Run, postgres_dsn: str) -> No
     result = run(postgres_dsn, "check")
 
     assert result.exit_code == 7
-    assert "usage_samples has no partition for" in printed(result)
+    assert "usage_samples has no partition for" in read_output(result)

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from hamictl.exit_codes import ExitCode
 
-from tests.integration.db.migrations.test_db_commands import Run, printed
+from tests.integration.db.migrations.test_db_commands import Run, read_output
 from tests.integration.db.migrations.test_db_commands import run as run
 from tests.relay import relay
 
@@ -19,7 +19,7 @@ def test_check_and_upgrade_need_one_connection(run: Run, empty_postgres_dsn: str
             result = run(forwarded.dsn, command)
 
         assert result.exit_code == 0, result.output
-        assert sentence in printed(result)
+        assert sentence in read_output(result)
 
 
 @pytest.mark.parametrize("command", ["check", "upgrade"])
@@ -33,8 +33,8 @@ def test_a_forwarded_port_that_closes_is_one_sentence_with_what_to_do(
 
     for result, what in ((refused, "can't be reached"), (cut, "went away")):
         assert result.exit_code == ExitCode.UNREACHABLE, result.output
-        assert f"/{urlsplit(postgres_dsn).path[1:]} {what}: " in printed(result)
-        assert "check that `kubectl port-forward` still runs" in printed(result)
+        assert f"/{urlsplit(postgres_dsn).path[1:]} {what}: " in read_output(result)
+        assert "check that `kubectl port-forward` still runs" in read_output(result)
         assert "Traceback" not in result.output
 
 

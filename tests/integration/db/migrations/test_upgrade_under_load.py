@@ -58,10 +58,10 @@ def lives() -> Iterator[list[Statement]]:
     identifier = sent[0][1][0]
     for number in itertools.count():
         names = {identifier: str(uuid.uuid4()), "pod-1": f"pod-{number + 1}", "node-a": "n"}
-        yield [(sql, [_renamed(value, names) for value in args]) for sql, args in sent]
+        yield [(sql, [_rename(value, names) for value in args]) for sql, args in sent]
 
 
-def _renamed(value: Any, names: dict[str, str]) -> Any:
+def _rename(value: Any, names: dict[str, str]) -> Any:
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, dict | list):

@@ -33,7 +33,7 @@ from typer.testing import CliRunner
 from tests.integration.db.questions.four_days import NOW, Filled
 from tests.integration.db.questions.test_named_questions import ENDED, what_is_needed
 
-THEN = NOW - timedelta(hours=1)
+PAST_MOMENT = NOW - timedelta(hours=1)
 LIVE = {"age_s", "sick_s", "expected_s", "stale", "late_count", "last_at"}
 """Columns that are about the moment of asking."""
 Hamictl = Callable[..., Awaitable[Any]]
@@ -66,7 +66,7 @@ def hamictl(url: str, tmp_path: Path) -> Hamictl:
 
 def asked_about(name: str) -> dict[str, str]:
     """Return the question's needed parameters, with past times, so that its answer is constant."""
-    times = {"at": THEN, "until": THEN, "since": THEN - timedelta(hours=30)}
+    times = {"at": PAST_MOMENT, "until": PAST_MOMENT, "since": PAST_MOMENT - timedelta(hours=30)}
     takes = {each.name for each in questions()[name].parameters}
     given = {key: str(value) for key, value in what_is_needed(name).items()}
     return given | {key: at.isoformat() for key, at in times.items() if key in takes}
@@ -100,7 +100,7 @@ async def test_usage_shows_what_its_questions_answer(hamictl: Hamictl) -> None:
     async def items(*argv: str) -> list[dict[str, Any]]:
         return list(json.loads((await hamictl(*argv, "-o", "json")).stdout)["items"])
 
-    then = THEN.isoformat()
+    then = PAST_MOMENT.isoformat()
     pod = f"{ENDED.namespace}/{ENDED.pod_name}"
     ended = datetime.fromtimestamp(ENDED.ended or 0, UTC)
     held = await items("usage", "pod", pod, "--at", ended.isoformat())
@@ -111,7 +111,7 @@ async def test_usage_shows_what_its_questions_answer(hamictl: Hamictl) -> None:
     of_node = await items("usage", "node", ENDED.node, "--at", then)
     assert {row["device_uuid"] for row in of_card} <= {ENDED.uuid}
     assert [row for row in of_node if row["device_uuid"] == ENDED.uuid] == of_card
-    since = (THEN - timedelta(days=30)).isoformat()
+    since = (PAST_MOMENT - timedelta(days=30)).isoformat()
     wanted = await items("sql", "namespace-use", f"since={since}", f"until={then}")
     assert await items("usage", "--at", then) == wanted
     assert {row["namespace"] for row in await items("usage", "--idle", "--since", "3d")} == {
@@ -124,7 +124,12 @@ async def test_usage_shows_what_its_questions_answer(hamictl: Hamictl) -> None:
 async def test_showback_shows_what_its_question_answers_and_that_it_adds_up(
     hamictl: Hamictl,
 ) -> None:
-    span = ("--since", (THEN - timedelta(days=2)).isoformat(), "--until", THEN.isoformat())
+    span = (
+        "--since",
+        (PAST_MOMENT - timedelta(days=2)).isoformat(),
+        "--until",
+        PAST_MOMENT.isoformat(),
+    )
     about = [f"since={span[1]}", f"until={span[3]}", "basis=cores"]
     lines = json.loads((await hamictl("sql", "showback", *about, "-o", "json")).stdout)["items"]
 

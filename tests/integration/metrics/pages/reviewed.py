@@ -28,7 +28,7 @@ class Reviews:
 
 
 @asynccontextmanager
-async def reviewed(
+async def open_reviewed_pages(
     postgres_dsn: str, events_connected: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[Any, tuple[str, ...]]]:
     """The application of the pages that asks who looks, and its paths."""

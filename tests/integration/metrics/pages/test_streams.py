@@ -12,7 +12,7 @@ import pytest
 from hamicommon.process.http_server import serving
 
 from bench.pages.ledger import fill
-from tests.integration.metrics.pages.reviewed import check_names, reviewed
+from tests.integration.metrics.pages.reviewed import check_names, open_reviewed_pages
 from tests.integration.metrics.pages.running import pages, text
 from tests.waiting import PATIENCE_S
 
@@ -110,7 +110,7 @@ async def test_a_stream_names_nobody_elses_pods_and_goes_on_where_it_was_left(
     rows = await db.fetch("SELECT pod_uid, namespace FROM allocations")
     secrets = {row["pod_uid"] for row in rows if row["namespace"] != "nlp"}
     async with (
-        reviewed(postgres_dsn) as (app, _),
+        open_reviewed_pages(postgres_dsn) as (app, _),
         serving(app, "127.0.0.1:0") as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
         asyncio.timeout(PATIENCE_S),
@@ -137,7 +137,7 @@ async def test_an_open_page_hears_of_a_part_that_goes_though_nothing_else_change
     await fill(db, nodes=1, cards=2, pods=2)
     connected = True
     async with (
-        reviewed(postgres_dsn, lambda: connected) as (app, _),
+        open_reviewed_pages(postgres_dsn, lambda: connected) as (app, _),
         serving(app, "127.0.0.1:0") as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
         asyncio.timeout(PATIENCE_S),

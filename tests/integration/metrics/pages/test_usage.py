@@ -9,7 +9,7 @@ from hami_metrics.bootstrap import open_app
 from hamicommon.errors import InvalidRequest
 
 from bench.pages.ledger import fill
-from tests.integration.metrics.pages.reviewed import check_names, reviewed
+from tests.integration.metrics.pages.reviewed import check_names, open_reviewed_pages
 from tests.integration.metrics.pages.running import pages, settings, text
 
 SUBJECTS = {
@@ -92,7 +92,7 @@ async def test_what_a_viewer_may_not_see_is_not_there(postgres_dsn: str, db: Any
         "window=never": 400,
         "node=n0001&pod=none": 400,
     }
-    async with reviewed(postgres_dsn) as (app, _):
+    async with open_reviewed_pages(postgres_dsn) as (app, _):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://pages") as http:
             assert (await http.get("/usage.json")).status_code == 401
@@ -114,7 +114,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
     secrets = {row["pod_uid"] for row in rows if row["namespace"] != "nlp"}
     other = next(row for row in rows if row["namespace"] != "nlp")
     assert {"nlp"} < {row["namespace"] for row in rows}
-    async with reviewed(postgres_dsn) as (app, paths):
+    async with open_reviewed_pages(postgres_dsn) as (app, paths):
         uuid = await db.fetchval("SELECT uuid FROM devices WHERE index = 0")
         concrete = [
             *("/", "/pending", "/history", "/showback", "/showback.csv", f"/cards/{uuid}"),

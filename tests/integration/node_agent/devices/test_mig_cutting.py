@@ -66,7 +66,7 @@ def of_pod(pod: str, *parts: GrantedShare, token: int = 1, name: str = "") -> Gr
     return made.model_copy(update={"pod_name": name}) if name else made
 
 
-def shown(machine: Machine, card: int = 0) -> list[dict[str, Any]]:
+def list_instances(machine: Machine, card: int = 0) -> list[dict[str, Any]]:
     """The GPU instances that the driver has."""
     done = subprocess.run(
         [FAKEGPU / "fakegpu-ctl", "show"],
@@ -80,12 +80,14 @@ def shown(machine: Machine, card: int = 0) -> list[dict[str, Any]]:
 
 def instances(machine: Machine, card: int = 0) -> dict[int, list[str]]:
     """Start -> uuids of the instances that the driver has."""
-    return {each["start"]: each["devices"] for each in shown(machine, card)}
+    return {each["start"]: each["devices"] for each in list_instances(machine, card)}
 
 
 def number_at(machine: Machine, start: int) -> str:
     """The GPU instance there."""
-    return str(next(each["gpu_instance"] for each in shown(machine) if each["start"] == start))
+    return str(
+        next(each["gpu_instance"] for each in list_instances(machine) if each["start"] == start)
+    )
 
 
 async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole_card(

@@ -55,7 +55,7 @@ async def sockets(machine: Machine) -> AsyncIterator[PluginKubelet]:
     await kubelet.stop()
 
 
-async def listed(kubelet: PluginKubelet, resource: str) -> dict[str, str]:
+async def list_devices(kubelet: PluginKubelet, resource: str) -> dict[str, str]:
     kubelet.registered.sort(key=lambda each: each[0] == resource)
     async with kubelet.plugin() as plugin:
         answer = await plugin.ListAndWatch(api.Empty(), timeout=PATIENCE_S).read()
@@ -78,15 +78,15 @@ async def test_with_mixed_each_profile_is_a_resource_beside_the_slices(
             ("nvidia.com/mig-1g.10gb", "nvidia-mig-1g.10gb.sock"),
             ("nvidia.com/mig-3g.40gb", "nvidia-mig-3g.40gb.sock"),
         }
-        assert await listed(sockets, "nvidia.com/mig-3g.40gb") == {MIG_B: "Healthy"}
-        assert set(await listed(sockets, "nvidia.com/gpu")) == {
+        assert await list_devices(sockets, "nvidia.com/mig-3g.40gb") == {MIG_B: "Healthy"}
+        assert set(await list_devices(sockets, "nvidia.com/gpu")) == {
             f"{CARDS[0]}-{n}" for n in range(10)
         }
         assert [d.uuid for d in (await eventually(lambda: control.inventories))[-1].devices] == [
             CARDS[0]
         ]
 
-        assert await listed(sockets, "nvidia.com/mig-1g.10gb") == {MIG_A: "Healthy"}
+        assert await list_devices(sockets, "nvidia.com/mig-1g.10gb") == {MIG_A: "Healthy"}
         answer = await sockets.allocate(MIG_A)
         assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": MIG_A}
         assert [d.container_path for d in answer.devices] == [
@@ -109,7 +109,7 @@ async def test_with_single_the_count_resource_counts_instances(
     cut(machine, [instance(MIG_A, 1, 9728, 7)], [instance(MIG_B, 1, 9728, 7)])
     async with agent_with(machine, "single"):
         assert sockets.registered == [("nvidia.com/gpu", "nvidia-gpu.sock")]
-        assert await listed(sockets, "nvidia.com/gpu") == {MIG_A: "Healthy", MIG_B: "Healthy"}
+        assert await list_devices(sockets, "nvidia.com/gpu") == {MIG_A: "Healthy", MIG_B: "Healthy"}
         assert dict((await sockets.allocate(MIG_B)).envs) == {"NVIDIA_VISIBLE_DEVICES": MIG_B}
 
 
@@ -119,7 +119,7 @@ async def test_with_none_a_card_in_mig_mode_is_a_card(
     cut(machine, None, [instance(MIG_A, 1, 9728, 7)])
     async with agent_with(machine, "none"):
         assert sockets.registered == [("nvidia.com/gpu", "nvidia-gpu.sock")]
-        assert len(await listed(sockets, "nvidia.com/gpu")) == 20
+        assert len(await list_devices(sockets, "nvidia.com/gpu")) == 20
 
 
 async def test_single_with_cards_that_differ_ends_in_one_clear_line(

@@ -50,7 +50,7 @@ def settings(host: Path) -> Settings:
     )
 
 
-def left(host: Path) -> set[str]:
+def list_files(host: Path) -> set[str]:
     return {str(path.relative_to(host)) for path in host.rglob("*") if not path.is_dir()}
 
 
@@ -65,7 +65,7 @@ async def test_a_host_is_left_as_it_was_after_its_last_pod_with_a_slice(
     write(region / "n.cache")
     outside = write(host.parent / "theirs")
     (region / "link").symlink_to(outside)
-    before = left(host)
+    before = list_files(host)
     node = f"/api/v1/nodes/{NODE}"
     notes = {OTHERS: "x", **dict.fromkeys(WRITTEN_ON_THE_NODE, "x")}
     await api_pods.api.patch(node, {"metadata": {"annotations": notes}})
@@ -76,13 +76,13 @@ async def test_a_host_is_left_as_it_was_after_its_last_pod_with_a_slice(
     await eventually(lambda: work.waits_for == both)
     await api_pods.delete("granted")
     await eventually(lambda: work.waits_for == "pods that hold slices: default/restored")
-    assert left(host) == before
+    assert list_files(host) == before
     await api_pods.delete("restored")
     async with asyncio.timeout(PATIENCE_S):
         await running
 
     assert work.waits_for == ""
-    assert left(host) == {
+    assert list_files(host) == {
         "cdi/nvidia.yaml",
         "kubelet/plugins/gpu.example.com/dra.sock",
         "kubelet/device-plugins/kubelet.sock",

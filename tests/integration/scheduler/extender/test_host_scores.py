@@ -55,7 +55,7 @@ async def test_pods_without_cards_leave_the_cpu_beside_idle_cards_alone(
 ) -> None:
     nodes = ("idle", "busy", "rich", "bare")
 
-    async def learned() -> bool:
+    async def is_learned() -> bool:
         return await host_scores(replica, without_cards(), *nodes) == {
             "bare": 10,
             "busy": 9,
@@ -63,7 +63,7 @@ async def test_pods_without_cards_leave_the_cpu_beside_idle_cards_alone(
             "idle": 0,
         }
 
-    await eventually(learned, "the usual pods to be known")
+    await eventually(is_learned, "the usual pods to be known")
 
     # What is placed there counts from the watch on.
     await world.api.create(

@@ -95,11 +95,11 @@ async def test_a_pod_that_fits_nowhere_is_refused_with_every_reason(world: World
     assert answer["Error"] == ""
     uid = pod["metadata"]["uid"]
 
-    async def explained() -> bool:
+    async def is_explained() -> bool:
         answer = await replica.http.get(f"/v1/pods/{uid}/explain")
         return answer.status_code == 200
 
-    await eventually(explained, "the decision to be written")
+    await eventually(is_explained, "the decision to be written")
     explained_ = await replica.get(f"/v1/pods/{uid}/explain")
     assert explained_["outcome"] == "refused"
     [node] = explained_["nodes"]
@@ -124,21 +124,21 @@ async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: W
     await world.until(pod, "bound")
     late = "bound and without its cards: the kubelet of n1 has not picked up the pod"
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         [row] = (await replica.get(f"/v1/allocations?pod_uid={pod['metadata']['uid']}"))["items"]
         # The comparison with the API server may be the one that finds it bound.
         assert row["state"] == "bound"
         assert row["reason"] in {"", FOUND_BOUND, late}
         return bool(row["reason"] == late)
 
-    await eventually(shown, "the reason beside the allocation")
+    await eventually(is_shown, "the reason beside the allocation")
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
         return ("AllocateLate", late) in [(e["reason"], e["message"]) for e in mine]
 
-    await eventually(written, "the event on the pod")
+    await eventually(is_written, "the event on the pod")
     assert "hami_scheduler_bound_late 1.0" in (await replica.http.get("/metrics")).text
     await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     assert (await world.until(pod, "allocated"))["reason"] == ""
@@ -164,10 +164,10 @@ async def test_a_node_whose_agent_can_take_no_pod_is_left_out_until_it_is_heard(
     await world.report("n1", inventory_device(card, 0))
     late = await world.pod("late")
 
-    async def offered() -> bool:
+    async def is_offered() -> bool:
         return (await replica.filter(late, "n1"))["NodeNames"] == ["n1"]
 
-    await eventually(offered, "the node to be offered again")
+    await eventually(is_offered, "the node to be offered again")
 
 
 async def test_a_repeated_filter_counts_the_pod_once(world: World) -> None:
@@ -239,11 +239,11 @@ async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) ->
 
     assert await replica.bind(pod, "n1") != ""
 
-    async def ended() -> bool:
+    async def is_ended() -> bool:
         # No grant at all if the watch saw the pod go before /bind came.
         return all(row["state"] in ("failed", "released") for row in await world.rows(pod))
 
-    await eventually(ended, "every grant of the pod to be ended")
+    await eventually(is_ended, "every grant of the pod to be ended")
     assert await world.used(card) == (0, 0, 0)
 
 

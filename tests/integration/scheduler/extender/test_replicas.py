@@ -13,12 +13,12 @@ async def test_two_active_schedulers_give_the_last_slot_once(world: World) -> No
     [card] = await world.add_node("n1", slots=1)
     pods = [await world.pod(f"p{n}") for n in range(6)]
 
-    async def placed(number: int) -> bool:
+    async def is_placed(number: int) -> bool:
         replica, pod = replicas[number % 2], pods[number]
         answer = await replica.filter(pod, "n1")
         return bool(answer["NodeNames"]) and await replica.bind(pod, "n1") == ""
 
-    bound = await asyncio.gather(*map(placed, range(6)))
+    bound = await asyncio.gather(*map(is_placed, range(6)))
 
     assert sum(bound) == 1
     assert await world.used(card) == (1, 1024, 0)
@@ -78,15 +78,15 @@ async def test_a_release_by_another_scheduler_is_found_by_the_next_comparison(
     await first.filter(holder, "n1")
     assert await first.bind(holder, "n1") == ""
 
-    async def refused() -> bool:
+    async def is_refused() -> bool:
         return not (await second.filter(waiter, "n1"))["NodeNames"]
 
-    await eventually(refused, "the other's grant to be known")
+    await eventually(is_refused, "the other's grant to be known")
     await world.delete(holder)
     await world.publish_report(events.PodGone, await world.until(holder, "releasing"))
     await world.until(holder, "released")
 
-    async def offered() -> bool:
+    async def is_offered() -> bool:
         return (await second.filter(waiter, "n1"))["NodeNames"] == ["n1"]
 
-    await eventually(offered, "the other's release to be known")
+    await eventually(is_offered, "the other's release to be known")

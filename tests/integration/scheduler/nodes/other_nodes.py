@@ -93,12 +93,12 @@ async def annotate_pod(world: World, pod: Json, **changes: str) -> None:
     await world.api.patch(path, {"metadata": {"annotations": changes}})
 
 
-async def placed(replica: Replica, pod: Json, node: OtherNode, *others: str) -> None:
-    async def known() -> bool:
+async def wait_until_placed(replica: Replica, pod: Json, node: OtherNode, *others: str) -> None:
+    async def is_known() -> bool:
         answer = await replica.filter(pod, node.name, *others)
         return bool(answer["NodeNames"] == [node.name])
 
-    await eventually(known, f"the replica to place {pod['metadata']['name']} on {node.name}")
+    await eventually(is_known, f"the replica to place {pod['metadata']['name']} on {node.name}")
 
 
 async def with_chips(world: World, replica: Replica, *names: str) -> OtherNode:

@@ -35,11 +35,11 @@ async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
     try:
         await eventually(is_entered, "the quota and what was used before it")
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             answer = await replica.filter(pod, "n1")
             return answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
 
-        await eventually(refused, "the quota to be known")
+        await eventually(is_refused, "the quota to be known")
         assert await world.used(card) == (1, 1024, 0)
     finally:
         await world.api.delete("/api/v1/namespaces/default/resourcequotas/gpus")
@@ -68,12 +68,12 @@ async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World)
         {"metadata": {"name": "b"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "90000"}}},
     )
 
-    async def limited() -> bool:
+    async def is_limited() -> bool:
         rows = await world.database.fetch("SELECT limit_amount FROM quotas")
         return [row["limit_amount"] for row in rows] == [600]
 
     try:
-        await eventually(limited, "the stricter of the two quotas to hold")
+        await eventually(is_limited, "the stricter of the two quotas to hold")
 
         async def on_the_small_one() -> bool:
             answer = await replica.filter(pods[0], "large", "small")
@@ -99,11 +99,11 @@ async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
         "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
     )
 
-    async def cordoned() -> bool:
+    async def is_cordoned() -> bool:
         devices = (await replica.get("/v1/devices"))["items"]
         return bool(devices[0]["cordoned"])
 
-    await eventually(cordoned, "the card to be cordoned")
+    await eventually(is_cordoned, "the card to be cordoned")
     pod = await world.pod("slice")
 
     answer = await replica.filter(pod, "n1")
@@ -275,10 +275,10 @@ async def test_fragmentation_completes_a_card_and_learns_from_the_ledger(world: 
         assert await replica.bind(pod, "b") == ""
     assert await world.used(half) == (2, 8000, 0)
 
-    async def decided() -> bool:
+    async def is_decided() -> bool:
         return len(await PostgresDecisionLog(world.database).arrivals(10)) == 2
 
-    await eventually(decided, "both decisions to be written")
+    await eventually(is_decided, "both decisions to be written")
     latest = await PostgresDecisionLog(world.database).arrivals(1)
     assert latest[0].name.startswith("second")
     assert latest[0].containers[0].requests[0].memory_mib == 4000

@@ -12,7 +12,7 @@ from typing import Any
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cases import Simulator
 
-from tests.integration.scheduler.nodes.other_nodes import OtherNode, a_pod, placed
+from tests.integration.scheduler.nodes.other_nodes import OtherNode, a_pod, wait_until_placed
 from tests.integration.scheduler.world import Replica, World
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
@@ -37,7 +37,7 @@ async def two_dcu_nodes(world: World) -> tuple[OtherNode, OtherNode]:
     return nodes
 
 
-def renamed(node: Json, name: str) -> Json:
+def rename_node(node: Json, name: str) -> Json:
     """The recorded node under another name; NVIDIA's uuids differ from card to card."""
     text = json.dumps(node["metadata"].get("annotations") or {}).replace("GPU-mix", f"GPU-{name}")
     labels = node["metadata"].get("labels") or {}
@@ -60,14 +60,14 @@ def comparable(annotations: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
-def assumed(replica: Replica, pod: Json) -> list[tuple[str, str]]:
+def list_assumed(replica: Replica, pod: Json) -> list[tuple[str, str]]:
     found = replica.service.adopter.view.assumed(pod["metadata"]["uid"])
     assert found is not None
     placement = found.draft.placement
     return [(placement.node, s.uuid) for each in placement.containers for s in each.shares]
 
 
-async def granted(world: World, pod: Json) -> list[tuple[str, str]]:
+async def read_grants(world: World, pod: Json) -> list[tuple[str, str]]:
     rows = await world.database.fetch(
         "SELECT a.node, x.device_uuid FROM allocations a JOIN allocation_devices x"
         " ON x.allocation_id = a.id WHERE a.pod_uid = $1 ORDER BY 2",
@@ -80,7 +80,7 @@ async def test_pods_of_every_vendor_go_their_way_on_both_of_two_equal_nodes(worl
     replica = await world.replica(enable_ascend=True, enable_iluvatar=True)
     for record in recorded.lines("filter-vendors.jsonl"):
         names = [f"{record['name']}-{which}" for which in ("a", "b")]
-        nodes = [renamed(record["in"]["nodes"][0], name) for name in names]
+        nodes = [rename_node(record["in"]["nodes"][0], name) for name in names]
         cards = [await goes_its_way(world, replica, node, record["in"]["pod"]) for node in nodes]
         assert cards[0].isdisjoint(cards[1]), record["name"]
 
@@ -93,13 +93,13 @@ async def goes_its_way(world: World, replica: Replica, node: Json, template: Jso
     pod = await world.api.create(
         "/api/v1/namespaces/default/pods", {"metadata": metadata, "spec": template["spec"]}
     )
-    await placed(replica, pod, OtherNode(world, name), "cpu-only")
+    await wait_until_placed(replica, pod, OtherNode(world, name), "cpu-only")
     assert await replica.bind(pod, name) == ""
     await world.until(pod, "bound")
     written = (await world.read(pod))["metadata"]["annotations"]
     expected = comparable(expected_annotations(node, template))
     assert {key: comparable(written).get(key) for key in expected} == expected
-    held = await granted(world, pod)
+    held = await read_grants(world, pod)
     assert {where for where, _ in held} == {name}
     await world.delete(pod)
     await world.until(pod, "released")
@@ -114,11 +114,11 @@ async def test_an_annotation_that_names_a_card_finds_it_on_every_node(world: Wor
     first, second = await two_dcu_nodes(world)
     for node in (first, second):
         pod = await chosen_pod(world, f"use-{node.name}", "DCU-1")
-        await placed(replica, pod, node)
-        assert assumed(replica, pod) == [(node.name, f"DCU-1@{node.name}")]
+        await wait_until_placed(replica, pod, node)
+        assert list_assumed(replica, pod) == [(node.name, f"DCU-1@{node.name}")]
     pod = await chosen_pod(world, "use-one", "DCU-0@dcu-b")
-    await placed(replica, pod, second, first.name)
-    assert assumed(replica, pod) == [("dcu-b", "DCU-0@dcu-b")]
+    await wait_until_placed(replica, pod, second, first.name)
+    assert list_assumed(replica, pod) == [("dcu-b", "DCU-0@dcu-b")]
 
 
 async def chosen_pod(world: World, name: str, card: str) -> Json:
@@ -142,12 +142,12 @@ async def test_a_cordon_closes_the_card_of_its_own_node(world: World) -> None:
     await first.annotate(**{"hami.io/device-cordon": "DCU-0,DCU-1"})
     pod = await a_pod(world, "slice", **DCU)
 
-    async def cordoned() -> bool:
+    async def is_cordoned() -> bool:
         answer = await replica.filter(pod, first.name)
         return answer["FailedAndUnresolvableNodes"] == {"dcu-a": "2/2 CardCordoned"}
 
-    await eventually(cordoned, "the cards to be cordoned")
-    await placed(replica, pod, second, first.name)
+    await eventually(is_cordoned, "the cards to be cordoned")
+    await wait_until_placed(replica, pod, second, first.name)
 
 
 async def test_a_refused_pod_is_explained_by_the_cards_of_the_nodes_it_was_offered(
@@ -158,16 +158,16 @@ async def test_a_refused_pod_is_explained_by_the_cards_of_the_nodes_it_was_offer
     big = await a_pod(world, "big", **DCU | {"hygon.com/dcumem": "40000"})
     answer = await replica.filter(big, "dcu-b")
     assert "dcu-b" in {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
-    [node] = (await explained(replica, big))["nodes"]
+    [node] = (await wait_for_explanation(replica, big))["nodes"]
     assert [card["uuid"] for card in node["cards"]] == ["DCU-0@dcu-b", "DCU-1@dcu-b"]
 
     # A selector of the pod leaves kube-scheduler with nodes that have no cards.
     small = await a_pod(world, "small", **DCU)
     await replica.filter(small, "cpu-only")
-    assert (await explained(replica, small))["nodes"] == []
+    assert (await wait_for_explanation(replica, small))["nodes"] == []
 
 
-async def explained(replica: Replica, pod: Json) -> Any:
+async def wait_for_explanation(replica: Replica, pod: Json) -> Any:
     path = f"/v1/pods/{pod['metadata']['uid']}/explain"
 
     async def explanation() -> Json | None:
@@ -196,15 +196,15 @@ async def test_cards_that_the_ledger_has_by_their_id_alone_keep_their_grants(wor
     await second.until_cards("DCU-0@dcu-b", "DCU-1@dcu-b")
     for node, card in ((first, "DCU-0"), (second, "DCU-0@dcu-b")):
         pod = await chosen_pod(world, f"old-{node.name}", "DCU-0")
-        await placed(replica, pod, node)
+        await wait_until_placed(replica, pod, node)
         assert await replica.bind(pod, node.name) == ""
         written = (await world.read(pod))["metadata"]["annotations"]
         assert written["hami.io/dcu-devices-allocated"] == "DCU-0,DCU,2000,60:;"
         assert await world.used(card) == (1, 2000, 60)
     await first.annotate(**{"hami.io/device-cordon": "DCU-0"})
 
-    async def cordoned() -> bool:
+    async def is_cordoned() -> bool:
         rows = await world.database.fetch("SELECT uuid FROM devices WHERE cordoned")
         return [row["uuid"] for row in rows] == ["DCU-0"]
 
-    await eventually(cordoned, "the card to be cordoned")
+    await eventually(is_cordoned, "the card to be cordoned")

@@ -15,7 +15,7 @@ from tests.integration.scheduler.nodes.other_nodes import (
     annotate_pod,
     chip_pod,
     chips,
-    placed,
+    wait_until_placed,
     with_chips,
 )
 from tests.integration.scheduler.world import World
@@ -29,7 +29,7 @@ async def test_a_pod_goes_all_its_way_on_another_vendors_node(world: World) -> N
     node = await with_chips(world, replica, "npu-0")
     pod = await chip_pod(world, "slice")
 
-    await placed(replica, pod, node, "cpu-only")
+    await wait_until_placed(replica, pod, node, "cpu-only")
     assert await replica.bind(pod, node.name) == ""
 
     written = (await world.read(pod))["metadata"]["annotations"]
@@ -58,20 +58,20 @@ async def test_a_failed_bind_phase_is_shown_and_frees_the_node(world: World) -> 
     replica = await world.replica(enable_ascend=True)
     node = await with_chips(world, replica, "npu-0")
     pod = await chip_pod(world, "slice")
-    await placed(replica, pod, node)
+    await wait_until_placed(replica, pod, node)
     assert await replica.bind(pod, node.name) == ""
 
     await annotate_pod(world, pod, **{"hami.io/bind-phase": "failed"})
 
-    async def recorded() -> bool:
+    async def is_recorded() -> bool:
         return "bind-phase failed" in (await world.rows(pod))[-1]["reason"]
 
-    await eventually(recorded, "the failure to be kept with the grant")
+    await eventually(is_recorded, "the failure to be kept with the grant")
 
-    async def unlocked() -> bool:
+    async def is_unlocked() -> bool:
         return LOCK not in await node.annotations()
 
-    await eventually(unlocked, "the node to be unlocked")
+    await eventually(is_unlocked, "the node to be unlocked")
     await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError")
     await world.until(pod, "failed")
     assert await world.used("npu-0@npu") == (0, 0, 0)
@@ -92,7 +92,7 @@ async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
         },
     )
     other = await chip_pod(world, "other")
-    await placed(replica, other, node)
+    await wait_until_placed(replica, other, node)
 
     assert await replica.bind(other, node.name) == ""
     assert await world.rows(pod) == []
@@ -138,7 +138,7 @@ async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> 
     }
     nodes = {node.name: node for node in (gpu, npu, dcu, mlu)}
     for name, pod in pods.items():
-        await placed(replica, pod, nodes[name], *(nodes.keys() - {name}))
+        await wait_until_placed(replica, pod, nodes[name], *(nodes.keys() - {name}))
         assert await replica.bind(pod, name) == ""
         await world.until(pod, "bound")
 
@@ -164,11 +164,11 @@ async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> 
     for pod in pods.values():
         await world.until(pod, "allocated")
 
-    async def unlocked() -> bool:
+    async def is_unlocked() -> bool:
         left = [await node.annotations() for node in nodes.values()]
         return not any({LOCK, MLU_LOCK} & annotations.keys() for annotations in left)
 
-    await eventually(unlocked, "no node to be locked any more")
+    await eventually(is_unlocked, "no node to be locked any more")
     await world.set_status(pods["mlu"], phase="Succeeded")
     for name in ("npu", "dcu"):
         await world.delete(pods[name])
@@ -199,13 +199,13 @@ async def test_a_malformed_annotation_keeps_the_last_good_cards_and_is_reported(
 
     await node.annotate(**{CHIP_REGISTER: chips("npu-0")[:-5]})
 
-    async def reported() -> bool:
+    async def is_reported() -> bool:
         rows = await world.database.fetch(
             "SELECT detail FROM drift_journal WHERE class = 'inventory-malformed'"
         )
         return any(CHIP in row["detail"] for row in rows)
 
-    await eventually(reported, "the malformed annotation to be reported")
+    await eventually(is_reported, "the malformed annotation to be reported")
     metrics = (await replica.http.get("/metrics")).text
     assert "hami_scheduler_malformed_inventories 1.0" in metrics
     assert await node.cards() == ["npu-0@npu", "npu-1@npu"]
@@ -250,13 +250,13 @@ async def test_a_cordon_holds_for_cards_under_hamis_own_plugin(world: World) -> 
     await node.until_cards("GPU-h")
     pod = await world.pod("slice")
 
-    async def cordoned() -> bool:
+    async def is_cordoned() -> bool:
         answer = await replica.filter(pod, node.name)
         return answer["FailedAndUnresolvableNodes"] == {node.name: "1/1 CardCordoned"}
 
-    await eventually(cordoned, "the card to be cordoned")
+    await eventually(is_cordoned, "the card to be cordoned")
     await node.annotate(**{"hami.io/device-cordon": None})
-    await placed(replica, pod, node)
+    await wait_until_placed(replica, pod, node)
     assert await replica.bind(pod, node.name) == ""
     assert (await world.read(pod))["spec"]["nodeName"] == node.name
 
@@ -278,8 +278,8 @@ async def test_the_plugins_removal_of_the_lock_lets_the_next_pod_bind(world: Wor
     replica = await world.replica(enable_ascend=True)
     node = await with_chips(world, replica, "npu-0", "npu-1")
     first, second = await chip_pod(world, "first"), await chip_pod(world, "second")
-    await placed(replica, first, node)
-    await placed(replica, second, node)
+    await wait_until_placed(replica, first, node)
+    await wait_until_placed(replica, second, node)
     assert await replica.bind(first, node.name) == ""
 
     waiting = asyncio.create_task(replica.bind(second, node.name))
@@ -298,7 +298,7 @@ async def test_a_lock_of_another_scheduler_is_respected_until_it_ends(world: Wor
     pod = await chip_pod(world, "slice")
     now = datetime.now(UTC)
     await node.annotate(**{LOCK: f"{now:%Y-%m-%dT%H:%M:%SZ},default,others"})
-    await placed(replica, pod, node)
+    await wait_until_placed(replica, pod, node)
 
     error = await replica.bind(pod, node.name)
     assert "default/others" in error
@@ -308,7 +308,7 @@ async def test_a_lock_of_another_scheduler_is_respected_until_it_ends(world: Wor
 
     old = now - timedelta(minutes=6)
     await node.annotate(**{LOCK: f"{old:%Y-%m-%dT%H:%M:%SZ},default,others"})
-    await placed(replica, pod, node)
+    await wait_until_placed(replica, pod, node)
     assert await replica.bind(pod, node.name) == ""
     assert (await node.annotations())[LOCK].endswith(",default,slice")
     await world.delete(other)
@@ -319,13 +319,13 @@ async def test_a_lock_of_a_pod_that_is_gone_is_taken_over(world: World) -> None:
     node = await with_chips(world, replica, "npu-0")
     await node.annotate(**{LOCK: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ},default,no-such-pod"})
     pod = await chip_pod(world, "slice")
-    await placed(replica, pod, node)
+    await wait_until_placed(replica, pod, node)
 
     assert await replica.bind(pod, node.name) == ""
     await world.delete(pod)
     await world.until(pod, "released")
 
-    async def unlocked() -> bool:
+    async def is_unlocked() -> bool:
         return LOCK not in await node.annotations()
 
-    await eventually(unlocked, "our own lock to be removed")
+    await eventually(is_unlocked, "our own lock to be removed")

@@ -32,7 +32,7 @@ async def sound(world: World) -> None:
     await eventually(nothing_broken, "the ledger's promises to hold")
 
 
-async def bound(world: World, replica: Replica, name: str) -> Json:
+async def bind_pod(world: World, replica: Replica, name: str) -> Json:
     """A pod of 1024 MiB, bound to n1."""
     pod = await world.pod(name)
     assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
@@ -55,7 +55,7 @@ async def test_a_card_that_counts_wrong_is_counted_again(world: World, change: s
     replica = await world.replica()
     world.late.add("n1")
     [card] = await world.add_node("n1")
-    await bound(world, replica, "first")
+    await bind_pod(world, replica, "first")
 
     await world.database.fetch(f"UPDATE devices SET {change}")
 
@@ -70,7 +70,7 @@ async def test_a_card_that_counts_wrong_is_counted_again(world: World, change: s
     [line] = await eventually(lambda: lines(world, "card-counters"), "a line about it")
     assert line.startswith(f"n1/{card}: it counted ")
     await sound(world)
-    await bound(world, replica, "second")
+    await bind_pod(world, replica, "second")
     assert await world.used(card) == (2, 2048, 0)
 
 
@@ -95,12 +95,12 @@ async def test_numbers_that_ran_out_go_on(world: World) -> None:
     await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
     await world.database.fetch("SELECT setval('allocation_events_id_seq', 1)")
 
-    async def repaired() -> bool:
+    async def is_repaired() -> bool:
         found = await lines(world, "number-sequence")
         return any(line.startswith("allocation_tokens: it was at 9223") for line in found)
 
-    await eventually(repaired, "the tokens to go on")
-    await bound(world, replica, "slice")
+    await eventually(is_repaired, "the tokens to go on")
+    await bind_pod(world, replica, "slice")
 
 
 async def other_node(world: World) -> str:
@@ -116,10 +116,10 @@ async def other_node(world: World) -> str:
         },
     )
 
-    async def known() -> bool:
+    async def is_known() -> bool:
         return bool(await world.database.fetch("SELECT 1 FROM devices WHERE node = 'other'"))
 
-    await eventually(known, "the card")
+    await eventually(is_known, "the card")
     return "other"
 
 
@@ -128,7 +128,7 @@ async def running(world: World, replica: Replica) -> Json:
     world.late.add("n1")
     await world.add_node("n1", cards=2)
     await world.add_node("n2")
-    pod = await bound(world, replica, "slice")
+    pod = await bind_pod(world, replica, "slice")
     status = {"name": "main", "containerID": "c", "state": {"running": {}}}
     await world.set_status(pod, phase="Running", containerStatuses=[status])
     await world.until(pod, "allocated")
@@ -254,7 +254,7 @@ async def test_a_row_that_nothing_can_put_right_is_shown(world: World) -> None:
     assert (await world.database.fetchrow("SELECT sum(used_memory_mib) FROM devices"))[0] == 1024
 
 
-NOBODY_LISTENS = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 async def test_without_redis_a_node_that_needs_its_lock_gets_no_pod_and_the_others_go_on(
@@ -263,7 +263,7 @@ async def test_without_redis_a_node_that_needs_its_lock_gets_no_pod_and_the_othe
     world.late.add("late")
     replica = await world.replica(
         redis=world.settings.redis.model_copy(
-            update={"url": SecretStr(f"redis://{NOBODY_LISTENS}/0")}
+            update={"url": SecretStr(f"redis://{UNUSED_ADDRESS}/0")}
         )
     )
     for node in ("locked", "late"):
@@ -291,7 +291,7 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
     await world.add_node("n1")
     replica = await world.replica(
         nats=world.settings.nats.model_copy(
-            update={"url": f"nats://{NOBODY_LISTENS}", "connect_timeout_s": 1.0}
+            update={"url": f"nats://{UNUSED_ADDRESS}", "connect_timeout_s": 1.0}
         )
     )
     pod = await world.pod("slice")

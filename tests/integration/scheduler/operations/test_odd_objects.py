@@ -48,22 +48,22 @@ async def test_quotas_of_any_amount_are_limits_or_none(world: World) -> None:
         made.append(await world.api.create(path, {"metadata": metadata, "spec": {"hard": hard}}))
     try:
 
-        async def limited() -> bool:
+        async def is_limited() -> bool:
             row = await world.database.fetchrow(
                 "SELECT limit_amount FROM quotas WHERE resource = 'nvidia.com/gpumem'"
             )
             return row is not None and row[0] == 1000
 
-        await eventually(limited, "the strictest limit")
+        await eventually(is_limited, "the strictest limit")
     finally:
         for quota in made:
             await world.api.delete(f"{path}/{quota['metadata']['name']}")
 
-    async def unlimited() -> bool:
+    async def is_unlimited() -> bool:
         rows = await world.database.fetch("SELECT 1 FROM quotas WHERE limit_amount IS NOT NULL")
         return not rows
 
-    await eventually(unlimited, "the limits to go")
+    await eventually(is_unlimited, "the limits to go")
     await still_serves(world, replica, "n1")
 
 
@@ -103,11 +103,11 @@ async def test_a_pod_whose_annotation_has_a_nul_is_answered(world: World) -> Non
 
         assert answer["Error"] or answer["NodeNames"] or answer["FailedNodes"], (key, answer)
 
-    async def recorded() -> bool:
+    async def is_recorded() -> bool:
         rows = await world.database.fetch("SELECT count(DISTINCT pod_uid) FROM decisions")
         return int(rows[0][0]) == len(KEYS)
 
-    await eventually(recorded, "every decision to be recorded")
+    await eventually(is_recorded, "every decision to be recorded")
     await still_serves(world, replica, "n1")
 
 
@@ -127,11 +127,11 @@ async def test_the_cards_of_a_node_whose_annotation_has_a_nul_are_known(world: W
         },
     )
 
-    async def known() -> bool:
+    async def is_known() -> bool:
         rows = await world.database.fetch("SELECT type FROM devices WHERE node = $1", name)
         return [row["type"] for row in rows] == ["A\ufffdB"]
 
-    await eventually(known, "the card")
+    await eventually(is_known, "the card")
     await still_serves(world, replica, "n1")
 
 
@@ -143,10 +143,10 @@ async def test_a_reason_with_a_nul_is_kept_and_shown(world: World) -> None:
 
     await world.publish_report(events.AllocateFailed, await world.until(pod, "bound"), reason=NUL)
 
-    async def kept() -> bool:
+    async def is_kept() -> bool:
         return [row["reason"] for row in await world.rows(pod)] == ["A\ufffdB"]
 
-    await eventually(kept, "the reason")
+    await eventually(is_kept, "the reason")
     await still_serves(world, replica, "n1")
 
 

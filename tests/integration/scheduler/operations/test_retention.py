@@ -82,10 +82,10 @@ async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def forget(dsn: str, days: dict[str, int]) -> dict[str, int]:
-    async def at_once(_: float) -> None: ...
+    async def skip_sleep(_: float) -> None: ...
 
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:
-        return await HistoryCleanup(PostgresRetention(database), days, sleep=at_once).once()
+        return await HistoryCleanup(PostgresRetention(database), days, sleep=skip_sleep).once()
 
 
 async def counts(connection: asyncpg.Connection, *tables: str) -> list[int]:

@@ -114,13 +114,13 @@ async def hamis_node(world: World, **card: Any) -> AsyncIterator[tuple[Node, lis
 
 
 async def adopt(replica: Replica, node: Node, **wanted: Any) -> Json:
-    async def adopted() -> Json | None:
+    async def read_adoption() -> Json | None:
         answer = await replica.http.post("/v1/adopt", json={"nodes": [node.name], **wanted})
         assert answer.status_code == 200, answer.text
         return dict(answer.json()) if len(answer.json()["pods"]) >= expected else None
 
     expected = len({one.pod_uid for one in node.held})
-    return await eventually(adopted, "the watch to know the pods")
+    return await eventually(read_adoption, "the watch to know the pods")
 
 
 def outcomes(answer: Json) -> list[str]:
@@ -162,10 +162,10 @@ async def test_an_adopted_pod_holds_its_slices_until_it_ends(world: World) -> No
         assert (detail["actor"], detail["origin"]) == ("adopt", "adopted")
         assert detail["detail"]["containers"][0]["device_ids"] == [f"{card}-0"]
 
-        async def announced() -> bool:
+        async def is_announced() -> bool:
             return [g.grant.pod_uid for g in node.grants] == [uid]
 
-        await eventually(announced, "the grant to be announced to the node")
+        await eventually(is_announced, "the grant to be announced to the node")
         assert node.grants[0].grant.answered
 
         # The filter counts it: 4096 of 8192 MiB are left of that card.

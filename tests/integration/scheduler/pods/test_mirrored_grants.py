@@ -22,18 +22,18 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
 
     await world.api.patch(path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: written}}})
 
-    async def repaired() -> bool:
+    async def is_repaired() -> bool:
         annotations = (await world.read(pod))["metadata"]["annotations"]
         return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
 
-    await eventually(repaired, "the annotation to be repaired")
+    await eventually(is_repaired, "the annotation to be repaired")
     assert await world.used(card) == (1, 1024, 0)
 
-    async def journalled() -> bool:
+    async def is_journalled() -> bool:
         lines = (await replica.get("/v1/drift?class=annotations-differ"))["items"]
         return any(pod["metadata"]["uid"] in line["subject"] for line in lines)
 
-    await eventually(journalled, "the line in the journal")
+    await eventually(is_journalled, "the line in the journal")
 
 
 async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World) -> None:
@@ -56,21 +56,21 @@ async def test_a_pod_whose_annotations_are_refused_holds_up_nothing(world: World
             path, {"metadata": {"annotations": {NVIDIA_ALLOCATED: None, **written}}}
         )
 
-    async def repaired(pod: dict[str, Any]) -> bool:
+    async def is_repaired(pod: dict[str, Any]) -> bool:
         annotations = (await world.read(pod))["metadata"]["annotations"]
         return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
 
-    async def journalled() -> bool:
+    async def is_journalled() -> bool:
         lines = (await replica.get("/v1/drift?class=annotations-refused"))["items"]
         return any(
             full["metadata"]["uid"] in line["subject"] and "Too long" in line["detail"]
             for line in lines
         )
 
-    await eventually(journalled, "the refusal in the journal")
-    await eventually(lambda: repaired(other), "the other pod to be repaired")
+    await eventually(is_journalled, "the refusal in the journal")
+    await eventually(lambda: is_repaired(other), "the other pod to be repaired")
 
     path = f"/api/v1/namespaces/default/pods/{full['metadata']['name']}"
     await world.api.patch(path, {"metadata": {"annotations": {"example.com/blob": None}}})
 
-    await eventually(lambda: repaired(full), "the pod to be repaired once there is room")
+    await eventually(lambda: is_repaired(full), "the pod to be repaired once there is room")

@@ -50,10 +50,10 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
     await world.delete(pod)
     releasing = await world.until(pod, "releasing")
 
-    async def prolonged() -> bool:
+    async def is_prolonged() -> bool:
         return (await world.rows(pod))[-1]["reason"] == STILL_SEEN
 
-    await eventually(prolonged, "the deadline to pass")
+    await eventually(is_prolonged, "the deadline to pass")
     # That nothing happens has no event to wait for.
     await asyncio.sleep(1.5)
     assert (await world.rows(pod))[-1]["state"] == "releasing"
@@ -79,10 +79,10 @@ async def test_a_placement_that_is_never_bound_is_free_again(world: World) -> No
     await replica.filter(await world.pod("never-bound"), "n1")
     waiter = await world.pod("waiter")
 
-    async def offered() -> bool:
+    async def is_offered() -> bool:
         return (await replica.filter(waiter, "n1"))["NodeNames"] == ["n1"]
 
-    await eventually(offered, "the slot to be free again")
+    await eventually(is_offered, "the slot to be free again")
 
 
 @pytest.mark.parametrize("end", ["given up", "deleted"])
@@ -109,10 +109,10 @@ async def test_a_placement_ends_with_its_attempt(world: World, end: str) -> None
             ],
         )
 
-    async def offered() -> bool:
+    async def is_offered() -> bool:
         return (await replica.filter(waiter, "n1"))["NodeNames"] == ["n1"]
 
-    await eventually(offered, "the slot to be free again")
+    await eventually(is_offered, "the slot to be free again")
 
 
 async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> None:
@@ -129,11 +129,11 @@ async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> N
 
     await world.set_status(holder, phase="Failed")
 
-    async def requeued() -> bool:
+    async def is_requeued() -> bool:
         found = (await world.read(waiter))["metadata"].get("annotations") or {}
         return "hami.io/retry-at" in found
 
-    await eventually(requeued, "the waiting pod to be requeued")
+    await eventually(is_requeued, "the waiting pod to be requeued")
 
 
 async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_reason(
@@ -163,23 +163,23 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_reporte
 
     await world.publish_report(events.PodStays, ended)
 
-    async def journalled() -> list[dict[str, object]]:
+    async def list_journal() -> list[dict[str, object]]:
         items = (await replica.get("/v1/drift?class=runs-without-grant"))["items"]
         return [one for one in items if pod["metadata"]["uid"] in one["subject"]]
 
-    [line] = await eventually(journalled, "the line in the journal")
+    [line] = await eventually(list_journal, "the line in the journal")
     assert card in line["detail"]
     assert "end them on the node" in line["detail"]
     assert line["repaired"] is False
     metrics = (await replica.http.get("/metrics")).text
     assert 'hami_scheduler_drift_total{class="runs-without-grant"} 1.0' in metrics
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         mine = [e for e in items if e["involvedObject"]["uid"] == pod["metadata"]["uid"]]
         return ("RunsWithoutGrant", line["detail"]) in [(e["reason"], e["message"]) for e in mine]
 
-    await eventually(written, "the event on the pod")
+    await eventually(is_written, "the event on the pod")
 
 
 async def test_a_report_that_the_pod_of_a_live_grant_stays_changes_nothing(

@@ -78,22 +78,22 @@ async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) 
         "leave it out (an operator permits it by HAMI_ADMISSION_TRUSTED_NAMESPACES)"
     )
 
-    async def recorded() -> Json | None:
+    async def read_explanation() -> Json | None:
         answer = await replica.http.get(f"/v1/pods/{uid}/explain")
         return dict(answer.json()) if answer.status_code == 200 else None
 
-    explained = await eventually(recorded, "the refusal to be recorded")
+    explained = await eventually(read_explanation, "the refusal to be recorded")
     assert explained["summary"] == sentence
     assert explained["notes"] == []
     assert [node["reason"] for node in explained["nodes"]] == [
         "PodRefused: variable CUDA_DISABLE_CONTROL of container main"
     ]
 
-    async def shown() -> bool:
+    async def is_shown() -> bool:
         events = await world.api.get(f"/api/v1/namespaces/{namespace}/events")
         return any(event["message"] == sentence for event in events["items"])
 
-    await eventually(shown, "the pod's event")
+    await eventually(is_shown, "the pod's event")
 
 
 @pytest.mark.parametrize(
@@ -182,10 +182,10 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
 
     assert (await world.until(pod, "releasing"))["reason"] == "pod deleted"
 
-    async def noted() -> list[Any]:
+    async def list_drift() -> list[Any]:
         return (await second.get("/v1/drift?class=bound-pod-gone&limit=1"))["items"]
 
-    [line] = await eventually(noted, "the difference to be noted")
+    [line] = await eventually(list_drift, "the difference to be noted")
     assert "bound -> releasing on n1: pod deleted" in line["detail"]
     assert (await world.used(card))[0] == 1  # until its node reports that it left
 
@@ -204,11 +204,11 @@ async def test_a_pod_bound_past_us_gets_an_event(world: World) -> None:
         },
     )
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         items = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
         return any(
             e["reason"] == "UnmanagedPod" and e["involvedObject"]["uid"] == pod["metadata"]["uid"]
             for e in items
         )
 
-    await eventually(written, "the event on the pod")
+    await eventually(is_written, "the event on the pod")

@@ -33,7 +33,7 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": list(containers), **spec}}
 
 
-def patched(given_: dict[str, Any], verdict: AdmissionResult) -> dict[str, Any]:
+def apply_verdict(given_: dict[str, Any], verdict: AdmissionResult) -> dict[str, Any]:
     assert verdict.allowed, verdict.message
     return jsonpatch.apply_patch(deepcopy(given_), verdict.patch)
 

@@ -57,7 +57,7 @@ def pod(limits: Json, annotations: Json | None = None) -> Json:
     }
 
 
-def judged(
+def judge_pod(
     given: Json, cards: IdleCards, never_fits: NeverFits = "deny", **known: Any
 ) -> AdmissionResult:
     rules = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler", never_fits=never_fits)
@@ -100,7 +100,7 @@ def judged(
 def test_what_no_node_can_take_is_denied_with_the_way_out(
     cards: IdleCards, limits: Json, annotations: Json, parts: tuple[str, ...]
 ) -> None:
-    verdict = judged(pod(limits, annotations), cards)
+    verdict = judge_pod(pod(limits, annotations), cards)
 
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "never-fits")
     assert verdict.message.startswith("no node can take a pod that asks for ")
@@ -122,34 +122,34 @@ def test_what_no_node_can_take_is_denied_with_the_way_out(
 def test_what_an_idle_node_can_take_is_admitted(
     cards: IdleCards, limits: Json, annotations: Json
 ) -> None:
-    verdict = judged(pod(limits, annotations), cards)
+    verdict = judge_pod(pod(limits, annotations), cards)
 
     assert verdict.allowed, verdict.message
     assert verdict.audit["cards"] == "known"
 
 
 def test_by_default_the_user_is_warned(cards: IdleCards) -> None:
-    verdict = judged(pod({GPU: 1, MEM: 90000}), cards, "warn")
+    verdict = judge_pod(pod({GPU: 1, MEM: 90000}), cards, "warn")
 
     assert verdict.allowed
     assert "the largest has 81920 MiB" in verdict.warnings[0]
-    assert judged(pod({GPU: 1, MEM: 90000}), cards, "off").warnings == ()
+    assert judge_pod(pod({GPU: 1, MEM: 90000}), cards, "off").warnings == ()
 
 
 def test_a_sick_card_may_be_healthy_when_the_pod_comes(cards: IdleCards) -> None:
     cards.set_node(NodeName("d"), [replace(card("d", 0, memory_mib=100_000), healthy=False)])
 
-    assert judged(pod({GPU: 1, MEM: 90000}), cards).allowed
+    assert judge_pod(pod({GPU: 1, MEM: 90000}), cards).allowed
 
 
 def test_what_is_known_changes_with_the_nodes(cards: IdleCards) -> None:
     asking = pod({GPU: 1, MEM: 90000})
-    assert not judged(asking, cards).allowed
+    assert not judge_pod(asking, cards).allowed
 
     cards.set_node(NodeName("d"), [card("d", 0, memory_mib=100_000)])
-    assert judged(asking, cards).allowed
+    assert judge_pod(asking, cards).allowed
     cards.remove_node(NodeName("d"))
-    assert not judged(asking, cards).allowed
+    assert not judge_pod(asking, cards).allowed
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_what_is_known_changes_with_the_nodes(cards: IdleCards) -> None:
 def test_what_is_known_in_part_refuses_nobody_and_the_audit_shows_it(
     cards: IdleCards, limits: Json, known: Json, unknown: str
 ) -> None:
-    verdict = judged(pod(limits), cards, **known)
+    verdict = judge_pod(pod(limits), cards, **known)
 
     assert verdict.allowed
     assert verdict.audit["cards"] == f"unknown: {unknown}"

@@ -18,8 +18,8 @@ from tests.unit.hamicommon.admission.pods import (
     GPU,
     MEM,
     PCT,
+    apply_verdict,
     container,
-    patched,
     pod,
 )
 
@@ -42,8 +42,8 @@ SLICES: dict[str, Json] = {
 }
 
 
-def admitted(given: Json, rules: AdmissionRules = RULES) -> Json:
-    return patched(given, mutate(given, rules))
+def admit_pod(given: Json, rules: AdmissionRules = RULES) -> Json:
+    return apply_verdict(given, mutate(given, rules))
 
 
 def markers(found: Json) -> list[tuple[Any, Any]]:
@@ -56,7 +56,7 @@ def markers(found: Json) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("kind", SLICES)
 def test_each_kind_of_slice_pod_asks_for_what_no_node_has(kind: str) -> None:
-    found = admitted(SLICES[kind])
+    found = admit_pod(SLICES[kind])
 
     assert [each for each in markers(found) if each != (None, None)] == [("1", "1")]
     assert found["metadata"]["labels"] == {SLICE: "true"}
@@ -64,14 +64,14 @@ def test_each_kind_of_slice_pod_asks_for_what_no_node_has(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SLICES)
 def test_a_marked_pod_stays_as_it_is(kind: str) -> None:
-    assert mutate(admitted(SLICES[kind]), RULES).patch == []
+    assert mutate(admit_pod(SLICES[kind]), RULES).patch == []
 
 
 def test_labels_of_the_pod_stay() -> None:
     given = pod(container({GPU: 1, SLICE: 0}))
     given["metadata"]["labels"] = {"app": "web"}
 
-    found = admitted(given)
+    found = admit_pod(given)
 
     assert found["metadata"]["labels"] == {"app": "web", SLICE: "true"}
     assert markers(found) == [("1", "1")]
@@ -90,7 +90,7 @@ def test_labels_of_the_pod_stay() -> None:
     ],
 )
 def test_no_other_pod_is_marked(given: Json, rules: AdmissionRules) -> None:
-    found = admitted(given, rules)
+    found = admit_pod(given, rules)
 
     assert set(markers(found)) == {(None, None)}
     assert "labels" not in found["metadata"]

@@ -21,8 +21,8 @@ from tests.unit.hamicommon.admission.pods import (
     MEM,
     PCT,
     SET_SCHEDULER,
+    apply_verdict,
     container,
-    patched,
     pod,
     rules,
 )
@@ -43,7 +43,7 @@ from tests.unit.hamicommon.admission.pods import (
 )
 def test_defaults_are_filled_in(limits, added) -> None:
     given_ = pod(container(limits))
-    after = patched(given_, mutate(given_, rules()))
+    after = apply_verdict(given_, mutate(given_, rules()))
 
     assert after["spec"]["containers"][0]["resources"]["limits"] == limits | added
     assert after["spec"]["schedulerName"] == "hami-scheduler"
@@ -112,7 +112,7 @@ def env_of(after: dict[str, Any], index: int = 0) -> list[dict[str, str]]:
 def test_a_priority_becomes_an_env_also_without_a_card() -> None:
     given_ = pod(container({"nvidia.com/priority": 1}))
 
-    assert env_of(patched(given_, mutate(given_, rules()))) == [
+    assert env_of(apply_verdict(given_, mutate(given_, rules()))) == [
         {"name": "CUDA_TASK_PRIORITY", "value": "1"}
     ]
 
@@ -120,7 +120,7 @@ def test_a_priority_becomes_an_env_also_without_a_card() -> None:
 def test_a_core_policy_goes_into_every_container_and_wins() -> None:
     own = {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}
     given_ = pod(container(), container(env=[own]))
-    after = patched(given_, mutate(given_, rules(gpu_core_policy="force")))
+    after = apply_verdict(given_, mutate(given_, rules(gpu_core_policy="force")))
 
     for index in (0, 1):
         assert env_of(after, index) == [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
@@ -128,7 +128,7 @@ def test_a_core_policy_goes_into_every_container_and_wins() -> None:
 
 def test_overwrite_env_hides_cards_from_containers_without_one() -> None:
     given_ = pod(container({GPU: 1}), container())
-    after = patched(given_, mutate(given_, rules(overwrite_env=True)))
+    after = apply_verdict(given_, mutate(given_, rules(overwrite_env=True)))
 
     assert env_of(after) == []
     assert env_of(after, 1) == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
@@ -137,19 +137,19 @@ def test_overwrite_env_hides_cards_from_containers_without_one() -> None:
 def test_a_runtime_class_is_set_where_there_is_none() -> None:
     config = rules(runtime_class_name="nvidia")
     given_ = pod(container({GPU: 1}))
-    assert patched(given_, mutate(given_, config))["spec"]["runtimeClassName"] == "nvidia"
+    assert apply_verdict(given_, mutate(given_, config))["spec"]["runtimeClassName"] == "nvidia"
 
     own = pod(container({GPU: 1}), runtimeClassName="own")
-    assert patched(own, mutate(own, config))["spec"]["runtimeClassName"] == "own"
+    assert apply_verdict(own, mutate(own, config))["spec"]["runtimeClassName"] == "own"
     without = pod(container())
-    assert "runtimeClassName" not in patched(without, mutate(without, config))["spec"]
+    assert "runtimeClassName" not in apply_verdict(without, mutate(without, config))["spec"]
 
 
 @pytest.mark.parametrize("sidecar", [{}, {"restartPolicy": "Always"}])
 def test_init_containers_are_filled_in_too(sidecar: dict[str, str]) -> None:
     given_ = pod(container(), initContainers=[container({GPU: 1}, **sidecar)])
 
-    after = patched(given_, mutate(given_, rules()))
+    after = apply_verdict(given_, mutate(given_, rules()))
 
     assert after["spec"]["initContainers"][0]["resources"]["limits"][CORES] == "100"
 
@@ -168,7 +168,7 @@ def test_admission_twice_changes_nothing_more(limits, odd_config) -> None:
     given_ = pod(*(container(dict(each)) for each in limits))
     verdict = mutate(given_, installed, AdmissionCircumstances(traceparent="t"))
     if verdict.allowed:
-        after = patched(given_, verdict)
+        after = apply_verdict(given_, verdict)
         assert mutate(after, installed, AdmissionCircumstances(traceparent="t")).patch == []
 
 
@@ -215,7 +215,9 @@ def test_an_amount_of_the_same_value_keeps_its_spelling_and_requests_follow_limi
 
     chip = {"huawei.com/Ascend910C": "1"}
     given_ = pod(container(resources={"limits": dict(chip), "requests": dict(chip)}))
-    resources = patched(given_, mutate(given_, installed))["spec"]["containers"][0]["resources"]
+    resources = apply_verdict(given_, mutate(given_, installed))["spec"]["containers"][0][
+        "resources"
+    ]
     assert resources["limits"]["huawei.com/Ascend910C"] == "2"
     assert resources["requests"]["huawei.com/Ascend910C"] == "2"
 
@@ -242,7 +244,7 @@ def test_a_pod_of_no_card_with_other_amounts_is_scheduled_by_us(limits: dict[str
     """Other schedulers look for these amounts on the nodes, and find none for ever."""
     given_ = pod(container(limits), nodeName="")
 
-    after = patched(given_, verdict := mutate(given_, rules()))
+    after = apply_verdict(given_, verdict := mutate(given_, rules()))
 
     assert after["spec"]["schedulerName"] == "hami-scheduler"
     assert after["spec"]["containers"][0]["resources"]["limits"] == limits
@@ -254,7 +256,7 @@ def test_no_card_of_many_keeps_a_container_that_sees_none() -> None:
     """A pod with 0 cards must not get all of them by an image whose variable is `all`."""
     given_ = pod(container({GPU: "0"}))
 
-    after = patched(given_, mutate(given_, rules(overwrite_env=True)))
+    after = apply_verdict(given_, mutate(given_, rules(overwrite_env=True)))
 
     assert after["spec"]["containers"][0]["env"] == [
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
@@ -276,7 +278,7 @@ def test_a_count_of_zero_is_no_card_of_any_vendor(name: str) -> None:
         verdict = mutate(given_ := pod(container(resources=before)), served)
 
         assert verdict.reason == "no-cards", amount
-        after = patched(given_, verdict)
+        after = apply_verdict(given_, verdict)
         assert after["spec"]["containers"][0]["resources"] == before
         assert "schedulerName" not in after["spec"]
 
@@ -293,18 +295,20 @@ def test_annotations_of_the_scheduler_are_dropped_and_the_users_are_kept() -> No
         "nvidia.com/use-gputype": "A100",
     }
 
-    after = patched(given_, mutate(given_, rules()))
+    after = apply_verdict(given_, mutate(given_, rules()))
     assert after["metadata"]["annotations"] == {"nvidia.com/use-gputype": "A100"}
 
 
 def test_the_trace_is_stamped_over_a_users_value_and_only_on_pods_with_cards() -> None:
     given_ = pod(container({GPU: 1}))
-    after = patched(
+    after = apply_verdict(
         given_, mutate(given_, rules(), AdmissionCircumstances(traceparent="00-a-b-01"))
     )
     assert after["metadata"]["annotations"] == {"hami.io/traceparent": "00-a-b-01"}
 
-    again = patched(after, mutate(after, rules(), AdmissionCircumstances(traceparent="00-c-d-01")))
+    again = apply_verdict(
+        after, mutate(after, rules(), AdmissionCircumstances(traceparent="00-c-d-01"))
+    )
     assert again["metadata"]["annotations"] == {"hami.io/traceparent": "00-c-d-01"}
     assert (
         mutate(pod(container()), rules(), AdmissionCircumstances(traceparent="00-a-b-01")).patch
@@ -328,7 +332,7 @@ def test_the_creator_is_whom_the_api_server_names_whatever_the_author_wrote(
         given_["metadata"]["annotations"] = dict(annotations)
     about = AdmissionCircumstances(traceparent="00-a-b-01", username=username)
 
-    after = patched(given_, mutate(given_, rules(), about))
+    after = apply_verdict(given_, mutate(given_, rules(), about))
 
     wanted = {"hami.io/traceparent": "00-a-b-01"} | ({CREATOR: username} if username else {})
     kept = {"mine": "1"} if annotations and "mine" in annotations else {}
@@ -340,7 +344,7 @@ def test_a_pod_without_cards_names_no_creator() -> None:
     given_ = pod(container())
     given_["metadata"]["annotations"] = {CREATOR: "root"}
 
-    after = patched(given_, mutate(given_, rules(), AdmissionCircumstances(username="alice")))
+    after = apply_verdict(given_, mutate(given_, rules(), AdmissionCircumstances(username="alice")))
 
     assert CREATOR not in after["metadata"]["annotations"]
 
@@ -349,7 +353,7 @@ def test_the_name_of_a_creator_is_bounded() -> None:
     given_ = pod(container({GPU: 1}))
     about = AdmissionCircumstances(username="a\n" * 5000)
 
-    after = patched(given_, mutate(given_, rules(), about))
+    after = apply_verdict(given_, mutate(given_, rules(), about))
 
     assert len(after["metadata"]["annotations"][CREATOR]) <= 256
     assert after["metadata"]["annotations"][CREATOR].isprintable()

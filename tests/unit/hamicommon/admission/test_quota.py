@@ -37,7 +37,7 @@ def pod(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     return {"metadata": {"name": "p", "namespace": "default"}, "spec": spec}
 
 
-def judged(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> AdmissionResult:
+def judge_pod(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> AdmissionResult:
     names = {"memory": MEM, "cores": CORES}
     limits = {names[key]: quota for key, quota in quotas.items()}
     knowledge = Knowledge(quotas={"team": limits})
@@ -90,7 +90,7 @@ def test_a_pod_needs_what_all_its_cards_come_to(given_: Json, memory: int, cores
 
 
 def test_a_pod_beyond_its_quota_is_denied_with_what_is_left() -> None:
-    verdict = judged(pod(container(2, 3000)), memory=QuotaUse(limit=8000, used=4000))
+    verdict = judge_pod(pod(container(2, 3000)), memory=QuotaUse(limit=8000, used=4000))
 
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "over-quota")
     assert verdict.message.startswith("exceeding resource quota: namespace team has 4000 of")
@@ -107,11 +107,11 @@ def test_a_pod_beyond_its_quota_is_denied_with_what_is_left() -> None:
     ids=["to the last MiB", "one MiB over", "nothing allowed"],
 )
 def test_a_quota_is_used_up_to_its_last_mib(quota: QuotaUse, allowed: bool) -> None:
-    assert judged(pod(container(2, 3000)), memory=quota).allowed is allowed
+    assert judge_pod(pod(container(2, 3000)), memory=quota).allowed is allowed
 
 
 def test_cores_have_their_own_quota() -> None:
-    verdict = judged(pod(container(2, 1, 60)), cores=QuotaUse(limit=100, used=0))
+    verdict = judge_pod(pod(container(2, 1, 60)), cores=QuotaUse(limit=100, used=0))
 
     assert verdict.reason == "over-quota"
     assert CORES in verdict.message
@@ -120,14 +120,14 @@ def test_cores_have_their_own_quota() -> None:
 def test_the_requests_namespace_counts_and_not_the_one_in_the_pod() -> None:
     quota = QuotaUse(limit=1, used=0)
 
-    assert judged(pod(container(1, 1000)), memory=quota).reason == "over-quota"
-    assert judged(pod(container(1, 1000)), "default", memory=quota).allowed
+    assert judge_pod(pod(container(1, 1000)), memory=quota).reason == "over-quota"
+    assert judge_pod(pod(container(1, 1000)), "default", memory=quota).allowed
 
 
 def test_a_percentage_is_left_to_the_scheduler_that_knows_the_card() -> None:
     asking = {"name": "c", "resources": {"limits": {GPU: 1, "nvidia.com/gpumem-percentage": 50}}}
 
-    assert judged(pod(asking), memory=QuotaUse(limit=1, used=0)).allowed
+    assert judge_pod(pod(asking), memory=QuotaUse(limit=1, used=0)).allowed
 
 
 BY_AMOUNT = [v for v in VENDORS if v.resources.memory and v.name != "Enflame"]

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpumem")
 
 
-def registered(**changes: Any) -> WebhookRegistration:
+def make_registration(**changes: Any) -> WebhookRegistration:
     values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES} | changes
     return WebhookRegistration(**values)
 
 
 def webhook(**changes: Any) -> Any:
-    return webhook_configuration(registered(**changes))["webhooks"][0]
+    return webhook_configuration(make_registration(**changes))["webhooks"][0]
 
 
 def pod(
@@ -136,19 +136,19 @@ NEARLY: Json = {"nvidia.com/gpumemory": "1"}
 def test_pods_that_ask_for_other_extended_resources_come_to_the_webhook_that_fails_open(
     candidate: dict[str, Any], concerns_us: bool, near_miss: bool
 ) -> None:
-    ours = [{"expression": match_expression(registered())}]
+    ours = [{"expression": match_expression(make_registration())}]
     assert holds(ours, candidate) is concerns_us
-    assert holds(other_conditions(registered()), candidate) is near_miss
-    assert holds(other_conditions(registered(every_pod=True)), candidate) is not concerns_us
+    assert holds(other_conditions(make_registration()), candidate) is near_miss
+    assert holds(other_conditions(make_registration(every_pod=True)), candidate) is not concerns_us
 
 
 def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() -> None:
-    first, other, quotas = webhook_configuration(registered())["webhooks"]
+    first, other, quotas = webhook_configuration(make_registration())["webhooks"]
 
     assert (first["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
     assert first["name"] != other["name"]
     assert first["rules"] == other["rules"]
-    old = registered(match_conditions=False, failure_policy="Ignore")
+    old = make_registration(match_conditions=False, failure_policy="Ignore")
     of_old = webhook_configuration(old)["webhooks"]
     assert [each["name"] for each in of_old] == [first["name"], quotas["name"]]
     assert not any("matchConditions" in each for each in of_old)
@@ -167,7 +167,7 @@ def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() 
 def test_quotas_of_extended_resources_come_to_a_path_of_their_own_that_fails_open(
     target: ServiceReference | str, address: dict[str, Any]
 ) -> None:
-    quotas = webhook_configuration(registered(target=target))["webhooks"][-1]
+    quotas = webhook_configuration(make_registration(target=target))["webhooks"][-1]
 
     assert (quotas["failurePolicy"], quotas["clientConfig"]) == ("Ignore", address)
     asked = {(*rule["operations"], *rule["resources"]) for rule in quotas["rules"]}

@@ -20,7 +20,7 @@ from hamicommon.k8s.types import Json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hamicommon.admission.pods import CORES, GPU, container, patched, pod, rules
+from tests.unit.hamicommon.admission.pods import CORES, GPU, apply_verdict, container, pod, rules
 from tests.unit.hamicommon.admission.pods import MEM as MEMORY
 from tests.unit.hamicommon.admission.pods import PCT as PERCENT
 
@@ -41,12 +41,12 @@ def asking(
     return made
 
 
-def converted(given_: Json) -> Json:
+def convert_pod(given_: Json) -> Json:
     """The pod after admission, which has no limits of ours any more."""
     verdict = mutate(deepcopy(given_), ON, ABOUT)
     assert verdict.allowed, verdict.message
     assert not [text for text in verdict.warnings if FRONT_END.name in text]
-    after = patched(given_, verdict)
+    after = apply_verdict(given_, verdict)
     assert is_converted(after)
     assert "nvidia.com" not in json.dumps([each.get("resources") for each in containers_of(after)])
     return after
@@ -69,7 +69,7 @@ def slices_of(found: Json) -> list[tuple[int, int, int, int]]:
 
 
 def test_amounts_of_limits_become_a_claim_of_a_shared_template() -> None:
-    after = converted(asking(container({GPU: 1, MEMORY: 4096, CORES: 30, "cpu": 2})))
+    after = convert_pod(asking(container({GPU: 1, MEMORY: 4096, CORES: 30, "cpu": 2})))
 
     [entry] = after["spec"]["resourceClaims"]
     shape = shape_from(after["metadata"]["annotations"][CLAIM_SHAPE])
@@ -88,7 +88,7 @@ def test_amounts_of_limits_become_a_claim_of_a_shared_template() -> None:
 
 def test_the_same_amounts_are_the_same_template_and_others_another() -> None:
     names = [
-        converted(asking(container({GPU: 1, MEMORY: memory})))["spec"]["resourceClaims"][0][
+        convert_pod(asking(container({GPU: 1, MEMORY: memory})))["spec"]["resourceClaims"][0][
             "resourceClaimTemplateName"
         ]
         for memory in (4096, "4096", 4097)
@@ -97,13 +97,13 @@ def test_the_same_amounts_are_the_same_template_and_others_another() -> None:
 
 
 def test_whole_cards_and_percentages_are_parts_of_whatever_card_it_is() -> None:
-    assert slices_of(converted(asking(container({GPU: 2})))) == [(2, 0, 100, 100)]
-    found = converted(asking(container({GPU: 1, PERCENT: 25})))
+    assert slices_of(convert_pod(asking(container({GPU: 2})))) == [(2, 0, 100, 100)]
+    found = convert_pod(asking(container({GPU: 1, PERCENT: 25})))
     assert slices_of(found) == [(1, 0, 25, 0)]
 
 
 def test_an_amount_beside_a_percentage_is_taken() -> None:
-    found = converted(asking(container({GPU: 1, MEMORY: 4096, PERCENT: 25})))
+    found = convert_pod(asking(container({GPU: 1, MEMORY: 4096, PERCENT: 25})))
     assert slices_of(found) == [(1, 4096, 0, 0)]
 
 
@@ -114,7 +114,7 @@ def test_selections_by_annotations_are_kept() -> None:
         "nvidia.com/use-gpuuuid": "GPU-2",
         "nvidia.com/nouse-gpuuuid": "GPU-1",
     }
-    after = converted(asking(container({GPU: 1, MEMORY: 1}), annotations=chosen))
+    after = convert_pod(asking(container({GPU: 1, MEMORY: 1}), annotations=chosen))
 
     shape = shape_from(after["metadata"]["annotations"][CLAIM_SHAPE])
     assert (shape.use_types, shape.avoid_types) == (("A100", "H100"), ("MIG",))
@@ -122,7 +122,7 @@ def test_selections_by_annotations_are_kept() -> None:
 
 
 def sharing(*init: Json, app: Json) -> list[str | None]:
-    return requests_of(converted(asking(app, init=init)))
+    return requests_of(convert_pod(asking(app, init=init)))
 
 
 def test_an_init_container_takes_the_slices_of_the_app_container_of_its_shape() -> None:
@@ -138,7 +138,7 @@ def test_what_runs_side_by_side_never_shares_a_request() -> None:
     # The init container behind the sidecar runs beside it.
     found = sharing(sidecar, container(small), app=container(small))
     assert found == ["gpu-0", "gpu-1", "gpu-1"]
-    two = converted(asking(container(small), container(small)))
+    two = convert_pod(asking(container(small), container(small)))
     assert requests_of(two) == ["gpu-0", "gpu-1"]
 
 
@@ -166,7 +166,7 @@ def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
     [warning] = [text for text in verdict.warnings if FRONT_END.name in text]
     assert reason in warning
     assert "keeps its limits" in warning
-    after = patched(before, verdict)
+    after = apply_verdict(before, verdict)
     assert "resourceClaims" not in after["spec"]
     assert after["spec"]["schedulerName"] == "hami-scheduler"
     assert GPU in after["spec"]["containers"][0]["resources"]["limits"]
@@ -175,12 +175,12 @@ def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
 def test_a_pod_of_our_scheduler_keeps_an_amount_of_nothing_by_which_we_bind_it() -> None:
     given_ = asking(container({GPU: 2, MEMORY: 1}), container())
     given_["spec"]["schedulerName"] = "hami-scheduler"
-    after = patched(given_, mutate(deepcopy(given_), ON, ABOUT))
+    after = apply_verdict(given_, mutate(deepcopy(given_), ON, ABOUT))
     assert is_converted(after)
     assert after["spec"]["schedulerName"] == "hami-scheduler"
     first, second = (each.get("resources") or {} for each in containers_of(after))
     assert (first["limits"], second.get("limits", {})) == ({GPU: "0"}, {})
-    assert patched(after, mutate(deepcopy(after), ON, ABOUT)) == after
+    assert apply_verdict(after, mutate(deepcopy(after), ON, ABOUT)) == after
 
 
 def test_limits_stay_where_claims_are_off_or_the_value_is_unknown() -> None:
@@ -201,12 +201,14 @@ def test_a_claim_of_our_name_is_not_touched() -> None:
     before = deepcopy(given_)
     verdict = mutate(given_, ON, ABOUT)
     assert any("a claim with the name" in text for text in verdict.warnings)
-    assert patched(before, verdict)["spec"]["resourceClaims"] == before["spec"]["resourceClaims"]
+    assert (
+        apply_verdict(before, verdict)["spec"]["resourceClaims"] == before["spec"]["resourceClaims"]
+    )
 
 
 def test_a_pod_that_asks_for_nothing_gets_no_claim_and_its_own_shape_is_dropped() -> None:
     given_ = asking(container(), annotations={CLAIM_SHAPE: "forged"})
-    after = patched(given_, mutate(deepcopy(given_), ON, ABOUT))
+    after = apply_verdict(given_, mutate(deepcopy(given_), ON, ABOUT))
     assert "resourceClaims" not in after["spec"]
     assert CLAIM_SHAPE not in after["metadata"]["annotations"]
 
@@ -215,7 +217,7 @@ def test_a_privileged_container_beside_a_claim_is_refused_at_both_looks() -> Non
     given_ = asking(container({GPU: 1, MEMORY: 1}))
     given_["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert mutate(deepcopy(given_), ON, ABOUT).reason == "privileged"
-    after = converted(asking(container({GPU: 1, MEMORY: 1})))
+    after = convert_pod(asking(container({GPU: 1, MEMORY: 1})))
     after["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert mutate(after, ON, ABOUT).reason == "privileged"
 
@@ -247,13 +249,13 @@ def test_any_pod_is_converted_once_and_no_two_side_by_side_share(
     apps = [container(asked) for role, asked in parts if role == "app"]
     given_ = asking(*apps, container(last), init=init)
     verdict = mutate(deepcopy(given_), ON, ABOUT)
-    after = patched(given_, verdict)
+    after = apply_verdict(given_, verdict)
 
     assert mutate(deepcopy(after), ON, ABOUT).patch == [] or not is_converted(after)
     if not is_converted(after):
         return
     slices = slices_of(after)
-    claim = allocated(after, len(slices))
+    claim = make_allocated_claim(after, len(slices))
     found = container_claims(after, {ENTRY: allocated_devices(claim, "pod")})  # type: ignore[arg-type]  # a uid
     # Every request is some container's, and none of them is refused.
     named = [name for name in requests_of(after) if name]
@@ -263,7 +265,7 @@ def test_any_pod_is_converted_once_and_no_two_side_by_side_share(
     ]
 
 
-def allocated(after: Json, count: int) -> Json:
+def make_allocated_claim(after: Json, count: int) -> Json:
     """The claim that kube-scheduler would have written."""
     results = [
         {

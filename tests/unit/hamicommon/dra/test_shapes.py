@@ -85,12 +85,17 @@ def test_amounts_are_stated_once_and_parts_for_each_size_of_card() -> None:
         (each["name"], each["count"], each["capacity"]["requests"], each["selectors"])
         for each in part["firstAvailable"]
     ] == [
-        (f"mib-{size}", 2, {"memory": f"{size // 2}Mi"}, [{"cel": {"expression": sized(size)}}])
+        (
+            f"mib-{size}",
+            2,
+            {"memory": f"{size // 2}Mi"},
+            [{"cel": {"expression": select_memory(size)}}],
+        )
         for size in (40960, 81920)
     ]
 
 
-def sized(mib: int) -> str:
+def select_memory(mib: int) -> str:
     return f'device.attributes["gpu.hami.io"].memoryMib == {mib}'
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.hamicommon.placement.clusters import card, view_of
 
 
-def again(view: ClusterView, nodes: list[NodeName] | None = None) -> ClusterView:
+def restore_view(view: ClusterView, nodes: list[NodeName] | None = None) -> ClusterView:
     moment = MomentEncoder().encode(view.frozen(nodes))
     return thaw(unpacked(moment.inventory.content), orjson.loads(moment.counters_json), ClusterView)
 
@@ -48,7 +48,7 @@ def test_every_card_comes_back_as_it_was(nodes: dict[str, list[tuple[object, ...
         }
     )
 
-    thawed = again(view)
+    thawed = restore_view(view)
 
     assert {n: [c.usage for c in thawed.cards(n)] for n in thawed.nodes} == {
         n: [c.usage for c in view.cards(n)] for n in view.nodes
@@ -60,7 +60,7 @@ def test_what_only_a_vendor_understands_comes_back_too() -> None:
     device = replace(usage.device, info={"network": "a"})
     held = DeviceUsage(device=device, used_slots=1, holdings=({"profile": "1g.5gb"},))
 
-    [state] = again(view_of({"n": [held]})).cards(NodeName("n"))
+    [state] = restore_view(view_of({"n": [held]})).cards(NodeName("n"))
 
     assert state.usage == held
     assert state.usage.device.info == {"network": "a"}
@@ -70,7 +70,7 @@ def test_counters_newer_than_the_inventory_are_what_counts() -> None:
     view = view_of({"n": [card("g", used=(1, 10, 1))]})
     view.apply(GpuUuid("g"), slots=2, memory_mib=20, core_percent=2, version=2)
 
-    [state] = again(view).cards(NodeName("n"))
+    [state] = restore_view(view).cards(NodeName("n"))
 
     assert state.usage.used_memory_mib == 20
 
@@ -78,7 +78,7 @@ def test_counters_newer_than_the_inventory_are_what_counts() -> None:
 def test_some_nodes_can_be_kept_alone() -> None:
     view = view_of({"b": [card("g0")], "a": [card("g1", used=(1, 1, 1)), card("g2")]})
 
-    thawed = again(view, [NodeName("a")])
+    thawed = restore_view(view, [NodeName("a")])
 
     assert set(thawed.nodes) == {"a"}
     assert [c.usage.used_slots for c in thawed.cards(NodeName("a"))] == [1, 0]

@@ -154,7 +154,7 @@ def test_a_cordon_lists_cards_and_ignores_blanks() -> None:
 EVERY_VENDOR = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 
 
-def of(row: UserAnnotation[Any], text: str) -> dict[str, str]:
+def annotate(row: UserAnnotation[Any], text: str) -> dict[str, str]:
     return {row.name: text}
 
 
@@ -169,7 +169,7 @@ def of(row: UserAnnotation[Any], text: str) -> dict[str, str]:
     ],
 )
 def test_a_value_is_read_by_its_row(row: UserAnnotation[Any], text: str, value: object) -> None:
-    assert row.read(of(row, text)) == value
+    assert row.read(annotate(row, text)) == value
     assert row.read({}) is None
 
 
@@ -179,7 +179,7 @@ def test_a_value_is_read_by_its_row(row: UserAnnotation[Any], text: str, value: 
 )
 def test_a_value_that_no_reader_could_take_is_refused(row: UserAnnotation[Any], text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        row.read(of(row, text))
+        row.read(annotate(row, text))
 
     assert str(refused.value).startswith(
         f"annotation {row.name} is '{text}': expected {row.wanted}"
@@ -198,7 +198,7 @@ def test_a_value_that_no_reader_could_take_is_refused(row: UserAnnotation[Any], 
 def test_a_value_that_is_admitted_and_not_known_is_warned_of(
     row: UserAnnotation[Any], text: str, remark: str
 ) -> None:
-    [found] = row.remarks(of(row, text))
+    [found] = row.remarks(annotate(row, text))
 
     assert found.startswith(f"annotation {row.name} {remark}")
     assert found.endswith(row.otherwise)

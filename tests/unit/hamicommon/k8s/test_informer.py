@@ -47,17 +47,17 @@ class Api:
 async def test_objects_around_a_poisonous_one_are_handed_on(where: str, error: Exception) -> None:
     api, seen, bulkhead = Api(), [], Bulkhead()
 
-    def judged(item: Json, place: str) -> Json:
+    def check_item(item: Json, place: str) -> Json:
         if where == place and item["metadata"]["name"] == "poison":
             raise error
         return item
 
     def upsert(new: Json, old: Json | None) -> None:
-        judged(new, "handler")
+        check_item(new, "handler")
         seen.append(("new" if old is None else "changed", new["metadata"]["name"]))
 
     def delete(last: Json) -> None:
-        judged(last, "handler")
+        check_item(last, "handler")
         seen.append(("gone", last["metadata"]["name"]))
 
     informer = Informer(
@@ -65,7 +65,7 @@ async def test_objects_around_a_poisonous_one_are_handed_on(where: str, error: E
         "/api/v1/pods",
         on_upsert=upsert,
         on_delete=delete,
-        trim=lambda item: judged(item, "trim"),
+        trim=lambda item: check_item(item, "trim"),
         bulkhead=bulkhead,
     )
     running = asyncio.create_task(informer.run())

@@ -46,7 +46,7 @@ BREAKS: dict[str, dict[str, Any]] = {
 """By number and name, how a card or a request of 1000 MiB and 20 percent breaks the rule."""
 
 
-def broken(*rules: str) -> tuple[PodRequest, DeviceUsage]:
+def break_rules(*rules: str) -> tuple[PodRequest, DeviceUsage]:
     """A request, and a card `g` of 8000 MiB that breaks these rules."""
     used, core, gpu = (0, 0, 0), 20, "spread"
     looks: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def broken(*rules: str) -> tuple[PodRequest, DeviceUsage]:
 
 @pytest.mark.parametrize("rule", BREAKS)
 def test_a_card_that_breaks_one_rule_is_refused_with_its_reason(rule: str) -> None:
-    request, usage = broken(rule)
+    request, usage = break_rules(rule)
 
     assert answer(request, usage) == f"1/1 {BREAKS[rule]['reason']}"
     # Another card of the node is not concerned.
@@ -73,7 +73,7 @@ def test_a_card_that_breaks_one_rule_is_refused_with_its_reason(rule: str) -> No
     assert answer(request, usage, other) in ([["h"]], "2/2 CardTypeMismatch")
 
 
-def together(pair: tuple[str, str]) -> bool:
+def can_break_both(pair: tuple[str, str]) -> bool:
     """Cores of a request are 0, 20 or 100: rule 14 speaks of none, 12 and 13 of some."""
     return not ("14 exhausted" in pair and {"12 cores", "13 exclusive"} & {*pair})
 
@@ -83,11 +83,11 @@ def together(pair: tuple[str, str]) -> bool:
     [
         pytest.param(*pair, id=" before ".join(pair))
         for pair in combinations(BREAKS, 2)
-        if together(pair)
+        if can_break_both(pair)
     ],
 )
 def test_of_two_broken_rules_the_earlier_one_is_the_reason(first: str, second: str) -> None:
-    assert answer(*broken(first, second)) == f"1/1 {BREAKS[first]['reason']}"
+    assert answer(*break_rules(first, second)) == f"1/1 {BREAKS[first]['reason']}"
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,16 @@ def test_a_pods_annotations_override_the_installations_policies(
     assert (node, uuid) == expected
 
 
-def used(uuid: str, index: int, numa: int, slots: int) -> DeviceUsage:
+def make_used_card(uuid: str, index: int, numa: int, slots: int) -> DeviceUsage:
     return card(uuid, index=index, numa=numa, used=(slots, slots * 500, 0))
 
 
-MIXED = (used("a", 0, 0, 0), used("b", 1, 0, 2), used("c", 2, 1, 1), used("d", 3, 1, 2))
+MIXED = (
+    make_used_card("a", 0, 0, 0),
+    make_used_card("b", 1, 0, 2),
+    make_used_card("c", 2, 1, 1),
+    make_used_card("d", 3, 1, 2),
+)
 """Two cards on either NUMA node, in use by 0, 2, 1 and 2 slices."""
 
 
@@ -158,7 +163,7 @@ NVLINKS = [[0, 100, 100, 200], [100, 0, 200, 100], [100, 200, 0, 200], [200, 100
 """The matrix of protocol 5.6: four cards with one or two NVLinks between them."""
 
 
-def linked(*uuids: str, matrix: list[list[int]]) -> PairScores:
+def make_scores(*uuids: str, matrix: list[list[int]]) -> PairScores:
     names = [GpuUuid(uuid) for uuid in uuids]
     return {a: dict(zip(names, row, strict=True)) for a, row in zip(names, matrix, strict=True)}
 
@@ -181,7 +186,7 @@ def test_topology_takes_what_nvlink_connects(busy: str, count: int, expected: st
         card(name, index=i, used=(1, 8000, 0) if name in busy.split() else (0, 0, 0))
         for i, name in enumerate(names)
     ]
-    view = view_of({"n": usages}, {"n": linked(*names, matrix=NVLINKS)})
+    view = view_of({"n": usages}, {"n": make_scores(*names, matrix=NVLINKS)})
 
     found = place_on(asking({GPU: "topology-aware"}, cards=count, memory=1), view)
     assert found == ("n", expected.split())
@@ -199,7 +204,7 @@ def test_cards_that_lower_each_others_score_are_compared_too() -> None:
     matrix = [[0, -5, -1], [-5, 0, -9], [-1, -9, 0]]
     view = view_of(
         {"n": [card(f"g{i}", index=i) for i in range(3)]},
-        {"n": linked("g0", "g1", "g2", matrix=matrix)},
+        {"n": make_scores("g0", "g1", "g2", matrix=matrix)},
     )
 
     assert place_on(asking({GPU: "topology-aware"}, cards=2), view) == ("n", ["g2", "g0"])

@@ -41,14 +41,14 @@ def x(count: int = 1, **given) -> DeviceRequest:
     return DeviceRequest(vendor="X", count=count, **given)
 
 
-def picked(request: PodRequest, view: ClusterView) -> list[list[DeviceShare]]:
+def pick_shares(request: PodRequest, view: ClusterView) -> list[list[DeviceShare]]:
     answer = place(request, view)
     assert isinstance(answer, Placement), answer
     return [list(c.shares) for c in answer.containers]
 
 
 def uuids(request: PodRequest, view: ClusterView) -> list[list[str]]:
-    return [[share.uuid for share in shares] for shares in picked(request, view)]
+    return [[share.uuid for share in shares] for shares in pick_shares(request, view)]
 
 
 def reason(request: PodRequest, view: ClusterView, node: str = "n") -> str:
@@ -135,7 +135,7 @@ def test_what_a_slice_needs_is_asked_once_per_kind_of_card() -> None:
     ]
     view = view_of({"n": usages}, X=VendorRules(need=need))
 
-    (shares,) = picked(pod(x(2)), view)
+    (shares,) = pick_shares(pod(x(2)), view)
     assert [(s.uuid, s.memory_mib, s.core_percent, s.slots) for s in shares] == [
         ("x7", 266, 10, 3),
         ("x5", 266, 10, 3),
@@ -160,7 +160,7 @@ def test_the_share_carries_the_type_that_the_vendor_writes() -> None:
         {"n": [x_card("x", type="Product 9")]},
         X=VendorRules(share_type=lambda model: model.type),
     )
-    assert picked(pod(x()), view)[0][0].type == "Product 9"
+    assert pick_shares(pod(x()), view)[0][0].type == "Product 9"
 
 
 def test_all_containers_of_a_pod_are_on_one_card_where_the_vendor_wants_it() -> None:
@@ -196,7 +196,7 @@ def test_a_chooser_that_does_not_decide_is_asked_of_the_chosen_node_alone() -> N
     nodes = {f"n{i}": [x_card(f"x{i}{j}", index=j) for j in range(3)] for i in range(5)}
     view = view_of(nodes, X=VendorRules(chooser=choose))
 
-    (shares,) = picked(pod(x(2)), view)
+    (shares,) = pick_shares(pod(x(2)), view)
     assert [(s.uuid, s.memory_mib, s.core_percent, s.slots) for s in shares] == [
         ("x00", 7, 3, 2),
         ("x01", 7, 3, 2),
@@ -244,7 +244,7 @@ def test_later_containers_meet_what_earlier_ones_took_and_what_cards_hold() -> N
     view.apply(
         GpuUuid("x"), slots=1, memory_mib=5, core_percent=5, version=2, holdings=[{"holds": 9}]
     )
-    (alone,), (sidecar,), (beside,), (main,) = picked(
+    (alone,), (sidecar,), (beside,), (main,) = pick_shares(
         pod(
             container(x(), role="init"),
             container(x(), role="sidecar"),
@@ -318,7 +318,7 @@ def test_the_vendors_of_one_container_are_each_given_their_own_cards() -> None:
     view = view_of({"n": [card("g"), x_card("x")], "m": [card("h"), card("i")]})
     request = pod(container(cards(memory_mib=10), x(memory_mib=20)))
 
-    assert [(s.vendor, s.uuid, s.memory_mib) for s in picked(request, view)[0]] == [
+    assert [(s.vendor, s.uuid, s.memory_mib) for s in pick_shares(request, view)[0]] == [
         ("NVIDIA", "g", 10),
         ("X", "x", 20),
     ]

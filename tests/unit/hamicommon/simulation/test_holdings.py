@@ -17,7 +17,7 @@ def cluster_of(*pods: Json) -> Cluster:
     return read_cluster([node("n", {}, {})], pods, every_vendor())
 
 
-def used(cluster: Cluster) -> Used:
+def read_used(cluster: Cluster) -> Used:
     """(slots, MiB, percent) of the first card."""
     usage = cluster.view.cards(cluster.nodes[0])[0].usage
     return usage.used_slots, usage.used_memory_mib, usage.used_core_percent
@@ -47,7 +47,7 @@ def used(cluster: Cluster) -> Used:
 def test_slices_are_collapsed_to_what_the_card_must_hold(
     devices: str, init: int, expected: Used
 ) -> None:
-    assert used(cluster_of(placed(devices, on="n", init=init))) == expected
+    assert read_used(cluster_of(placed(devices, on="n", init=init))) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def test_slices_are_collapsed_to_what_the_card_must_hold(
 )
 def test_only_live_pods_of_the_node_hold_something(pod: Json, counts: bool) -> None:
     given = {"on": "n"} | pod
-    held = used(cluster_of(placed(f"{CARD},NVIDIA,1000,10:;", **given)))
+    held = read_used(cluster_of(placed(f"{CARD},NVIDIA,1000,10:;", **given)))
     assert held == ((1, 1000, 10) if counts else (0, 0, 0))
 
 
 def test_a_terminating_pod_holds_its_cards_until_it_is_gone() -> None:
     pod = placed(f"{CARD},NVIDIA,1000,10:;", on="n")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert used(cluster_of(pod)) == (1, 1000, 10)
+    assert read_used(cluster_of(pod)) == (1, 1000, 10)
 
 
 def test_a_pod_that_cannot_be_read_is_named_and_not_counted() -> None:
     cluster = cluster_of(placed(f"{CARD},NVIDIA,1000:;", on="n"))
-    assert used(cluster) == (0, 0, 0)
+    assert read_used(cluster) == (0, 0, 0)
     [problem] = cluster.problems
     assert problem.startswith("pod team/old is not counted: pod annotation format error")
 
@@ -192,4 +192,4 @@ def test_init_containers_that_are_through_hold_nothing(
         {"state": {"running": {}} if code is None else {"terminated": {"exitCode": code}}}
         for code in codes
     ]
-    assert used(cluster_of(pod)) == expected
+    assert read_used(cluster_of(pod)) == expected

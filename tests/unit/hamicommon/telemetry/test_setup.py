@@ -31,7 +31,7 @@ telemetry.shutdown()
 """
 
 
-def sampled(path: Path, **env: str) -> bool:
+def is_sampled(path: Path, **env: str) -> bool:
     """Whether the traceparent of the one span has W3C's flag `sampled`."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -48,7 +48,7 @@ def sampled(path: Path, **env: str) -> bool:
 def test_a_span_reaches_the_file_clipped_and_with_its_service(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
 
-    assert sampled(path)
+    assert is_sampled(path)
     [line] = map(json.loads, path.read_text().splitlines())
     assert (line["name"], line["service"]) == ("s", "service")
     assert line["attributes"] == {"hami.message": "line\\nbreak"}
@@ -88,7 +88,7 @@ def test_spans_at_a_collector_name_their_cluster(tmp_path: Path) -> None:
             "HAMI_TELEMETRY_OTLP_ENDPOINT": address,
             "HAMI_TELEMETRY_CLUSTER_NAME": "prod-eu",
         }
-        assert sampled(tmp_path / "t.jsonl", **named)
+        assert is_sampled(tmp_path / "t.jsonl", **named)
 
     attributes = received[0].resource_spans[0].resource.attributes
     found = {each.key: each.value.string_value for each in attributes}
@@ -122,7 +122,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 def test_a_collector_gets_the_same_clipped_text_as_the_file(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     with collector() as (address, received):
-        assert sampled(path, HAMI_TELEMETRY_OTLP_ENDPOINT=address)
+        assert is_sampled(path, HAMI_TELEMETRY_OTLP_ENDPOINT=address)
 
     [span] = received[0].resource_spans[0].scope_spans[0].spans
     assert {each.key: each.value.string_value for each in span.attributes} == {
@@ -141,5 +141,5 @@ def test_the_standard_variables_choose_what_is_sampled(
     path = tmp_path / "t.jsonl"
     variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
 
-    assert not sampled(path, **variables)
+    assert not is_sampled(path, **variables)
     assert path.read_bytes() == b""

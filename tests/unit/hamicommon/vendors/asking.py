@@ -104,13 +104,13 @@ def judge(
     return next((rule for rule in rules.order if failed[rule]), Rule.FITS)
 
 
-def picked(answer: Chosen | NotChosen) -> list[str]:
+def list_picked(answer: Chosen | NotChosen) -> list[str]:
     """The uuids chosen, in order."""
     assert isinstance(answer, Chosen), answer
     return [share.uuid for share in answer.shares]
 
 
-def refused(answer: Chosen | NotChosen, total: int) -> str:
+def describe_refusal(answer: Chosen | NotChosen, total: int) -> str:
     """The refusal as HAMi writes it; `total` cards of the vendor are on the node."""
     assert isinstance(answer, NotChosen), answer
     if answer.uncounted:

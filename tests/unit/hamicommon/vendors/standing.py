@@ -40,7 +40,7 @@ def share(card: GpuDevice, **fields: Any) -> DeviceShare:
     return DeviceShare(uuid=card.uuid, vendor=card.vendor, **(amounts | fields))
 
 
-def placed(cards: Sequence[GpuDevice], *containers: Sequence[DeviceShare]) -> Placed:
+def make_placed_pod(cards: Sequence[GpuDevice], *containers: Sequence[DeviceShare]) -> Placed:
     return Placed(
         node=NodeName("n"),
         containers=tuple(

@@ -5,7 +5,7 @@ from hamicommon.device_config import CambriconConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.shares import Cambricon
 
-from tests.unit.hamicommon.vendors.standing import container, node, placed, share
+from tests.unit.hamicommon.vendors.standing import container, make_placed_pod, node, share
 
 MLU = Cambricon(CambriconConfig())
 COUNT = "cambricon.com/vmlu"
@@ -78,7 +78,7 @@ def test_a_placed_pod_shows_the_plugin_its_first_slice() -> None:
     cards = MLU.node_devices(node({CORE: "400", MEM: "768"}))
     slices = share(cards[3], memory_mib=5120, core_percent=20)
 
-    assert MLU.pod_annotations(placed(cards, (), (slices, share(cards[1])))) == {
+    assert MLU.pod_annotations(make_placed_pod(cards, (), (slices, share(cards[1])))) == {
         "hami.io/cambricon-mlu-devices-to-allocate": (
             ";n-cambricon-mlu-3,MLU,5120,20:n-cambricon-mlu-1,MLU,49152,100:;"
         ),
@@ -88,4 +88,4 @@ def test_a_placed_pod_shows_the_plugin_its_first_slice() -> None:
         "CAMBRICON_DSMLU_ASSIGNED": "false",
         "CAMBRICON_DSMLU_PROFILE": "3_20_20",
     }
-    assert MLU.pod_annotations(placed(cards, ())) == {}
+    assert MLU.pod_annotations(make_placed_pod(cards, ())) == {}

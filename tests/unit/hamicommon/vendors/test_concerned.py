@@ -23,7 +23,7 @@ amounts = st.sampled_from((0, 1, "2", 50, "16Gi", "x", -1))
 resources = st.dictionaries(st.sampled_from((*PLAIN.resource_names, "cpu")), amounts, max_size=4)
 
 
-def judged(vendor: Vendor, container: Json) -> tuple[Json, Admitted | str, object]:
+def judge_container(vendor: Vendor, container: Json) -> tuple[Json, Admitted | str, object]:
     """The pod after the vendor, what it found, and what it reads of the container."""
     pod = {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}
     found: Admitted | str
@@ -50,7 +50,7 @@ def test_a_vendor_that_is_not_concerned_changes_nothing(
     for vendor in vendors:
         if vendor not in concerned:
             given_ = deepcopy(container)
-            pod, found, request = judged(vendor, given_)
+            pod, found, request = judge_container(vendor, given_)
             assert pod == {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}
             assert (found, request) == (Admitted(wants=False), None)
 

@@ -5,7 +5,14 @@ from hamicommon.device_config import MthreadsConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.shares import Mthreads
 
-from tests.unit.hamicommon.vendors.standing import NOW_NS, container, node, placed, pod, share
+from tests.unit.hamicommon.vendors.standing import (
+    NOW_NS,
+    container,
+    make_placed_pod,
+    node,
+    pod,
+    share,
+)
 
 MT = Mthreads(MthreadsConfig())
 COUNT, MEM, CORE = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
@@ -119,7 +126,7 @@ def test_a_placed_pod_carries_indexes_time_and_node() -> None:
     first = (share(cards[0]),)
     last = (share(cards[2]), share(cards[1]))
 
-    assert MT.pod_annotations(placed(cards, first, last, ())) == {
+    assert MT.pod_annotations(make_placed_pod(cards, first, last, ())) == {
         "hami.io/mthreads-vgpu-devices-allocated": (
             "n-mthreads-0,Mthreads,49152,16:;"
             "n-mthreads-2,Mthreads,49152,16:n-mthreads-1,Mthreads,49152,16:;;"

@@ -8,7 +8,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.vendors.registry import Vendors
 
-from tests.unit.hamicommon.vendors.standing import container, node, placed, pod
+from tests.unit.hamicommon.vendors.standing import container, make_placed_pod, node, pod
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
 ASCEND = [
@@ -268,7 +268,7 @@ def test_slices_are_written_twice(name: str) -> None:
         for uuid in ("x", "y")
     ]
     to_allocate, allocated, *_ = KEYS[name]
-    written = VENDORS[name].pod_annotations(placed([], (), slices))
+    written = VENDORS[name].pod_annotations(make_placed_pod([], (), slices))
     assert {to_allocate, allocated} == written.keys()
     assert set(written.values()) == {f";x,{name},4000,30:y,{name},4000,30:;"}
 

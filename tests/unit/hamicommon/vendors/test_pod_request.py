@@ -150,7 +150,7 @@ def test_a_malformed_amount_refuses_the_pod_and_names_the_place() -> None:
 def test_the_host_is_asked_for_what_runs_at_the_same_time(
     init: list[str], cpu_milli: int, memory_mib: int
 ) -> None:
-    def sized(text: str, name: str) -> dict[str, Any]:
+    def make_container(text: str, name: str) -> dict[str, Any]:
         amount, _, sidecar = text.partition(" ")
         more = {"restartPolicy": "Always"} if sidecar else {}
         return {
@@ -160,7 +160,10 @@ def test_the_host_is_asked_for_what_runs_at_the_same_time(
         }
 
     host = host_request(
-        pod(sized("3", "main"), init=[sized(each, f"i{n}") for n, each in enumerate(init)])
+        pod(
+            make_container("3", "main"),
+            init=[make_container(each, f"i{n}") for n, each in enumerate(init)],
+        )
     )
 
     assert (host.cpu_milli, host.memory_mib) == (cpu_milli, memory_mib)

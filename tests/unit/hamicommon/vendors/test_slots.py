@@ -17,10 +17,10 @@ from hamicommon.vendors.slots import Biren, Vastai, in_dies, score_dies
 
 from tests.unit.hamicommon.vendors.asking import (
     container,
+    describe_refusal,
     judge,
-    picked,
+    list_picked,
     put,
-    refused,
     unhealthy,
     use,
 )
@@ -178,34 +178,34 @@ def test_die_mode_is_decided_by_the_first_card() -> None:
 
 
 def test_as_many_dies_as_wanted_are_all_taken() -> None:
-    assert picked(put(VASTAI, use(TWO_BY_TWO), {VA: 4})) == ["VA-3", "VA-2", "VA-1", "VA-0"]
+    assert list_picked(put(VASTAI, use(TWO_BY_TWO), {VA: 4})) == ["VA-3", "VA-2", "VA-1", "VA-0"]
 
 
 def test_one_die_is_the_first() -> None:
-    assert picked(put(VASTAI, use(TWO_BY_TWO), {VA: 1})) == ["VA-3"]
+    assert list_picked(put(VASTAI, use(TWO_BY_TWO), {VA: 1})) == ["VA-3"]
 
 
 def test_several_dies_come_from_the_cards_with_most_of_them_free() -> None:
     cards = use(TWO_BY_TWO, VA_3=(1, 0, 0))
 
-    assert picked(put(VASTAI, cards, {VA: 2})) == ["VA-1", "VA-0"]
-    assert picked(put(VASTAI, use(TWO_BY_TWO), {VA: 2})) == ["VA-3", "VA-2"]
-    assert picked(put(VASTAI, use(TWO_BY_TWO), {VA: 3})) == ["VA-3", "VA-2", "VA-1"]
+    assert list_picked(put(VASTAI, cards, {VA: 2})) == ["VA-1", "VA-0"]
+    assert list_picked(put(VASTAI, use(TWO_BY_TWO), {VA: 2})) == ["VA-3", "VA-2"]
+    assert list_picked(put(VASTAI, use(TWO_BY_TWO), {VA: 3})) == ["VA-3", "VA-2", "VA-1"]
 
 
 def test_a_die_that_names_no_card_is_a_card_of_its_own() -> None:
     cards = use([die(0, "0"), die(1, "0"), die(2, 1.5), die(3)])
 
-    assert picked(put(VASTAI, cards, {VA: 3})) == ["VA-1", "VA-0", "VA-3"]
+    assert list_picked(put(VASTAI, cards, {VA: 3})) == ["VA-1", "VA-0", "VA-3"]
 
 
 def test_mutex_spares_the_idle_dies_of_a_card_in_use() -> None:
     cards = use(TWO_BY_TWO, VA_3=(1, 0, 0))
     mutex = ("mutex",)
 
-    assert picked(put(VASTAI, cards, {VA: 1}, policies=mutex)) == ["VA-1"]
-    assert picked(put(VASTAI, cards, {VA: 1})) == ["VA-2"]
-    assert refused(put(VASTAI, cards, {VA: 3}, policies=mutex), 4) == (
+    assert list_picked(put(VASTAI, cards, {VA: 1}, policies=mutex)) == ["VA-1"]
+    assert list_picked(put(VASTAI, cards, {VA: 1})) == ["VA-2"]
+    assert describe_refusal(put(VASTAI, cards, {VA: 3}, policies=mutex), 4) == (
         "1/4 CardTimeSlicingExhausted, 1/4 ExclusiveDeviceAllocateConflict, "
         "2/4 AllocatedCardsInsufficientRequest"
     )
@@ -215,10 +215,10 @@ def test_mutex_spares_the_idle_dies_of_a_card_in_use() -> None:
 def test_a_refusal_counts_every_die_and_those_that_were_free() -> None:
     broken = [unhealthy(card) for card in TWO_BY_TWO[:2]]
 
-    assert refused(put(VASTAI, use([*broken, *TWO_BY_TWO[2:]]), {VA: 3}), 4) == (
+    assert describe_refusal(put(VASTAI, use([*broken, *TWO_BY_TWO[2:]]), {VA: 3}), 4) == (
         "2/4 AllocatedCardsInsufficientRequest, 2/4 CardNotHealth"
     )
-    assert refused(put(VASTAI, use(broken), {VA: 1}), 2) == "2/2 CardNotHealth"
+    assert describe_refusal(put(VASTAI, use(broken), {VA: 1}), 2) == "2/2 CardNotHealth"
 
 
 def shares(*indexes: int) -> list[DeviceShare]:

@@ -25,7 +25,7 @@ def row(name: str, outcome: str, *, why: str | None = None, sentence: str = "") 
     }
 
 
-def shown(**answer: Any) -> str:
+def render_answer(**answer: Any) -> str:
     whole = {"applied": False, "pods": [], "overfull": [], "unaccounted": [], "problems": []}
     console = Console(width=200, record=True, quiet=False)
     with console.capture() as capture:
@@ -44,7 +44,7 @@ def test_every_pod_is_shown_with_its_slices_or_why_not() -> None:
         row("c", "held"),
     ]
 
-    text = shown(pods=pods)
+    text = render_answer(pods=pods)
 
     assert "main: 4 GiB, 30 % cores of GPU-aaaaaaaa" in text
     assert "refused: no-evidence" in text
@@ -65,7 +65,9 @@ def test_cards_that_hold_too_much_or_more_than_is_known_are_shown_with_what_to_d
     }
     unknown = {"node": "n1", "uuid": CARD, "pods": ["team/b"]}
 
-    text = shown(overfull=[full], unaccounted=[unknown], problems=["node n1: no checkpoint"])
+    text = render_answer(
+        overfull=[full], unaccounted=[unknown], problems=["node n1: no checkpoint"]
+    )
 
     assert "has granted 8192 of 6000 MiB and 120 of 100 % of cores" in text
     assert f"kubectl annotate --overwrite node n1 hami.io/device-cordon={CARD}" in text
@@ -73,4 +75,4 @@ def test_cards_that_hold_too_much_or_more_than_is_known_are_shown_with_what_to_d
 
 
 def test_an_empty_cluster_is_shown_as_one() -> None:
-    assert "no pods of HAMi" in shown(applied=True)
+    assert "no pods of HAMi" in render_answer(applied=True)

@@ -210,7 +210,7 @@ async def test_the_reason_of_the_setting_is_the_agents() -> None:
 # --- missing parts of an installation in a cluster, from the objects that it has
 
 
-def installed(state: State) -> Installed:
+def make_installed(state: State) -> Installed:
     def under(path: str) -> list[dict[str, object]]:
         return [each for at, each in state.items() if at.startswith(path)]
 
@@ -228,7 +228,7 @@ def installed(state: State) -> Installed:
 
 
 def test_where_everything_is_ready_each_part_is_well_in_the_order_of_their_needs() -> None:
-    found = findings(installed(states.ready()))
+    found = findings(make_installed(states.ready()))
 
     assert tuple(each.part for each in found) == ORDER
     assert {each.state for each in found} == {PartState.WELL}
@@ -238,7 +238,9 @@ def test_where_everything_is_ready_each_part_is_well_in_the_order_of_their_needs
 def test_what_is_broken_is_one_line_with_what_to_do(what: str) -> None:
     breaks, part, detail, step = CASES[what]
 
-    wrong = [e for e in findings(installed(states.broken(breaks))) if e.state is not PartState.WELL]
+    wrong = [
+        e for e in findings(make_installed(states.broken(breaks))) if e.state is not PartState.WELL
+    ]
 
     assert [(each.part, each.state) for each in wrong] == [(part, PartState.MISSING)]
     assert detail in wrong[0].detail
@@ -251,7 +253,9 @@ def test_several_broken_parts_come_in_the_order_in_which_to_repair_them() -> Non
         if what.startswith("no "):
             CASES[what][0](state)
 
-    wrong = [each.part for each in findings(installed(state)) if each.state is PartState.MISSING]
+    wrong = [
+        each.part for each in findings(make_installed(state)) if each.state is PartState.MISSING
+    ]
 
     assert wrong == sorted(wrong, key=ORDER.index)
     assert len(wrong) == 8
@@ -262,7 +266,7 @@ def test_a_store_of_the_users_own_is_unknown_and_nothing_is_missing() -> None:
     for path in (f"{APPS}/statefulsets/hami-redis", f"{PLACE}/services/hami-redis"):
         del state[path]
 
-    found = {each.part: each.state for each in findings(installed(state))}
+    found = {each.part: each.state for each in findings(make_installed(state))}
 
     assert found.pop("Redis") is PartState.UNKNOWN
     assert set(found.values()) == {PartState.WELL}

@@ -57,7 +57,7 @@ def records(question: str, row: dict[str, Any], columns: tuple[str, ...]) -> Rec
     return records_of(answer, columns=columns)
 
 
-WHO = records(
+WHO_RECORDS = records(
     "what-runs-where",
     {
         **dict.fromkeys(HELD),
@@ -118,7 +118,7 @@ GOLDEN = {
         "-          idle  15.00       15.0 %  37.50\n"
     ),
 }
-VERBS = {"who": WHO, "pending": PENDING, "usage": USAGE, "showback": SHOWBACK}
+VERBS = {"who": WHO_RECORDS, "pending": PENDING, "usage": USAGE, "showback": SHOWBACK}
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def in_utc() -> Any:
     present(Presentation())
 
 
-def printed(found: Records, width: int, **how: bool) -> str:
+def print_records(found: Records, width: int, **how: bool) -> str:
     columns = [column for column in found.columns if not column.wide]
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(render.grid(columns, found.rows, Presentation(utc=True, **how)))
@@ -138,12 +138,12 @@ def printed(found: Records, width: int, **how: bool) -> str:
 
 @pytest.mark.parametrize(("verb", "width"), GOLDEN)
 def test_a_verb_prints_this(verb: str, width: int) -> None:
-    assert printed(VERBS[verb], width) == GOLDEN[verb, width]
+    assert print_records(VERBS[verb], width) == GOLDEN[verb, width]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_80_columns_fold_and_200_hold_a_row_in_a_line(verb: str) -> None:
-    narrow, wide = printed(VERBS[verb], 80), printed(VERBS[verb], 200)
+    narrow, wide = print_records(VERBS[verb], 80), print_records(VERBS[verb], 200)
 
     assert max(map(len, narrow.splitlines())) <= 80
     assert len(wide.splitlines()) == len(VERBS[verb].rows) + 1
@@ -151,7 +151,7 @@ def test_80_columns_fold_and_200_hold_a_row_in_a_line(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_ascii_is_ascii_and_keeps_every_text(verb: str) -> None:
-    plain, whole = printed(VERBS[verb], 200, ascii_only=True), printed(VERBS[verb], 200)
+    plain, whole = print_records(VERBS[verb], 200, ascii_only=True), print_records(VERBS[verb], 200)
 
     assert plain.isascii()
     assert [part for part in whole.split() if part.isascii()] == [

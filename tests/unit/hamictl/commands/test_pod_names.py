@@ -16,7 +16,7 @@ from hamictl.commands.named import chosen
 from hamictl.scheduler_client import SchedulerAddress, metrics_address
 from hamictl.target import Installation
 
-from tests.contract.kubernetes.servers import emulated
+from tests.contract.kubernetes.servers import start_emulation
 
 PODS = (("default", "shown"), ("default", "shy"), ("team-a", "train"))
 
@@ -179,7 +179,7 @@ def installation(kubeconfig: Path) -> Installation:
 
 @pytest.mark.integration
 async def test_the_pods_that_its_selector_takes_are_listed(tmp_path: Path) -> None:
-    with emulated(tmp_path) as cluster:
+    with start_emulation(tmp_path) as cluster:
         labels = {"app": "train"}
         template = {"metadata": {"labels": labels}, "spec": {"containers": [CONTAINER]}}
         spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}

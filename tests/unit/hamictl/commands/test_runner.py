@@ -43,11 +43,11 @@ def test_ctrl_c_before_the_first_step_is_an_interrupt_not_a_cancellation(
 
 @pytest.mark.usefixtures("python_handler")
 def test_ctrl_c_at_work_is_an_interrupt() -> None:
-    async def interrupted() -> None:
+    async def interrupt() -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run_interruptible(interrupted())
+        run_interruptible(interrupt())
 
 
 def test_what_ends_by_itself_gives_its_result() -> None:

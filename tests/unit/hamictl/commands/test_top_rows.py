@@ -176,7 +176,7 @@ def pod(name: str | None, **changes: object) -> dict[str, object]:
     } | changes
 
 
-def shown(rows: list[Row], key: str) -> list[object]:
+def column_of(rows: list[Row], key: str) -> list[object]:
     return [row[key] for row in rows]
 
 
@@ -208,12 +208,12 @@ def test_every_order_has_all_rows_and_the_unknown_last(sort: str) -> None:
     pods = [pod("a", used_memory_bytes=None, memory_bytes=GIB, core_ratio=0), pod("b"), pod("c")]
     nodes = node_rows([card("n1", used_memory_bytes=None, held_memory_bytes=0), card("n2")])
 
-    assert sorted(shown(rows_shown(pods, sort=sort), "pod_name"), key=str) == ["a", "b", "c"]
-    assert sorted(shown(rows_shown(nodes, sort=sort), "node"), key=str) == ["n1", "n2"]
+    assert sorted(column_of(rows_shown(pods, sort=sort), "pod_name"), key=str) == ["a", "b", "c"]
+    assert sorted(column_of(rows_shown(nodes, sort=sort), "node"), key=str) == ["n1", "n2"]
     if sort != "node":
-        assert shown(rows_shown(pods, sort=sort), "pod_name")[-1] == "a"
+        assert column_of(rows_shown(pods, sort=sort), "pod_name")[-1] == "a"
     if sort in ("memory", "used"):
-        assert shown(rows_shown(nodes, sort=sort), "node") == ["n2", "n1"]
+        assert column_of(rows_shown(nodes, sort=sort), "node") == ["n2", "n1"]
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_every_order_has_all_rows_and_the_unknown_last(sort: str) -> None:
 def test_pods_are_chosen_by_text(text: str, wanted: list[str | None]) -> None:
     rows = rows_shown([pod("a"), pod("b"), pod(None)], filter_text=text)
 
-    assert sorted(shown(rows, "pod_name"), key=str) == sorted(wanted, key=str)
+    assert sorted(column_of(rows, "pod_name"), key=str) == sorted(wanted, key=str)
 
 
 def test_problems_are_nodes_with_a_sick_or_cordoned_card() -> None:
     nodes = node_rows([card("n1"), card("n2", healthy=False), card("n3", cordoned=True)])
 
-    assert shown(rows_shown(nodes, problems=True), "node") == ["n2", "n3"]
+    assert column_of(rows_shown(nodes, problems=True), "node") == ["n2", "n3"]
 
 
 def test_names_that_may_not_be_read_are_other() -> None:

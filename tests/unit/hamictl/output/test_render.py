@@ -55,7 +55,9 @@ def test_a_csv_without_rows_has_the_same_header_as_one_with_rows() -> None:
     assert header(()) == "name,memory_bytes,wait_seconds"
 
 
-def written(capsys: pytest.CaptureFixture[str], form: str, **chosen: object) -> tuple[str, str]:
+def write_records(
+    capsys: pytest.CaptureFixture[str], form: str, **chosen: object
+) -> tuple[str, str]:
     present(Presentation(**chosen))  # type: ignore[arg-type]  # each case names its own options
     console.set_up()
     try:
@@ -68,7 +70,7 @@ def written(capsys: pytest.CaptureFixture[str], form: str, **chosen: object) -> 
 def test_a_table_is_plain_and_nothing_in_it_reaches_the_terminal_as_a_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out, err = written(capsys, "table")
+    out, err = write_records(capsys, "table")
 
     assert [line.rstrip() for line in out.splitlines()] == [
         "NAME       MEMORY",
@@ -93,7 +95,7 @@ def test_a_table_is_plain_and_nothing_in_it_reaches_the_terminal_as_a_command(
 def test_what_a_person_chose_is_gone_by(
     capsys: pytest.CaptureFixture[str], form: str, chosen: dict[str, object], wanted: list[str]
 ) -> None:
-    out, _ = written(capsys, form, **chosen)
+    out, _ = write_records(capsys, form, **chosen)
 
     for line, start in zip(out.splitlines(), wanted, strict=False):
         assert line.startswith(start), out
@@ -102,10 +104,10 @@ def test_what_a_person_chose_is_gone_by(
 def test_json_and_yaml_hold_the_same_in_base_units_with_null_for_unknown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out, _ = written(capsys, "json")
+    out, _ = write_records(capsys, "json")
     document = json.loads(out)
 
-    assert document == yaml.safe_load(written(capsys, "yaml")[0])
+    assert document == yaml.safe_load(write_records(capsys, "yaml")[0])
     assert {key: document[key] for key in ("apiVersion", "kind", "asOf")} == {
         "apiVersion": "hamictl.hami.io/v1",
         "kind": "ThingList",
@@ -123,17 +125,17 @@ def test_json_and_yaml_hold_the_same_in_base_units_with_null_for_unknown(
 
 
 def test_csv_has_all_fields_and_no_formula(capsys: pytest.CaptureFixture[str]) -> None:
-    header, *rows = csv.reader(io.StringIO(written(capsys, "csv")[0]))
+    header, *rows = csv.reader(io.StringIO(write_records(capsys, "csv")[0]))
 
     assert header == ["name", "memory_bytes", "core_ratio", "wait_seconds", "at", "on"]
     assert rows[0] == ["b", "2097152", "0.3", "1.5", "", '["x"]']
-    chosen = written(capsys, "csv", columns=("NAME", "core_ratio"), headers=False)[0]
+    chosen = write_records(capsys, "csv", columns=("NAME", "core_ratio"), headers=False)[0]
     assert chosen.splitlines()[0] == "b,0.3"
     assert render._csv_cell("=HYPERLINK(1)") == "'=HYPERLINK(1)"
 
 
 def test_jsonpath_reads_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert written(capsys, "jsonpath={.items[*].memory_bytes}")[0] == "2097152 null"
+    assert write_records(capsys, "jsonpath={.items[*].memory_bytes}")[0] == "2097152 null"
 
 
 def test_an_empty_list_is_noted_on_standard_error_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,8 +151,8 @@ def test_an_empty_list_is_noted_on_standard_error_alone(capsys: pytest.CaptureFi
 def test_colours_come_only_when_they_are_asked_for_in_a_pipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "\x1b[" in written(capsys, "table", colour=Colour.ALWAYS)[0]
-    assert "\x1b" not in written(capsys, "table", colour=Colour.NEVER)[0]
+    assert "\x1b[" in write_records(capsys, "table", colour=Colour.ALWAYS)[0]
+    assert "\x1b" not in write_records(capsys, "table", colour=Colour.NEVER)[0]
 
 
 @pytest.mark.parametrize("option", ["columns", "sort_by"])
@@ -159,7 +161,7 @@ def test_an_unknown_column_is_refused_with_those_that_there_are(
 ) -> None:
     value = ("NOPE",) if option == "columns" else "NOPE"
     with pytest.raises(typer.BadParameter, match="no column 'NOPE'; use NAME, MEMORY, WAIT"):
-        written(capsys, "table", **{option: value})
+        write_records(capsys, "table", **{option: value})
 
 
 @pytest.mark.parametrize("text", ["", "jsonpath", "Table", "xml", "jsonpath {.x}"])

@@ -282,11 +282,11 @@ def test_pods_without_cards_may_be_placed_by_kube_scheduler(
     pods.write_text(f"{head}\n" + host.format("h1") + host.format("h2") + card.format("c1"))
     ways = ("policy", "least-allocated", "most-allocated", "extender")
 
-    def found(way: str) -> str:
+    def run_replay(way: str) -> str:
         option = ("--pods-without-cards", way) if way != "policy" else ()
         return replay(*files, "--policy", "binpack", "--seeds", "1-9", *option, "-o", "json").output
 
-    answers = {way: json.loads(found(way)) for way in ways}
+    answers = {way: json.loads(run_replay(way)) for way in ways}
     shown = replay(*files, "--pods-without-cards", "least-allocated")
 
     assert {way: answers[way]["pods_without_cards"] for way in ways} == {way: way for way in ways}

@@ -23,7 +23,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hamictl.toml"
 
 
-def printed(*argv: str, **environment: str) -> str:
+def run_verb(*argv: str, **environment: str) -> str:
     done = CliRunner().invoke(app, argv, env=environment)
     assert done.exit_code == 0, done.output
     return done.stdout
@@ -32,9 +32,9 @@ def printed(*argv: str, **environment: str) -> str:
 def test_the_form_of_an_answer_is_that_of_option_environment_and_file(written: Path) -> None:
     written.write_text('output = "json"')
 
-    assert json.loads(printed("version"))["hamictl"]
-    assert printed("version", HAMICTL_OUTPUT="table").startswith("hamictl ")
-    assert printed("version", "-o", "table", HAMICTL_OUTPUT="json").startswith("hamictl ")
+    assert json.loads(run_verb("version"))["hamictl"]
+    assert run_verb("version", HAMICTL_OUTPUT="table").startswith("hamictl ")
+    assert run_verb("version", "-o", "table", HAMICTL_OUTPUT="json").startswith("hamictl ")
 
 
 def test_an_address_is_that_of_environment_and_file(
@@ -83,7 +83,7 @@ def test_a_wrong_file_ends_each_verb_with_one_sentence(
 def test_the_help_of_a_verb_is_shown_all_the_same(written: Path) -> None:
     written.write_text("color = 'red'")
 
-    assert "Usage" in printed("get", "--help")
+    assert "Usage" in run_verb("get", "--help")
 
 
 def test_the_namespace_is_for_verbs_that_mean_one_pod() -> None:

@@ -65,7 +65,7 @@ OPTIONS = [
 VALUED = [(verb, option) for verb, option in OPTIONS if not option.is_flag]
 
 
-def typed(verb: str, *more: str) -> Result:
+def run_verb(verb: str, *more: str) -> Result:
     argv = [*verb.split(), *ARGUMENTS.get(verb, []), *more]
     return CliRunner().invoke(app, argv, prog_name="hamictl")
 
@@ -92,7 +92,7 @@ def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_option_that_there_is_not_names_the_closest(verb: str) -> None:
-    done = typed(verb, "--no-headres")
+    done = run_verb(verb, "--no-headres")
 
     assert done.exit_code == ExitCode.WRONG_USAGE
     line = one_sentence(done)
@@ -102,7 +102,7 @@ def test_an_option_that_there_is_not_names_the_closest(verb: str) -> None:
 
 @pytest.mark.parametrize(("verb", "option"), VALUED, ids=lambda each: getattr(each, "name", each))
 def test_an_option_without_its_value_is_named(verb: str, option: Any) -> None:
-    done = typed(verb, option.opts[0])
+    done = run_verb(verb, option.opts[0])
 
     assert done.exit_code == ExitCode.WRONG_USAGE
     assert option.opts[0] in one_sentence(done)
@@ -114,7 +114,7 @@ def test_an_option_without_its_value_is_named(verb: str, option: Any) -> None:
     ids=lambda each: getattr(each, "name", each),
 )
 def test_a_wrong_value_is_named_with_its_option(verb: str, option: Any) -> None:
-    done = typed(verb, option.opts[0], BAD)
+    done = run_verb(verb, option.opts[0], BAD)
 
     assert done.exit_code == ExitCode.WRONG_USAGE, done.output
     line = one_sentence(done)

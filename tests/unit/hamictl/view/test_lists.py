@@ -70,7 +70,7 @@ def test_a_cell_of_a_hostile_sender_is_shown_and_not_obeyed() -> None:
     assert "[bold]update[/] :smile: \\x1b]0;owned\\x07" in printed
 
 
-def claimed(**changes: Any) -> dict[str, Any]:
+def make_claim(**changes: Any) -> dict[str, Any]:
     return {
         "container": "main",
         "device_uuid": "GPU-1",
@@ -86,8 +86,8 @@ def claimed(**changes: Any) -> dict[str, Any]:
 def test_a_slice_by_a_claim_names_claim_and_request_and_who_else_holds_it() -> None:
     own = {"container": "main", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 30}
 
-    [alone] = slice_lines({"devices": [own], "claims": [claimed()]})
-    [together] = slice_lines({"devices": [], "claims": [claimed(together_with=["a", "b"])]})
+    [alone] = slice_lines({"devices": [own], "claims": [make_claim()]})
+    [together] = slice_lines({"devices": [], "claims": [make_claim(together_with=["a", "b"])]})
 
     assert alone == "main: 4 GiB, 30 % cores of GPU-1, by claim shared request gpu"
     assert together == f"{alone}, together with a, b"
@@ -101,7 +101,7 @@ def test_slices_by_limits_and_those_of_a_scheduler_without_claims_are_as_before(
 
 
 def test_history_names_claim_request_and_share_where_the_grant_came_by_claims() -> None:
-    by_two = {"claims": [claimed(), claimed(container="other", request="big", share_id="")]}
+    by_two = {"claims": [make_claim(), make_claim(container="other", request="big", share_id="")]}
 
     assert claims_of({"detail": by_two}) == (
         "main: shared request gpu share s-1\nother: shared request big"

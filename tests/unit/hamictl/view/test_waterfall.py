@@ -33,7 +33,7 @@ SPANS = [
 ]
 
 
-def printed(width: int, spans: list[TraceSpan] = SPANS, *, ascii_only: bool = False) -> str:
+def print_waterfall(width: int, spans: list[TraceSpan] = SPANS, *, ascii_only: bool = False) -> str:
     present(Presentation(ascii_only=ascii_only))
     try:
         console = Console(width=width, file=io.StringIO(), color_system=None)
@@ -46,7 +46,7 @@ def printed(width: int, spans: list[TraceSpan] = SPANS, *, ascii_only: bool = Fa
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_line_a_span_with_the_wait_folded(width: int) -> None:
-    lines = printed(width).splitlines()
+    lines = print_waterfall(width).splitlines()
 
     assert [line.split()[0] for line in lines[1:]] == ["admission", "filter", "place", "⋯", "bind"]
     assert max(map(len, lines)) <= width
@@ -57,7 +57,7 @@ def test_a_line_a_span_with_the_wait_folded(width: int) -> None:
 
 
 def test_in_ascii_nothing_is_lost() -> None:
-    shown = printed(80, ascii_only=True)
+    shown = print_waterfall(80, ascii_only=True)
 
     assert shown.isascii()
     assert "filter x" in shown
@@ -78,7 +78,7 @@ BEHIND = [
 
 
 def test_what_went_on_behind_an_answer_is_drawn_thinner() -> None:
-    bars = [re.findall("[▬─]+", line)[0] for line in printed(100, BEHIND).splitlines()[1:]]
+    bars = [re.findall("[▬─]+", line)[0] for line in print_waterfall(100, BEHIND).splitlines()[1:]]
 
     assert set(bars[0]) == set(bars[2]) == {"▬"}
     thick, thin = bars[1].count("▬"), bars[1].count("─")

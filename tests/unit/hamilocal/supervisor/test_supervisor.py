@@ -83,12 +83,12 @@ async def test_children_start_in_order_and_stop_in_reverse(tmp_path: Path) -> No
     """)
 
     def spec(name: str, *after: str) -> ChildSpec:
-        async def touched() -> None:
+        async def check_file() -> None:
             if not (tmp_path / name).exists():
                 raise NotReadyError("not yet")
 
         argv = (sys.executable, "-c", noting, name)
-        return child(tmp_path, name, argv=argv, health=touched, after=after)
+        return child(tmp_path, name, argv=argv, health=check_file, after=after)
 
     async with running(tmp_path, spec("a"), spec("b", "a"), spec("c", "b")) as supervisor:
         await ready(supervisor)
@@ -245,7 +245,7 @@ asyncio.run(Supervisor([spec], folder=folder / ".hami").run())
 """
 
 
-async def _detached(tmp_path: Path) -> tuple[int, int]:
+async def _start_detached(tmp_path: Path) -> tuple[int, int]:
     """Start a supervisor that outlives us; its pid and its child's."""
     program = tmp_path / "detached.py"
     program.write_text(DETACHED)
@@ -261,7 +261,7 @@ async def _detached(tmp_path: Path) -> tuple[int, int]:
 
 
 async def test_a_detached_supervisor_is_stopped_by_its_state_file(tmp_path: Path) -> None:
-    pid, service = await _detached(tmp_path)
+    pid, service = await _start_detached(tmp_path)
     state_path = tmp_path / ".hami" / "state.json"
     with pytest.raises(SupervisorError, match=f"already runs .process {pid}."):
         await Supervisor([], folder=tmp_path / ".hami").run()
@@ -274,7 +274,7 @@ async def test_a_detached_supervisor_is_stopped_by_its_state_file(tmp_path: Path
 async def test_after_a_killed_supervisor_the_next_one_ends_the_children_it_left(
     tmp_path: Path,
 ) -> None:
-    pid, service = await _detached(tmp_path)
+    pid, service = await _start_detached(tmp_path)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert identity_of(service) is not None

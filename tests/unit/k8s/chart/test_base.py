@@ -128,14 +128,17 @@ def test_kube_scheduler_looks_at_as_many_nodes_as_wanted_and_starts_again_for_it
     before = render({})
     after = render({"scheduler": {"kubeScheduler": {"percentageOfNodesToScore": 2}}})
 
-    def configured(found: Objects) -> Json:
+    def read_configuration(found: Objects) -> Json:
         text = found["ConfigMap", "hami-kube-scheduler"]["data"]["config.yaml"]
         return dict(yaml.safe_load(text))
 
     changed = {key for key, each in after.items() if each != before[key] and key[0] != "Job"}
 
-    assert configured(before)["percentageOfNodesToScore"] == 0
-    assert configured(after) == {**configured(before), "percentageOfNodesToScore": 2}
+    assert read_configuration(before)["percentageOfNodesToScore"] == 0
+    assert read_configuration(after) == {
+        **read_configuration(before),
+        "percentageOfNodesToScore": 2,
+    }
     assert changed == {("ConfigMap", "hami-kube-scheduler"), ("Deployment", "hami-scheduler")}
 
 

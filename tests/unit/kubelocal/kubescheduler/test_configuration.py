@@ -28,14 +28,14 @@ extenders:
 """
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def write_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     return path
 
 
 def test_every_key_that_matters_is_read(tmp_path: Path) -> None:
-    config = read_configuration(written(tmp_path, FULL))
+    config = read_configuration(write_file(tmp_path, FULL))
     assert config.scheduler_names == {"hami-scheduler", "other"}
     assert config.client_connection.kubeconfig == "/k"
     assert config.pod_max_backoff_seconds == 1
@@ -48,7 +48,7 @@ def test_every_key_that_matters_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["v1", "v1beta1", "v1beta2", "v1beta3"])
 def test_what_is_not_set_is_kube_schedulers_default(tmp_path: Path, version: str) -> None:
     text = f"apiVersion: kubescheduler.config.k8s.io/{version}\nkind: KubeSchedulerConfiguration\n"
-    config = read_configuration(written(tmp_path, text))
+    config = read_configuration(write_file(tmp_path, text))
     assert config.scheduler_names == {"default-scheduler"}
     assert (config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds) == (1, 10)
 
@@ -67,7 +67,7 @@ def test_what_is_not_set_is_kube_schedulers_default(tmp_path: Path, version: str
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        read_configuration(written(tmp_path, text))
+        read_configuration(write_file(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ async def test_a_pod_counts_on_its_node_while_its_binding_is_on_its_way(world: W
     await world.node("a")
     world.extender.bind_gate.clear()
     await world.pod("first", cpu="2")
-    await eventually(lambda: _soon(world.extender.filtered))
+    await eventually(lambda: _read_soon(world.extender.filtered))
     await world.pod("second", cpu="2")
     await world.refused("second", TOO_LARGE)
     world.extender.bind_gate.set()
@@ -175,5 +175,5 @@ async def test_a_pod_of_another_scheduler_is_left_alone(world: World) -> None:
     assert "other" not in world.extender.filtered
 
 
-async def _soon(values: list[str]) -> list[str]:
+async def _read_soon(values: list[str]) -> list[str]:
     return values

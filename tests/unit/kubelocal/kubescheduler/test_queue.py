@@ -9,12 +9,12 @@ from kubelocal.kubescheduler.queue import SchedulingQueue
 from tests.unit.kubelocal.kubescheduler.objects import a_pod
 
 
-def tried(queue: SchedulingQueue, now_s: float) -> str | None:
+def pop_name(queue: SchedulingQueue, now_s: float) -> str | None:
     waiting = queue.pop(now_s)
     return waiting.pod["metadata"]["name"] if waiting else None
 
 
-def refused(queue: SchedulingQueue, now_s: float, *, by_extender: bool = False) -> None:
+def refuse_next(queue: SchedulingQueue, now_s: float, *, by_extender: bool = False) -> None:
     waiting = queue.pop(now_s)
     assert waiting is not None
     queue.failed(waiting.uid, now_s, unschedulable=True, by_extender=by_extender)
@@ -29,16 +29,16 @@ def test_higher_priority_first_then_the_order_of_arrival() -> None:
     queue = SchedulingQueue()
     for name, priority in (("a", 0), ("b", 10), ("c", 0)):
         queue.add(a_pod(name, priority=priority), 0.0)
-    assert [tried(queue, 0.0) for _ in range(4)] == ["b", "a", "c", None]
+    assert [pop_name(queue, 0.0) for _ in range(4)] == ["b", "a", "c", None]
 
 
 def test_a_refused_pod_waits_for_an_event() -> None:
     queue = SchedulingQueue()
     queue.add(a_pod(), 0.0)
-    refused(queue, 0.0)
+    refuse_next(queue, 0.0)
     assert queue.pop(100.0) is None
     queue.move_all(100.0)
-    assert tried(queue, 100.0) == "p1"
+    assert pop_name(queue, 100.0) == "p1"
 
 
 def test_pauses_double_from_one_to_ten_seconds() -> None:
@@ -46,7 +46,7 @@ def test_pauses_double_from_one_to_ten_seconds() -> None:
     queue.add(a_pod(), 0.0)
     now_s, pauses = 0.0, []
     for _ in range(6):
-        refused(queue, now_s)
+        refuse_next(queue, now_s)
         queue.move_all(now_s)
         wake_at_s = queue.wake_at_s()
         assert wake_at_s is not None
@@ -70,7 +70,7 @@ def test_an_event_before_the_attempt_does_not_count() -> None:
     queue = SchedulingQueue()
     queue.add(a_pod(), 0.0)
     queue.move_all(0.0)
-    refused(queue, 0.0)
+    refuse_next(queue, 0.0)
     assert queue.counts()["unschedulable"] == 1
 
 
@@ -80,17 +80,17 @@ def test_an_error_is_tried_again_without_an_event() -> None:
     waiting = queue.pop(0.0)
     assert waiting is not None
     queue.failed(waiting.uid, 0.0, unschedulable=False)
-    assert tried(queue, 1.0) == "p1"
+    assert pop_name(queue, 1.0) == "p1"
 
 
 def test_a_patch_of_its_own_annotation_wakes_a_pod_after_its_pause() -> None:
     queue = SchedulingQueue()
     pod = a_pod()
     queue.add(pod, 0.0)
-    refused(queue, 0.0)
+    refuse_next(queue, 0.0)
     queue.update(pod, with_annotation(pod), 0.5)
     assert queue.pop(0.9) is None
-    assert tried(queue, 1.0) == "p1"
+    assert pop_name(queue, 1.0) == "p1"
 
 
 @pytest.mark.parametrize(("by_extender", "queued"), [(False, "unschedulable"), (True, "backoff")])
@@ -100,7 +100,7 @@ def test_a_change_of_its_status_requeues_a_pod_that_an_extender_refused_alone(
     queue = SchedulingQueue()
     pod = a_pod()
     queue.add(pod, 0.0)
-    refused(queue, 0.0, by_extender=by_extender)
+    refuse_next(queue, 0.0, by_extender=by_extender)
     queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.5)
     assert queue.counts()[queued] == 1
 
@@ -127,10 +127,10 @@ def test_another_pods_binding_requeues_a_pod_that_an_extender_refused_alone() ->
     queue = SchedulingQueue()
     for name in ("p1", "p2"):
         queue.add(a_pod(name), 0.0)
-    refused(queue, 0.0)
-    refused(queue, 0.0, by_extender=True)
+    refuse_next(queue, 0.0)
+    refuse_next(queue, 0.0, by_extender=True)
     queue.move_refused_by_extenders(5.0)
-    assert tried(queue, 5.0) == "p2"
+    assert pop_name(queue, 5.0) == "p2"
     assert queue.pop(5.0) is None
 
 
@@ -138,9 +138,9 @@ def test_events_before_the_second_attempt_do_not_make_a_third() -> None:
     queue = SchedulingQueue()
     pod = a_pod()
     queue.add(pod, 0.0)
-    refused(queue, 0.0, by_extender=True)
+    refuse_next(queue, 0.0, by_extender=True)
     queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.5)
-    refused(queue, 1.0, by_extender=True)
+    refuse_next(queue, 1.0, by_extender=True)
     assert queue.counts()["unschedulable"] == 1
 
 
@@ -160,11 +160,11 @@ def test_a_patch_during_the_attempt_counts_and_the_new_pod_is_tried() -> None:
 def test_a_pod_that_nothing_wakes_is_tried_again_after_five_minutes() -> None:
     queue = SchedulingQueue()
     queue.add(a_pod(), 0.0)
-    refused(queue, 0.0)
+    refuse_next(queue, 0.0)
     queue.flush(300.0)
     assert queue.pop(300.0) is None
     queue.flush(300.1)
-    assert tried(queue, 300.1) == "p1"
+    assert pop_name(queue, 300.1) == "p1"
 
 
 @pytest.mark.parametrize("when", ["waiting", "in flight"])

@@ -92,11 +92,11 @@ class World:
     async def refused(self, name: str, expected: str) -> Json:
         """Wait until the pod's condition begins with this text; that condition."""
 
-        async def reported() -> Json | None:
+        async def read_condition() -> Json | None:
             condition = await self.condition(name)
             return condition if condition.get("message", "").startswith(expected) else None
 
-        return dict(await eventually(reported))
+        return dict(await eventually(read_condition))
 
     async def tried(self, name: str, times: int) -> None:
         """Wait until the extender was asked about the pod so often."""
@@ -107,7 +107,7 @@ class World:
         await eventually(often)
 
     async def events(self, name: str, reason: str) -> list[Json]:
-        async def found() -> list[Json]:
+        async def list_events() -> list[Json]:
             events = await self.api.get("/api/v1/namespaces/default/events")
             return [
                 event
@@ -115,7 +115,7 @@ class World:
                 if event["involvedObject"]["name"] == name and event["reason"] == reason
             ]
 
-        return list(await eventually(found))
+        return list(await eventually(list_events))
 
     async def clear(self) -> None:
         for pod in (await self.api.get(PODS))["items"]:

@@ -69,7 +69,7 @@ def whole(now: Round) -> Usage:
     )
 
 
-def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
+def keep_first(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
     """Return the rows that the store keeps: the first of two of one series at one moment."""
     rows: dict[tuple[datetime, Series], Sample] = {}
     for report in reports:
@@ -78,7 +78,7 @@ def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
     return rows
 
 
-def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
+def publish_rounds(history: History) -> tuple[Bus, list[Round], list[Round]]:
     """The bus afterwards, all rounds, and those of which nothing went wrong."""
     bus, at, every, well = Bus(), START, [], []
     publisher = UsagePublisher(bus, node="n", agent_id="a")
@@ -114,20 +114,20 @@ def histories(*troubles: str) -> st.SearchStrategy[History]:
 
 @given(histories("lost"))
 def test_what_is_stored_is_what_publishing_all_of_every_round_would_store(history: History) -> None:
-    bus, _, well = published(history)
+    bus, _, well = publish_rounds(history)
 
-    assert kept(bus.stored) == kept(map(whole, well))
+    assert keep_first(bus.stored) == keep_first(map(whole, well))
 
 
 @given(histories("lost", "stored"))
 def test_a_report_in_doubt_makes_nothing_up_and_loses_its_own_round_at_most(
     history: History,
 ) -> None:
-    bus, every, well = published(history)
+    bus, every, well = publish_rounds(history)
 
-    found = kept(bus.stored).items()
-    assert found <= kept(map(whole, every)).items()
-    assert found >= kept(map(whole, well)).items()
+    found = keep_first(bus.stored).items()
+    assert found <= keep_first(map(whole, every)).items()
+    assert found >= keep_first(map(whole, well)).items()
 
 
 def report_of(at: datetime, *, earlier: Sequence[datetime] = ()) -> Usage:
@@ -175,7 +175,7 @@ def test_after_a_long_outage_the_rounds_of_before_it_are_left_out_and_the_new_on
 
 @given(histories())
 def test_no_sample_waits_longer_than_the_next_heartbeat(history: History) -> None:
-    bus, _, _ = published(history)
+    bus, _, _ = publish_rounds(history)
 
     for report in bus.stored:
         heartbeats = {heartbeat_of("n", at) for at in report.earlier_rounds}

@@ -98,7 +98,7 @@ class Groups(Reviews):
         return "platform" in caller.groups or "system:masters" in caller.groups
 
 
-def sent(*headers: tuple[bytes, bytes]) -> Request:
+def make_request(*headers: tuple[bytes, bytes]) -> Request:
     return Request({"type": "http", "method": "GET", "path": "/", "headers": list(headers)})
 
 
@@ -115,7 +115,7 @@ async def test_groups_count_only_where_the_installation_names_their_header(
 ) -> None:
     reviews = Groups()
     with pytest.raises(NotAllowed, match="hami-viewer"):
-        await Reviewed(reviews, proxy=True).viewer(sent(*headers), [])
+        await Reviewed(reviews, proxy=True).viewer(make_request(*headers), [])
 
     assert reviews.groups == {"system:authenticated"}
 
@@ -123,12 +123,12 @@ async def test_groups_count_only_where_the_installation_names_their_header(
 async def test_groups_of_the_named_header_count() -> None:
     reviews = Groups()
     identity = Reviewed(reviews, proxy=True, groups_header="X-Forwarded-Groups")
-    viewer = await identity.viewer(sent((USER, b"ann"), (GROUPS, b"nlp, platform ,")), [])
+    viewer = await identity.viewer(make_request((USER, b"ann"), (GROUPS, b"nlp, platform ,")), [])
 
     assert (viewer.name, viewer.namespaces) == ("ann", None)
     assert reviews.groups == {"nlp", "platform", "system:authenticated"}
     # Another spelling is another header.
-    other = sent((USER, b"ann"), (b"x_forwarded_groups", b"platform"))
+    other = make_request((USER, b"ann"), (b"x_forwarded_groups", b"platform"))
     with pytest.raises(NotAllowed):
         await identity.viewer(other, [])
 
@@ -150,7 +150,7 @@ async def test_headers_that_a_proxy_does_not_send_are_refused(
 ) -> None:
     identity = Reviewed(Groups(), proxy=True, groups_header="X-Forwarded-Groups")
     with pytest.raises(Unauthenticated, match=message):
-        await identity.viewer(sent(*headers), [])
+        await identity.viewer(make_request(*headers), [])
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])

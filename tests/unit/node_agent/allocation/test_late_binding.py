@@ -93,7 +93,7 @@ def a_state(saved: AgentState | None = None) -> NodeState:
     return NodeState(store, saved or AgentState())
 
 
-def restarted(state: NodeState) -> NodeState:
+def restart(state: NodeState) -> NodeState:
     return a_state(decode(encode(state.saved)))
 
 
@@ -102,14 +102,14 @@ async def test_a_signed_grant_of_an_older_attempt_starts_nothing_after_a_restart
     await before.remember_tokens([NEW])
 
     with pytest.raises(Conflict, match="without a grant"):
-        await start(restarted(before), OLD)
+        await start(restart(before), OLD)
 
 
 async def test_the_signed_grant_of_the_latest_attempt_starts_its_container() -> None:
     before = a_state()
     await before.remember_tokens([NEW])
 
-    state = restarted(before)
+    state = restart(before)
     await start(state, NEW)
     assert state.saved.records["n"].allocation_id == NEW.allocation_id
 

@@ -103,7 +103,7 @@ def a_sweeper(node: Node, state: NodeState) -> Sweeper:
     )
 
 
-def reported(state: NodeState) -> list[str]:
+def list_reported(state: NodeState) -> list[str]:
     return [orjson.loads(report.body)["allocation_id"] for report in state.saved.reports]
 
 
@@ -122,7 +122,7 @@ async def test_a_pod_that_only_took_anothers_answer_leaves_under_its_own_grant(
 ) -> None:
     after = await swept(Node(), LOST, grants=(replace(GONE, state=state),))
 
-    assert reported(after) == [GONE.allocation_id]
+    assert list_reported(after) == [GONE.allocation_id]
     assert not after.saved.records
 
 
@@ -132,7 +132,7 @@ async def test_of_two_attempts_of_a_pod_the_latest_is_meant(latest: str) -> None
 
     after = await swept(Node(), a_record(record, ids=IDS), grants=(grant,))
 
-    assert reported(after) == [SECOND.allocation_id]
+    assert list_reported(after) == [SECOND.allocation_id]
 
 
 async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_it() -> None:
@@ -143,7 +143,7 @@ async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_
 
     after = await swept(Node(), nameless, grants=())
     assert not after.saved.records
-    assert not reported(after)
+    assert not list_reported(after)
 
 
 async def test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once() -> None:
@@ -221,7 +221,7 @@ async def test_what_the_kubelet_has_for_a_second_pod_of_a_claim_stays_till_its_g
 
     state = await swept(node, SHARED, grants=(FIRST,), times=3)
 
-    assert reported(state) == [FIRST.allocation_id]
+    assert list_reported(state) == [FIRST.allocation_id]
     assert state.book.of(FIRST.pod_uid) is None
     assert (state.saved.records, node.removed) == ({NONCE: SHARED}, [])
 
@@ -235,7 +235,7 @@ async def test_what_the_kubelet_has_for_a_second_pod_of_a_claim_stays_till_its_g
     node.claimed_nonces = frozenset()
     await sweeper.sweep()
     assert (dict(state.saved.records), node.removed) == ({}, [NONCE])
-    assert reported(state) == [FIRST.allocation_id, NEXT.allocation_id]
+    assert list_reported(state) == [FIRST.allocation_id, NEXT.allocation_id]
 
 
 async def test_a_pod_of_a_claim_leaves_whole_where_the_kubelet_has_its_slices_for_nobody() -> None:
@@ -251,4 +251,4 @@ async def test_nothing_of_a_claim_is_removed_while_the_kubelet_cannot_be_asked()
 
     state = await swept(node, SHARED, grants=(FIRST,))
 
-    assert (state.saved.records, node.removed, reported(state)) == ({NONCE: SHARED}, [], [])
+    assert (state.saved.records, node.removed, list_reported(state)) == ({NONCE: SHARED}, [], [])

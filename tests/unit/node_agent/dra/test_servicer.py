@@ -23,7 +23,7 @@ class Preparing:
         return self._claims[ref.name]
 
 
-def prepared(request: str) -> Prepared:
+def make_prepared(request: str) -> Prepared:
     device = AllocatedDevice(
         claim_uid="u",
         claim="c",
@@ -47,7 +47,7 @@ async def answer(*names: str, **claims: tuple[Prepared, ...]) -> Any:
 
 
 async def test_each_claim_has_an_entry_with_its_devices_or_the_reason() -> None:
-    found = await answer("good", "full", good=(prepared("gpu"),))
+    found = await answer("good", "full", good=(make_prepared("gpu"),))
     assert found.claims["uid-full"].error == "the card is full"
     [device] = found.claims["uid-good"].devices
     assert (list(device.request_names), device.pool_name, device.device_name, device.share_id) == (
@@ -61,6 +61,6 @@ async def test_each_claim_has_an_entry_with_its_devices_or_the_reason() -> None:
 
 async def test_an_alternative_is_answered_by_the_name_that_containers_use() -> None:
     """The kubelet finds no container for `gpu/mib-81920`, which then starts without its card."""
-    found = await answer("good", good=(prepared("gpu/mib-81920"),))
+    found = await answer("good", good=(make_prepared("gpu/mib-81920"),))
     [device] = found.claims["uid-good"].devices
     assert list(device.request_names) == ["gpu"]

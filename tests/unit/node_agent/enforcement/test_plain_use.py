@@ -17,7 +17,7 @@ PLAIN = replace(WITH_LIBRARY, plain=True)
 MIB = 1024 * 1024
 
 
-def checked(held_mib: int | None, *, looked_s: float = 5.0) -> Checked:
+def make_checked(held_mib: int | None, *, looked_s: float = 5.0) -> Checked:
     judgement = Judgement(state=LimitState.ENFORCED, granted_mib=81920, held_mib=held_mib)
     standing = Standing(judgement=judgement, looked_s=5.0, state=LimitState.ENFORCED)
     return Checked(standings={LimitKey("pod-1", "main", CARD_A): standing}, looked_s=looked_s)
@@ -27,7 +27,7 @@ def checked(held_mib: int | None, *, looked_s: float = 5.0) -> Checked:
 def test_memory_is_what_the_driver_reports_and_unknown_where_it_does_not(
     held_mib: int | None, used: int | None
 ) -> None:
-    [sample] = plain_samples([PLAIN], checked(held_mib))
+    [sample] = plain_samples([PLAIN], make_checked(held_mib))
 
     assert (sample.pod_uid, sample.container, sample.uuid) == ("pod-1", "main", CARD_A)
     assert (sample.memory_used_bytes, sample.memory_limit_bytes) == (used, 81920 * MIB)
@@ -35,9 +35,9 @@ def test_memory_is_what_the_driver_reports_and_unknown_where_it_does_not(
 
 
 def test_one_with_the_library_is_sampled_from_its_region_alone() -> None:
-    assert plain_samples([WITH_LIBRARY], checked(700)) == ()
+    assert plain_samples([WITH_LIBRARY], make_checked(700)) == ()
 
 
 def test_what_the_last_look_did_not_see_is_not_sampled() -> None:
-    assert plain_samples([PLAIN], checked(700, looked_s=6.0)) == ()
+    assert plain_samples([PLAIN], make_checked(700, looked_s=6.0)) == ()
     assert plain_samples([PLAIN], Checked()) == ()

@@ -133,7 +133,7 @@ async def read(state: NodeState, *signed: NodeGrant) -> NodeGrant | None:
     return state.book.of("p")
 
 
-def restarted(state: NodeState) -> NodeState:
+def restart(state: NodeState) -> NodeState:
     return a_state(decode(encode(state.saved)))
 
 
@@ -141,7 +141,7 @@ async def test_a_signed_grant_is_believed_again_and_again() -> None:
     state = a_state()
 
     assert await read(state, OLD) == OLD
-    assert await read(restarted(state), OLD) == OLD
+    assert await read(restart(state), OLD) == OLD
     assert await read(state, NEW) == NEW
 
 
@@ -150,15 +150,15 @@ async def test_an_older_attempt_is_not_believed_after_a_restart_either() -> None
     await state.remember_tokens([NEW])
 
     assert await read(state, OLD) is None
-    assert await read(restarted(state), OLD) is None
-    assert await read(restarted(state), NEW) == NEW
+    assert await read(restart(state), OLD) is None
+    assert await read(restart(state), NEW) == NEW
 
 
 async def test_an_attempt_that_was_read_itself_ends_those_before_it() -> None:
     state = a_state()
     await read(state, NEW)
 
-    assert await read(restarted(state), OLD) is None
+    assert await read(restart(state), OLD) is None
 
 
 async def test_a_withdrawn_attempt_is_over() -> None:
@@ -166,8 +166,8 @@ async def test_a_withdrawn_attempt_is_over() -> None:
     await state.remember_tokens([OLD])
     await state.remember_withdrawal(PodUid("p"), OLD.token)
 
-    assert await read(restarted(state), OLD) is None
-    assert await read(restarted(state), NEW) == NEW
+    assert await read(restart(state), OLD) is None
+    assert await read(restart(state), NEW) == NEW
 
 
 async def test_a_disk_that_is_full_hinders_no_grant() -> None:
@@ -223,7 +223,7 @@ IDS = {"GPU-0"}
 TWO = (a_container(a_share(), name="one", index=0), a_container(a_share(), name="two", index=1))
 
 
-def found(
+def find_container(
     *grants: NodeGrant, records: tuple[Record, ...] = (), ended: str = "", bound: str = ""
 ) -> tuple[str, str]:
     """Pod and container; empty: none is in flight."""
@@ -234,7 +234,7 @@ def found(
 
 
 def test_a_bound_pod_waits_for_its_first_container() -> None:
-    assert found(a_grant(*TWO, pod="a")) == ("a", "one")
+    assert find_container(a_grant(*TWO, pod="a")) == ("a", "one")
 
 
 def test_init_containers_come_before_app_containers() -> None:
@@ -244,13 +244,13 @@ def test_init_containers_come_before_app_containers() -> None:
         pod="a",
     )
 
-    assert found(grant) == ("a", "prepare")
+    assert find_container(grant) == ("a", "prepare")
 
 
 def test_a_container_without_cards_is_left_out() -> None:
     grant = a_grant(a_container(name="none", index=0), a_container(a_share(), index=1), pod="a")
 
-    assert found(grant) == ("a", "main")
+    assert find_container(grant) == ("a", "main")
 
 
 def test_a_grant_that_has_all_its_answers_waits_for_nothing() -> None:
@@ -258,50 +258,50 @@ def test_a_grant_that_has_all_its_answers_waits_for_nothing() -> None:
     one = a_record(grant, "one", ids=IDS, nonce="1")
     two = a_record(grant, "two", ids=IDS, nonce="2")
 
-    assert found(grant, records=(one,)) == ("a", "two")
-    assert found(grant, records=(one, two)) == ("", "")
+    assert find_container(grant, records=(one,)) == ("a", "two")
+    assert find_container(grant, records=(one, two)) == ("", "")
 
 
 def test_an_answer_of_an_attempt_that_failed_is_none_of_the_next_attempts() -> None:
     grant = a_grant(pod="a")
     failed = replace(a_record(grant, ids=IDS), allocation_id=AllocationId("failed attempt"))
 
-    assert found(grant, records=(failed,)) == ("a", "main")
+    assert find_container(grant, records=(failed,)) == ("a", "main")
 
 
 @pytest.mark.parametrize("state", [AllocationState.ALLOCATED, AllocationState.RELEASING])
 def test_a_grant_that_was_answered_or_is_given_back_waits_for_nothing(
     state: AllocationState,
 ) -> None:
-    assert found(a_grant(pod="a", state=state)) == ("", "")
+    assert find_container(a_grant(pod="a", state=state)) == ("", "")
 
 
 def test_a_grant_that_still_waits_for_the_node_lock_is_not_in_flight() -> None:
     """The ledger lists it; another pod, whose answer is gone, must not get this one's."""
-    assert found(replace(a_grant(pod="a"), offered=False)) == ("", "")
+    assert find_container(replace(a_grant(pod="a"), offered=False)) == ("", "")
 
 
 def test_a_grant_that_was_answered_before_it_was_made_waits_for_no_allocate() -> None:
-    assert found(replace(a_grant(pod="a"), answered=True)) == ("", "")
+    assert find_container(replace(a_grant(pod="a"), answered=True)) == ("", "")
 
 
 def test_a_grant_whose_pod_is_on_the_node_is_in_flight_though_no_offer_is_remembered() -> None:
     listed = replace(a_grant(pod="a", state=AllocationState.BINDING), offered=False)
 
-    assert found(listed) == ("", "")
-    assert found(listed, bound="a") == ("a", "main")
+    assert find_container(listed) == ("", "")
+    assert find_container(listed, bound="a") == ("a", "main")
 
 
 def test_a_pod_that_is_over_waits_for_nothing() -> None:
-    assert found(a_grant(pod="a"), ended="a") == ("", "")
+    assert find_container(a_grant(pod="a"), ended="a") == ("", "")
 
 
 def test_without_the_lock_the_pod_that_was_bound_first_is_taken() -> None:
-    assert found(a_grant(pod="a", token=7), a_grant(pod="b", token=5)) == ("b", "main")
+    assert find_container(a_grant(pod="a", token=7), a_grant(pod="b", token=5)) == ("b", "main")
 
 
 def test_a_pod_that_has_begun_is_finished_first() -> None:
     begun = a_grant(*TWO, pod="begun", token=9)
     one = a_record(begun, "one", ids=IDS)
 
-    assert found(begun, a_grant(pod="fresh", token=1), records=(one,)) == ("begun", "two")
+    assert find_container(begun, a_grant(pod="fresh", token=1), records=(one,)) == ("begun", "two")

@@ -116,7 +116,7 @@ class Node:
         self.done.set()
 
 
-async def discovered() -> CardTracker:
+async def discover_cards() -> CardTracker:
     """Cards that the driver lists from the last to the first."""
     driver = Driver()
     driver.listed = tuple(facts(UUIDS[index], index) for index in (2, 0, 1))
@@ -125,7 +125,7 @@ async def discovered() -> CardTracker:
 
 
 async def written_by(failures: int) -> dict[str, str]:
-    node, cards = Node(failures), await discovered()
+    node, cards = Node(failures), await discover_cards()
     keeping = asyncio.create_task(keep_annotation(cards, node))
     async with asyncio.timeout(PATIENCE_S):
         await node.done.wait()
@@ -173,7 +173,7 @@ async def test_a_node_that_cannot_be_annotated_is_asked_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every node of a cluster meets an API server that is ill."""
-    cards, waits = await discovered(), Waits(8)
+    cards, waits = await discover_cards(), Waits(8)
     monkeypatch.setattr(cards.changed, "wait", waits)
     with pytest.raises(asyncio.CancelledError):
         await keep_annotation(cards, Node(failures=100))
@@ -190,7 +190,7 @@ async def test_an_inventory_that_the_bus_does_not_take_is_sent_less_and_less_oft
         async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
             raise Unavailable("NATS is not connected")
 
-    cards, waits = await discovered(), Waits(8)
+    cards, waits = await discover_cards(), Waits(8)
     monkeypatch.setattr(cards.changed, "wait", waits)
     loop = InventoryPublisher(cards, Away(), node="n", agent_id="a", heartbeat_s=10)
     with pytest.raises(asyncio.CancelledError):
@@ -213,7 +213,9 @@ async def test_pair_scores_are_on_the_node_in_the_order_of_the_cards() -> None:
 async def test_the_inventory_carries_the_pair_scores() -> None:
     bus = Bus()
     publishing = asyncio.create_task(
-        InventoryPublisher(await discovered(), bus, node="n", agent_id="a", heartbeat_s=60).run()
+        InventoryPublisher(
+            await discover_cards(), bus, node="n", agent_id="a", heartbeat_s=60
+        ).run()
     )
     async with asyncio.timeout(PATIENCE_S):
         await bus.published.wait()
@@ -230,7 +232,7 @@ async def test_an_annotation_that_somebody_broke_is_repaired_and_nothing_is_writ
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publisher, "RECHECK_S", 0.001)
-    node, cards = Node(0), await discovered()
+    node, cards = Node(0), await discover_cards()
     keeping = asyncio.create_task(keep_annotation(cards, node))
     async with asyncio.timeout(PATIENCE_S):
         await node.done.wait()
@@ -248,7 +250,7 @@ async def test_an_annotation_that_somebody_broke_is_repaired_and_nothing_is_writ
 
 
 async def test_cards_around_a_poisonous_one_are_published_on_the_bus_and_on_the_node() -> None:
-    cards, bus, node, bulkhead = await discovered(), Bus(), Node(0), Bulkhead()
+    cards, bus, node, bulkhead = await discover_cards(), Bus(), Node(0), Bulkhead()
     odd = replace(cards._devices[UUIDS[1]], memory_mib=cast(Any, object()))
     cards._devices[UUIDS[1]] = odd
     publishing = InventoryPublisher(

@@ -155,7 +155,7 @@ async def test_a_client_that_does_not_read_its_answer_is_hung_up_on(
     monkeypatch.setattr(subject, "PATIENCE_S", 0.2)
     ended, lost = asyncio.Event(), subject._Server.connection_lost
 
-    def noticed(
+    def notice_end(
         server: subject._Server, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
         lost(server, handler, exc)
@@ -164,7 +164,7 @@ async def test_a_client_that_does_not_read_its_answer_is_hung_up_on(
     async def long(_request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=b"x" * 20_000_000)
 
-    monkeypatch.setattr(subject._Server, "connection_lost", noticed)
+    monkeypatch.setattr(subject._Server, "connection_lost", notice_end)
     async with serving(long, "127.0.0.1:0") as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")

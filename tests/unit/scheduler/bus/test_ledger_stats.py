@@ -42,7 +42,7 @@ class NoReader:
         raise AssertionError("not asked here")
 
 
-def found(used: int, at: datetime = NOW) -> LedgerStats:
+def make_stats(used: int, at: datetime = NOW) -> LedgerStats:
     quota = QuotaNumbers(resource="nvidia.com/gpumem", limit=100, used=used)
     cluster = ClusterNumbers(taken_at=at, agent_nodes=1, foreign_vendors=())
     return LedgerStats(cluster, {"team": (quota,)})
@@ -61,13 +61,13 @@ def publisher(bus: FakeBus) -> LedgerStatsPublisher:
 async def test_a_namespace_is_published_when_its_numbers_change(
     publisher: LedgerStatsPublisher, bus: FakeBus
 ) -> None:
-    await publisher.publish(found(1))
+    await publisher.publish(make_stats(1))
     assert bus.take_subjects() == [TEAM, CLUSTER]
 
-    await publisher.publish(found(1))
+    await publisher.publish(make_stats(1))
     assert bus.take_subjects() == [CLUSTER]
 
-    await publisher.publish(found(2))
+    await publisher.publish(make_stats(2))
     assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
@@ -76,7 +76,7 @@ async def test_everything_is_published_again_now_and_then(
 ) -> None:
     monkeypatch.setattr(ledger_stats, "PUBLISH_ALL_INTERVAL_S", 0.0)
     for _ in range(2):
-        await publisher.publish(found(1))
+        await publisher.publish(make_stats(1))
         assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
@@ -85,18 +85,18 @@ async def test_what_the_bus_did_not_take_is_published_at_the_next_reading(
 ) -> None:
     bus.away = True
     with pytest.raises(Unavailable):
-        await publisher.publish(found(1))
+        await publisher.publish(make_stats(1))
 
     bus.away = False
-    await publisher.publish(found(1))
+    await publisher.publish(make_stats(1))
     assert bus.take_subjects() == [TEAM, CLUSTER]
 
 
 async def test_every_message_has_an_id_of_its_own(
     publisher: LedgerStatsPublisher, bus: FakeBus
 ) -> None:
-    await publisher.publish(found(1))
-    await publisher.publish(found(2, NOW.replace(second=2)))
+    await publisher.publish(make_stats(1))
+    await publisher.publish(make_stats(2, NOW.replace(second=2)))
 
     assert len(bus.ids) == 4
 
@@ -104,10 +104,10 @@ async def test_every_message_has_an_id_of_its_own(
 async def test_namespaces_around_a_poisonous_one_are_published(bus: FakeBus) -> None:
     bulkhead = Bulkhead()
     publisher = LedgerStatsPublisher(NoReader(), bus, bulkhead=bulkhead)
-    quotas = found(1).quotas["team"]
+    quotas = make_stats(1).quotas["team"]
     odd = cast(Any, object())
 
-    numbers = found(1)._replace(quotas={"a": quotas, "poison": odd, "z": quotas})
+    numbers = make_stats(1)._replace(quotas={"a": quotas, "poison": odd, "z": quotas})
     await publisher.publish(numbers)
 
     assert bus.take_subjects() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]

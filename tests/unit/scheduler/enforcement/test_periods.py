@@ -55,7 +55,7 @@ def a_period(**fields: Any) -> LimitPeriod:
     return LimitPeriod(**(known | fields))
 
 
-def changed(
+def compute_changes(
     *findings: LimitFinding, open_periods: tuple[LimitPeriod, ...] = (), settled: bool = True
 ) -> PeriodChanges:
     check = LimitCheck(
@@ -65,14 +65,14 @@ def changed(
 
 
 def test_a_first_finding_begins_a_period() -> None:
-    [period] = changed(a_finding()).begun
+    [period] = compute_changes(a_finding()).begun
     assert (period.began_at, period.state, period.node) == (ago(10), LimitState.EXCEEDED, NODE)
     assert period.sentence == "container main on node-1: it holds too much"
 
 
 def test_the_same_state_goes_on_with_its_own_begin_and_the_highest_peak() -> None:
     """Also after a restart of the agent, which counts from the start."""
-    found = changed(a_finding(since=ago(5)), open_periods=(a_period(),))
+    found = compute_changes(a_finding(since=ago(5)), open_periods=(a_period(),))
     [period] = found.going_on
     assert (period.id, period.began_at, period.held_mib) == (7, ago(60), 9000)
     assert period.peak_mib == 9500
@@ -81,27 +81,27 @@ def test_the_same_state_goes_on_with_its_own_begin_and_the_highest_peak() -> Non
 
 
 def test_another_state_ends_the_period_where_it_begins_another() -> None:
-    found = changed(a_finding(state="bypassed", since=ago(20)), open_periods=(a_period(),))
+    found = compute_changes(a_finding(state="bypassed", since=ago(20)), open_periods=(a_period(),))
     assert found.over == ((a_period(), ago(20)),)
     assert [(p.state, p.began_at) for p in found.begun] == [(LimitState.BYPASSED, ago(20))]
 
 
 def test_who_is_not_found_any_more_is_over_unless_the_agent_has_only_begun() -> None:
     period = a_period()
-    assert changed(open_periods=(period,)).over == ((period, NOW),)
-    assert changed(open_periods=(period,), settled=False) == PeriodChanges()
+    assert compute_changes(open_periods=(period,)).over == ((period, NOW),)
+    assert compute_changes(open_periods=(period,), settled=False) == PeriodChanges()
 
 
 def test_no_clock_of_a_node_makes_a_period_of_the_future_or_one_that_ends_before_it_began() -> None:
-    [period] = changed(a_finding(since=ago(-3600))).begun
+    [period] = compute_changes(a_finding(since=ago(-3600))).begun
     assert period.began_at == NOW
-    found = changed(a_finding(state="unknown", since=ago(9000)), open_periods=(a_period(),))
+    found = compute_changes(a_finding(state="unknown", since=ago(9000)), open_periods=(a_period(),))
     assert found.over[0][1] == ago(60)
     assert found.begun[0].began_at == ago(60)
 
 
 def test_containers_and_cards_have_periods_of_their_own() -> None:
-    found = changed(
+    found = compute_changes(
         a_finding(),
         a_finding(uuid="GPU-2"),
         a_finding(container="other"),

@@ -116,7 +116,7 @@ def state_of(reader: Reader, **options: Any) -> ClusterState:
     return ClusterState(reader, quotas=quotas, grants=made, rules={}, **{"ttl_s": 60.0, **options})
 
 
-async def loaded(*cards: str) -> tuple[Reader, ClusterState]:
+async def load_state(*cards: str) -> tuple[Reader, ClusterState]:
     """A ledger with these cards on one node, and a state that has read it."""
     reader = Reader()
     for card in cards:
@@ -147,62 +147,62 @@ def change_of(*counted: CardCounters, entered: Draft | None = None) -> Change:
     return Change(allocation=allocation, sequence=1, counters=counted)
 
 
-def granted(entered: Draft, counted: CardCounters) -> tuple[Entry, Change]:
+def make_granted(entered: Draft, counted: CardCounters) -> tuple[Entry, Change]:
     return Entry(draft=entered), change_of(counted, entered=entered)
 
 
-def used(view: ClusterState, node: str = "n") -> list[int]:
+def read_used(view: ClusterState, node: str = "n") -> list[int]:
     return [state.usage.used_memory_mib for state in view.cluster.cards(NodeName(node))]
 
 
 async def test_counters_of_our_own_commit_need_no_reading() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
 
     view.apply(change_of(reader.use("GPU-0", 400)))
 
-    assert used(view) == [400]
+    assert read_used(view) == [400]
     assert not await view.refresh()
     assert reader.full_reads == 1
 
 
 async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothing() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     first, second = assuming("a", "GPU-0", 100), assuming("b", "GPU-0", 300)
     view.assume(first)
     view.assume(second)
     before = view.cluster.version
 
-    view.on_committed([granted(first, reader.use("GPU-0", 100))])
+    view.on_committed([make_granted(first, reader.use("GPU-0", 100))])
 
-    assert (view.cluster.version, used(view)) == (before, [400])
+    assert (view.cluster.version, read_used(view)) == (before, [400])
     assert view.assumed(PodUid("a")) is None
     assert not await view.refresh(), "the ledger's version was not taken over"
     assert view.forget(PodUid("b"), Forgotten.GIVEN_UP)
-    assert used(view) == [100]
+    assert read_used(view) == [100]
 
 
 async def test_counters_of_a_whole_batch_are_never_counted_beside_its_assumptions() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     drafts = [assuming(pod, "GPU-0", 100) for pod in "abc"]
     for one in drafts:
         view.assume(one)
 
     counted = reader.use("GPU-0", 300)
-    view.on_committed([granted(one, counted) for one in drafts])
+    view.on_committed([make_granted(one, counted) for one in drafts])
 
-    assert used(view) == [300]
+    assert read_used(view) == [300]
 
 
 async def test_a_grant_that_was_read_before_its_commit_was_answered_counts_once() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     one = assuming("a", "GPU-0", 100)
     view.assume(one)
     counted = reader.use("GPU-0", 100)
     await view.refresh()
 
-    view.on_committed([granted(one, counted)])
+    view.on_committed([make_granted(one, counted)])
 
-    assert used(view) == [100]
+    assert read_used(view) == [100]
 
 
 async def test_a_refused_grant_is_forgotten_and_waiting_pods_are_tried() -> None:
@@ -215,18 +215,18 @@ async def test_a_refused_grant_is_forgotten_and_waiting_pods_are_tried() -> None
 
     view.on_committed([(Entry(draft=one), Conflict("refused"))])
 
-    assert (view.assumed(PodUid("a")), used(view), freed) == (None, [0], ["freed"])
+    assert (view.assumed(PodUid("a")), read_used(view), freed) == (None, [0], ["freed"])
 
 
 async def test_a_commit_of_an_earlier_assumption_leaves_the_later_one() -> None:
-    _, view = await loaded("GPU-0")
+    _, view = await load_state("GPU-0")
     early, late = assuming("a", "GPU-0", 100), assuming("a", "GPU-0", 200)
     view.assume(early)
     view.assume(late)
 
     view.on_committed([(Entry(draft=early), Conflict("refused"))])
 
-    assert used(view) == [200]
+    assert read_used(view) == [200]
 
 
 async def test_an_assumption_is_forgotten_when_its_time_is_over() -> None:
@@ -238,28 +238,28 @@ async def test_an_assumption_is_forgotten_when_its_time_is_over() -> None:
     now = 59.0
     view.assume(assuming("b", "GPU-0", 200))
     view.expire()
-    assert used(view) == [300]
+    assert read_used(view) == [300]
 
     now = 61.0
     view.expire()
 
-    assert used(view) == [200]
+    assert read_used(view) == [200]
 
 
 async def test_where_another_grant_is_counted_too_the_counters_are_taken_over() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     one = assuming("a", "GPU-0", 100)
     view.assume(one)
     before = view.cluster.version
 
-    view.on_committed([granted(one, reader.use("GPU-0", 400))])
+    view.on_committed([make_granted(one, reader.use("GPU-0", 400))])
 
     assert view.cluster.version > before
-    assert used(view) == [400]
+    assert read_used(view) == [400]
 
 
 async def test_places_on_a_card_are_assumed_too() -> None:
-    _, view = await loaded("GPU-0")
+    _, view = await load_state("GPU-0")
     place = {"placement": {"start": 0, "size": 4}}
     view.assume(assuming("a", "GPU-0", 100, detail=place))
     assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [(place,)]
@@ -275,7 +275,7 @@ async def test_a_pod_whose_binding_the_ledger_has_is_known_until_it_is_bound() -
     view = state_of(reader)
     await view.load()
     one = assuming("a", "GPU-0", 100)
-    command, change = granted(one, reader.use("GPU-0", 100))
+    command, change = make_granted(one, reader.use("GPU-0", 100))
 
     view.on_committed([(command, change)])
     assert view.binding_node(PodUid("a")) == "n"
@@ -305,7 +305,7 @@ async def test_loading_forgets_what_was_assumed_before() -> None:
 
     await view.load()
 
-    assert used(view) == [0]
+    assert read_used(view) == [0]
 
 
 async def test_an_older_count_changes_nothing() -> None:
@@ -316,11 +316,11 @@ async def test_an_older_count_changes_nothing() -> None:
 
     view.apply(change_of(counters("GPU-0", version=5, memory_mib=999)))
 
-    assert used(view) == [0]
+    assert read_used(view) == [0]
 
 
 async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     reader.put("GPU-0", version=2, memory_mib=500)
 
     view.apply(change_of(reader.use("GPU-0", 400)))
@@ -334,7 +334,7 @@ async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
 async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     reader.put("GPU-0", version=2, memory_mib=500)
     view.apply(change_of(reader.use("GPU-0", 400)))
 
@@ -365,7 +365,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
 
 
 async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     reader.put("GPU-0", node="m", version=2)
 
     await view.refresh_nodes(NodeName("m"))
@@ -377,7 +377,7 @@ async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> No
 async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader, view = await loaded("GPU-0")
+    reader, view = await load_state("GPU-0")
     reader.put("GPU-0", node="m", version=2)
     cards = reader.cards
 
@@ -446,7 +446,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                     [card] = wanted_by(one, {})
                     if card.uuid in reader.rows:
                         sent.append(reader.take(card))
-                        commands.append(granted(one, sent[-1]))
+                        commands.append(make_granted(one, sent[-1]))
                     else:
                         commands.append((Entry(draft=one), Conflict("the card is gone")))
                 if value:  # the comparison was quicker than the answer
@@ -474,16 +474,16 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
         fresh = state_of(reader)
         await fresh.refresh()
         for node in ("n", "m"):
-            assert known(live, node, assumed) == known(fresh, node)
+            assert read_state(live, node, assumed) == read_state(fresh, node)
         for one in assumed:
             live.forget(one.pod_uid, Forgotten.GIVEN_UP)
         for node in ("n", "m"):
-            assert known(live, node) == known(fresh, node)
+            assert read_state(live, node) == read_state(fresh, node)
 
     asyncio.run(run())
 
 
-def known(
+def read_state(
     view: ClusterState, node: str, assumed: Sequence[Draft] = ()
 ) -> list[tuple[DeviceUsage, int]]:
     """Everything that a state has of a node's cards, without what is assumed."""

@@ -118,7 +118,7 @@ class _Nothing:
         raise AssertionError
 
 
-async def _written() -> None:
+async def _wait_for_nothing() -> None:
     pass
 
 
@@ -128,7 +128,7 @@ def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
         store=_Nothing(),
         limits_of=lambda item: quota_limits(item, VENDORS),
         synced=lambda: True,
-        on_written=_written,
+        on_written=_wait_for_nothing,
     )
     strict, loose = (
         quota("a", **{f"limits.{MEMORY}": "1000"}),

@@ -34,13 +34,13 @@ class Ledger:
 ALL = dict.fromkeys(KINDS, 40)
 
 
-async def at_once(_: float) -> None: ...
+async def skip_sleep(_: float) -> None: ...
 
 
 async def test_batches_go_on_until_nothing_is_old() -> None:
     ledger = Ledger()
 
-    gone = await HistoryCleanup(ledger, ALL, sleep=at_once).once()
+    gone = await HistoryCleanup(ledger, ALL, sleep=skip_sleep).once()
 
     assert gone == {
         "grants": 12,
@@ -57,7 +57,7 @@ async def test_batches_go_on_until_nothing_is_old() -> None:
 async def test_what_fails_stays_and_the_others_go() -> None:
     ledger = Ledger()
     ledger.away = "grants"
-    cleanup = HistoryCleanup(ledger, ALL, sleep=at_once)
+    cleanup = HistoryCleanup(ledger, ALL, sleep=skip_sleep)
 
     assert await cleanup.once() == {
         "drift": 3,

@@ -30,7 +30,7 @@ POISON = [
 ]
 
 
-async def _written() -> None:
+async def _wait_for_nothing() -> None:
     pass
 
 
@@ -106,7 +106,7 @@ def node_sync(store: Store) -> NodeSync:
     )
 
 
-def cordoned(name: str) -> dict[str, Any]:
+def make_cordoned_node(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": {DEVICE_CORDON: "GPU-a"}}}
 
 
@@ -117,9 +117,9 @@ async def test_nodes_around_a_poisonous_one_are_written(error: Exception, wish: 
     sync = node_sync(store)
     for node in ("first", "poison", "last"):
         if wish == "cordon":
-            sync.on_upsert(cordoned(node))
+            sync.on_upsert(make_cordoned_node(node))
         else:
-            sync.on_delete(cordoned(node))
+            sync.on_delete(make_cordoned_node(node))
 
     await _until_reached(store, sync.queue.run())
 
@@ -129,8 +129,8 @@ async def test_nodes_around_a_poisonous_one_are_written(error: Exception, wish: 
 async def test_a_cordon_that_failed_is_written_later() -> None:
     store = Store(Conflict("lost a race"), "last")
     sync = node_sync(store)
-    sync.on_upsert(cordoned("poison"))
-    sync.on_upsert(cordoned("last"))
+    sync.on_upsert(make_cordoned_node("poison"))
+    sync.on_upsert(make_cordoned_node("last"))
     await _until_reached(store, sync.queue.run())
     assert "poison" in sync.queue
 
@@ -164,7 +164,7 @@ async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Excepti
         store=cast(Any, store),
         limits_of=lambda _quota: QuotaLimits(limits={"nvidia.com/gpumem": 1}),
         synced=lambda: True,
-        on_written=_written,
+        on_written=_wait_for_nothing,
     )
     for namespace in ("first", "poison", "z-last"):
         sync.on_upsert({"metadata": {"namespace": namespace, "name": "q"}}, None)

@@ -46,7 +46,7 @@ def adds(*capabilities: str) -> dict[str, Any]:
     return {"securityContext": {"capabilities": {"add": list(capabilities)}}}
 
 
-def refused(given_: Any, installed: AdmissionRules | None = None) -> AdmissionResult:
+def expect_refusal(given_: Any, installed: AdmissionRules | None = None) -> AdmissionResult:
     verdict = mutate(given_, installed or rules())
     assert not verdict.allowed
     assert verdict.code == 403

@@ -14,7 +14,7 @@ from tests.unit.hamicommon.admission.tampering.pods import UNDOING, env, mount, 
 PRIVILEGED = {"securityContext": {"privileged": True}}
 
 
-def added(
+def add_container(
     container: dict[str, Any],
     *,
     to: dict[str, Any] | None = None,
@@ -31,14 +31,14 @@ def added(
 
 @pytest.mark.parametrize("undoing", [*UNDOING, PRIVILEGED], ids=str)
 def test_beside_a_slice_it_may_not_undo_it(undoing: dict[str, Any]) -> None:
-    _, verdict = added(undoing)
+    _, verdict = add_container(undoing)
 
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "tampering")
     assert "debugger" in verdict.message
 
 
 def test_one_that_undoes_nothing_is_added_as_it_is() -> None:
-    _, verdict = added({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}})
+    _, verdict = add_container({"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}})
 
     assert (verdict.allowed, verdict.patch) == (True, [])
 
@@ -46,17 +46,19 @@ def test_one_that_undoes_nothing_is_added_as_it_is() -> None:
 def test_in_a_pod_without_a_card_it_may_not_show_itself_cards() -> None:
     plain = pod(limits={})
 
-    assert not added(env("NVIDIA_VISIBLE_DEVICES", "all"), to=plain)[1].allowed
-    assert added(env("CUDA_DISABLE_CONTROL", "true"), to=plain)[1].allowed
-    assert added(PRIVILEGED, to=plain)[1].allowed
+    assert not add_container(env("NVIDIA_VISIBLE_DEVICES", "all"), to=plain)[1].allowed
+    assert add_container(env("CUDA_DISABLE_CONTROL", "true"), to=plain)[1].allowed
+    assert add_container(PRIVILEGED, to=plain)[1].allowed
 
 
 def test_one_that_is_there_already_is_not_judged_again() -> None:
     """An existing ephemeral container is immutable, and a patch of it would be refused."""
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
-    before, _ = added({**env("LD_AUDIT", "x"), "name": "older"}, to=pod())
+    before, _ = add_container({**env("LD_AUDIT", "x"), "name": "older"}, to=pod())
 
-    after, verdict = added({"name": "debugger"}, to=before, installed=rules(overwrite_env=True))
+    after, verdict = add_container(
+        {"name": "debugger"}, to=before, installed=rules(overwrite_env=True)
+    )
 
     assert verdict.allowed
     older, newer = apply_patch(deepcopy(after), verdict.patch)["spec"]["ephemeralContainers"]
@@ -66,7 +68,7 @@ def test_one_that_is_there_already_is_not_judged_again() -> None:
 
 def test_it_is_stripped_where_pods_are() -> None:
     undoing = {**env("LD_AUDIT", "x"), **mount("/etc/hami")}
-    after, verdict = added(undoing, installed=rules(TamperingPolicy(mode="strip")))
+    after, verdict = add_container(undoing, installed=rules(TamperingPolicy(mode="strip")))
 
     stripped = apply_patch(deepcopy(after), verdict.patch)
     assert stripped["spec"]["ephemeralContainers"] == [{"name": "debugger", "image": "x"}]
@@ -78,14 +80,14 @@ def test_it_is_stripped_where_pods_are() -> None:
     [TamperingPolicy(mode="allow"), TamperingPolicy(trusted_namespaces=frozenset({"team"}))],
 )
 def test_an_operator_may_permit_it(policy: TamperingPolicy) -> None:
-    _, verdict = added(PRIVILEGED, installed=rules(policy))
+    _, verdict = add_container(PRIVILEGED, installed=rules(policy))
 
     assert (verdict.allowed, verdict.patch) == (True, [])
 
 
 @pytest.mark.parametrize("before", [{}, {"spec": None}, {"spec": {"ephemeralContainers": "x"}}])
 def test_an_old_pod_of_any_shape_counts_as_one_without_them(before: dict[str, Any]) -> None:
-    after, _ = added(PRIVILEGED)
+    after, _ = add_container(PRIVILEGED)
 
     verdict = mutate(after, rules(), AdmissionCircumstances(before=before))
 

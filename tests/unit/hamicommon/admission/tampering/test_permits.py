@@ -7,7 +7,14 @@ from hamicommon.admission.mutation import mutate
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances
 
-from tests.unit.hamicommon.admission.tampering.pods import SLICE, UNDOING, env, pod, refused, rules
+from tests.unit.hamicommon.admission.tampering.pods import (
+    SLICE,
+    UNDOING,
+    env,
+    expect_refusal,
+    pod,
+    rules,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +30,7 @@ from tests.unit.hamicommon.admission.tampering.pods import SLICE, UNDOING, env, 
     ids=str,
 )
 def test_only_permitted_namespaces_go_before_others(first: dict[str, Any]) -> None:
-    verdict = refused(pod(**first))
+    verdict = expect_refusal(pod(**first))
 
     assert verdict.reason == "priority"
     assert "expected 1 or more" in verdict.message

@@ -13,9 +13,9 @@ from tests.unit.hamicommon.admission.tampering.pods import (
     UNDOING,
     adds,
     env,
+    expect_refusal,
     mount,
     pod,
-    refused,
     rules,
 )
 
@@ -27,7 +27,7 @@ PARTS = ("containers", "initContainers")
 def test_any_container_of_a_pod_with_a_slice_is_refused_what_undoes_it(
     undoing: dict[str, Any], part: str
 ) -> None:
-    verdict = refused(pod(part, **undoing))
+    verdict = expect_refusal(pod(part, **undoing))
 
     assert verdict.reason == "tampering"
     assert verdict.message.startswith("container 'other': ")
@@ -93,7 +93,7 @@ def host_volume(path: str) -> dict[str, Any]:
 def test_folders_of_the_node_from_where_limits_are_reached_are_no_mounts(path: str) -> None:
     given_ = pod(**host_volume(path), **mount("/data"))
 
-    verdict = refused(given_)
+    verdict = expect_refusal(given_)
 
     assert path in verdict.message
     assert "mount at /data shows" in verdict.message
@@ -109,7 +109,7 @@ def test_a_folder_of_the_node_that_nobody_mounts_is_let_be() -> None:
 
 
 def test_the_processes_of_others_are_out_of_reach() -> None:
-    verdict = refused(pod(spec={"hostPID": True}))
+    verdict = expect_refusal(pod(spec={"hostPID": True}))
 
     assert verdict.message.startswith("hostPID is true: it reaches other pods' processes")
     assert mutate(pod(spec={"hostPID": False, "hostIPC": True}), rules()).allowed
@@ -123,7 +123,7 @@ def test_of_many_findings_three_are_named_and_the_others_counted(
         {"name": f"CUDA_DEVICE_MEMORY_LIMIT_{n}", "value": "x" * 5000} for n in range(variables)
     ]
 
-    message = refused(pod(env=many)).message
+    message = expect_refusal(pod(env=many)).message
 
     assert f"; and {counted} more (an operator permits it" in message
     assert len(message) < 1024
@@ -155,7 +155,7 @@ def test_no_scheduler_name_is_a_way_out(scheduler: str) -> None:
             spec={"schedulerName": scheduler, "nodeName": ""},
             **env("NVIDIA_VISIBLE_DEVICES", "all"),
         )
-        assert refused(given_).reason == "tampering"
+        assert expect_refusal(given_).reason == "tampering"
 
 
 def test_a_pod_of_another_scheduler_is_shown_no_cards_where_that_is_wanted() -> None:

@@ -11,7 +11,7 @@ from tests.unit.hamicommon.placement.clusters import card, view_of
 PLAIN = ScoreWeights()
 
 
-def scored(usages, request, weights=PLAIN):
+def score_cards(usages, request, weights=PLAIN):
     view = view_of({"n": usages})
     rows, _ = view.rows_of([NodeName("n")])
     table = view.table(rows)
@@ -23,14 +23,14 @@ def test_present_usage_alone_counts_on_a_card_with_a_product_name() -> None:
     usage = card("g", core_percent=4, memory_mib=8192, used=(2, 2048, 1))
     request = DeviceRequest(vendor="NVIDIA", count=1, memory_mib=1024, core_percent=1)
 
-    assert scored([usage], request)[1].tolist() == [[pytest.approx(7.0)]]
+    assert score_cards([usage], request)[1].tolist() == [[pytest.approx(7.0)]]
 
 
 def test_the_request_counts_on_a_card_whose_type_is_the_vendors_name() -> None:
     usage = card("g", core_percent=4, memory_mib=8192, used=(2, 2048, 1), type="NVIDIA")
     request = DeviceRequest(vendor="NVIDIA", count=1, memory_mib=1024, core_percent=1)
 
-    assert scored([usage], request)[1].tolist() == [[pytest.approx(11.75)]]
+    assert score_cards([usage], request)[1].tolist() == [[pytest.approx(11.75)]]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_weights_change_what_counts(weights, expected) -> None:
     ]
     request = DeviceRequest(vendor="NVIDIA", count=1, memory_percent=40)
 
-    assert scored(usages, request, weights)[1].tolist() == [pytest.approx(expected)]
+    assert score_cards(usages, request, weights)[1].tolist() == [pytest.approx(expected)]
 
 
 def test_a_card_without_capacity_scores_0() -> None:
     usage = card("g", slots=0, used=(1, 10, 10))
 
-    assert scored([usage], DeviceRequest(vendor="NVIDIA", count=1))[1].tolist() == [[0]]
+    assert score_cards([usage], DeviceRequest(vendor="NVIDIA", count=1))[1].tolist() == [[0]]
 
 
 USAGES = [
@@ -81,7 +81,7 @@ USAGES = [
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_the_last_card_is_the_best_by_policy(gpu, numa_bind, best_first) -> None:
-    table, scores = scored(USAGES, DeviceRequest(vendor="NVIDIA", count=1))
+    table, scores = score_cards(USAGES, DeviceRequest(vendor="NVIDIA", count=1))
     ascending = order(table, scores, Policy(gpu=gpu), numa_bind, None)[0]
 
     assert [USAGES[i].device.uuid for i in ascending[::-1]] == best_first.split()
@@ -89,7 +89,7 @@ def test_the_last_card_is_the_best_by_policy(gpu, numa_bind, best_first) -> None
 
 def test_equal_cards_keep_the_order_that_the_container_before_left() -> None:
     usages = [card(f"g{i}") for i in range(3)]
-    table, scores = scored(usages, DeviceRequest(vendor="NVIDIA", count=1))
+    table, scores = score_cards(usages, DeviceRequest(vendor="NVIDIA", count=1))
     prior = np.array([[2, 0, 1]])
 
     assert order(table, scores, Policy(), False, prior).tolist() == [[2, 0, 1]]

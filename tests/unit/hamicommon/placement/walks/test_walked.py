@@ -39,7 +39,7 @@ def grant(view: ClusterView, placement: Placement, version: int) -> None:
         )
 
 
-def placed(pod: PodRequest, view: ClusterView) -> Placement:
+def place_pod(pod: PodRequest, view: ClusterView) -> Placement:
     found = place(pod, view)
     assert isinstance(found, Placement)
     return found
@@ -58,9 +58,9 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
     # A chosen row is not walked again for the cards that it gives.
     monkeypatch.delattr(engine, "fit_with_picks")
     for version in range(2, 6):
-        kept = placed(POD, view)
+        kept = place_pod(POD, view)
         view.memory, known = Memory(), view.memory
-        again = placed(POD, view)
+        again = place_pod(POD, view)
         view.memory = known
         assert kept == again
         grant(view, kept, version)
@@ -71,10 +71,10 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
 
 def test_a_card_that_was_just_lost_is_not_taken_for_kept() -> None:
     view = clusters.idle_nodes(NODES)
-    first = placed(POD, view)
+    first = place_pod(POD, view)
     lost = [took.uuid for took in first.footprints()]
     second = place(POD, view, without_cards=[*lost, GpuUuid("n5-0")])
 
     assert isinstance(second, Placement)
     assert not {took.uuid for took in second.footprints()} & {*lost, GpuUuid("n5-0")}
-    assert placed(POD, view) == first
+    assert place_pod(POD, view) == first

@@ -22,7 +22,7 @@ def vendor(name: str, **changed: Any) -> Ascend:
     return Ascend(chip, VnpusConfig(configs=(chip, *others)))
 
 
-def admitted(
+def admit_container(
     name: str,
     limits: dict[str, Any],
     requests: dict[str, Any] | None = None,
@@ -77,14 +77,14 @@ MODE = {"huawei.com/vnpu-mode": "hami-core"}
 def test_memory_is_rounded_up_to_a_template_or_the_whole_chip(name, asked, granted) -> None:
     limits = {"": 1} | ({} if asked is None else {"-memory": asked})
 
-    assert admitted(name, limits) == (
+    assert admit_container(name, limits) == (
         {"": 1, "-memory": str(granted)},
         {"-memory": str(granted)},
     )
 
 
 def test_memory_in_requests_alone_counts_as_none() -> None:
-    limits, requests = admitted("Ascend910A", {"": 1}, {"-memory": 2000})
+    limits, requests = admit_container("Ascend910A", {"": 1}, {"-memory": 2000})
 
     assert (limits["-memory"], requests["-memory"]) == ("32768", "32768")
 
@@ -100,7 +100,7 @@ def test_memory_in_requests_alone_counts_as_none() -> None:
     ],
 )
 def test_chips_of_a_module_are_asked_for_in_pairs(limits, requests, count) -> None:
-    after, after_requests = admitted("Ascend910C", limits, requests)
+    after, after_requests = admit_container("Ascend910C", limits, requests)
 
     assert after[""] == count
     assert after_requests.get("") == (count if requests else None)
@@ -118,17 +118,17 @@ def test_nothing_is_written_for_no_chips(name: str) -> None:
 
 def test_an_odd_number_of_chips_in_modules_is_refused_with_hamis_message() -> None:
     with pytest.raises(InvalidRequest) as refusal:
-        admitted("Ascend910C", {"": 3})
+        admit_container("Ascend910C", {"": 3})
     assert str(refusal.value) == "Ascend910C device request must be 1 or 2*n, got 3"
 
 
 def test_soft_slices_keep_their_memory_and_may_ask_for_cores_and_several_chips() -> None:
     asked = {"": 2, "-memory": 1000, "-core": 30}
 
-    limits, requests = admitted("Ascend910B3", asked, soft=True)
+    limits, requests = admit_container("Ascend910B3", asked, soft=True)
     assert limits == {"": 2, "-memory": "1000", "-core": 30}
     assert requests == {"-memory": "1000"}
-    limits, _ = admitted("Ascend910B3", {"": 1, "-core": 30}, soft=True)
+    limits, _ = admit_container("Ascend910B3", {"": 1, "-core": 30}, soft=True)
     assert limits["-memory"] == "65536"
 
 
@@ -149,30 +149,30 @@ def test_soft_slices_keep_their_memory_and_may_ask_for_cores_and_several_chips()
 )
 def test_what_a_chip_can_never_give_is_refused(name, limits, wrong) -> None:
     with pytest.raises(InvalidRequest, match=wrong) as refusal:
-        admitted(name, limits)
+        admit_container(name, limits)
     assert f"container 'c': huawei.com/{name}" in str(refusal.value)
 
 
 def test_cores_of_zero_ask_for_none() -> None:
-    assert admitted("Ascend910B3", {"": 1, "-core": 0})[0]["-core"] == 0
+    assert admit_container("Ascend910B3", {"": 1, "-core": 0})[0]["-core"] == 0
 
 
 def test_several_whole_chips_may_name_their_memory() -> None:
-    assert admitted("Ascend910B3", {"": 2, "-memory": 65536})[0]["-memory"] == "65536"
-    assert admitted("Ascend910B3", {"": 2, "-memory": 40000})[0]["-memory"] == "65536"
+    assert admit_container("Ascend910B3", {"": 2, "-memory": 65536})[0]["-memory"] == "65536"
+    assert admit_container("Ascend910B3", {"": 2, "-memory": 40000})[0]["-memory"] == "65536"
 
 
 def test_with_a_factor_memory_stays_in_its_units_and_in_its_template() -> None:
     """A request of 2184 MiB in `vir02` asks for 2 units of 1024 MiB; 3 would be `vir04`."""
     factor = {"memory_factor": 1024}
 
-    assert admitted("Ascend910A", {"": 1, "-memory": 2}, **factor)[0]["-memory"] == "2"
-    assert admitted("Ascend910A", {"": 1, "-memory": 3}, **factor)[0]["-memory"] == "4"
-    assert admitted("Ascend910A", {"": 1}, **factor)[0]["-memory"] == "32"
+    assert admit_container("Ascend910A", {"": 1, "-memory": 2}, **factor)[0]["-memory"] == "2"
+    assert admit_container("Ascend910A", {"": 1, "-memory": 3}, **factor)[0]["-memory"] == "4"
+    assert admit_container("Ascend910A", {"": 1}, **factor)[0]["-memory"] == "32"
 
 
 def test_a_chip_without_a_memory_resource_gets_none_written() -> None:
-    assert admitted("Ascend910B3", {"": 2}, resource_memory_name="") == ({"": 2}, {})
+    assert admit_container("Ascend910B3", {"": 2}, resource_memory_name="") == ({"": 2}, {})
 
 
 def test_the_runtime_class_is_set_where_the_pod_has_none() -> None:

@@ -158,7 +158,9 @@ def test_an_open_handshake_without_capacity_is_a_dead_plugin() -> None:
 # --- annotations of a placed pod
 
 
-def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dict[str, str]:
+def read_annotations(
+    vendor: Ascend, *amounts: tuple[int, int], soft: bool = False
+) -> dict[str, str]:
     """Return the annotations when the second of two containers gets these (memory, core)."""
     shares = tuple(
         DeviceShare(
@@ -181,7 +183,7 @@ def placed(vendor: Ascend, *amounts: tuple[int, int], soft: bool = False) -> dic
 
 
 def test_the_template_of_a_slice_reaches_the_runtime() -> None:
-    written = placed(B3, (16384, 0))
+    written = read_annotations(B3, (16384, 0))
 
     assert written == {
         "hami.io/Ascend910B3-devices-to-allocate": ";npu-0,Ascend910B3,16384,0:;",
@@ -194,7 +196,7 @@ def test_the_template_of_a_slice_reaches_the_runtime() -> None:
         B3.keys.allocated,
         *B3.keys.extra,
     }
-    assert placed(B3) == {}
+    assert read_annotations(B3) == {}
 
 
 @pytest.mark.parametrize(
@@ -214,14 +216,14 @@ def test_the_template_of_a_slice_reaches_the_runtime() -> None:
     ],
 )
 def test_the_template_is_the_smallest_that_holds_the_memory(vendor, memory, template) -> None:
-    (entry,) = json.loads(placed(vendor, (memory, 0))[f"huawei.com/{vendor.name}"])
+    (entry,) = json.loads(read_annotations(vendor, (memory, 0))[f"huawei.com/{vendor.name}"])
 
     assert entry.get("temp") == template
     assert entry["memory"] == memory
 
 
 def test_soft_slices_have_no_template_but_cores() -> None:
-    written = placed(B3, (1000, 30), (0, 0), soft=True)
+    written = read_annotations(B3, (1000, 30), (0, 0), soft=True)
 
     assert written["huawei.com/Ascend910B3"] == (
         '[{"UUID":"npu-0","memory":1000,"core":30},{"UUID":"npu-1"}]'

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from tests.unit.hamicommon.vendors.asking import (
     container,
-    picked,
+    describe_refusal,
+    list_picked,
     put,
-    refused,
     unhealthy,
     use,
 )
@@ -159,21 +159,21 @@ def test_a_whole_device_is_all_its_cores() -> None:
 def test_a_device_with_too_few_free_cores_is_passed_over() -> None:
     cards = use(devices(2), n_AWSNeuron_1=(1, 0, 2))
 
-    assert picked(put(AWS, cards, {CORE: 2})) == ["n-AWSNeuron-0"]
-    assert picked(put(AWS, cards, {CORE: 1})) == ["n-AWSNeuron-1"]
+    assert list_picked(put(AWS, cards, {CORE: 2})) == ["n-AWSNeuron-0"]
+    assert list_picked(put(AWS, cards, {CORE: 1})) == ["n-AWSNeuron-1"]
     # Of four cores two are used, not the lowest: the free mask is great, the free cores are few.
     high = use(devices(1, 4), n_AWSNeuron_0=(3, 0, 0b0111))
-    assert refused(put(AWS, high, {CORE: 2}), 1) == "1/1 CardInsufficientCore"
+    assert describe_refusal(put(AWS, high, {CORE: 2}), 1) == "1/1 CardInsufficientCore"
 
 
 def test_one_device_is_refused_card_by_card() -> None:
     cards = devices(3)
     held = use([unhealthy(cards[0]), *cards[1:]], n_AWSNeuron_1=(2, 0, 3), n_AWSNeuron_2=(1, 0, 1))
 
-    assert refused(put(AWS, held, {DEV: 1}), 3) == (
+    assert describe_refusal(put(AWS, held, {DEV: 1}), 3) == (
         "1/3 CardInsufficientCore, 1/3 CardNotHealth, 1/3 CardTimeSlicingExhausted"
     )
-    assert refused(put(AWS, held, {CORE: 1}, policies=("mutex",)), 3) == (
+    assert describe_refusal(put(AWS, held, {CORE: 1}, policies=("mutex",)), 3) == (
         "1/3 CardNotHealth, 1/3 CardTimeSlicingExhausted, 1/3 ExclusiveDeviceAllocateConflict"
     )
 
@@ -183,9 +183,12 @@ def test_uuids_select_for_one_device_and_not_for_several() -> None:
     only = {"aws.amazon.com/use-neuron-uuid": "n-AWSNeuron-0"}
     never = {"aws.amazon.com/nouse-neuron-uuid": "n-AWSNeuron-0"}
 
-    assert picked(put(AWS, cards, {DEV: 1}, annotations=only)) == ["n-AWSNeuron-0"]
-    assert refused(put(AWS, cards[:1], {DEV: 1}, annotations=never), 1) == "1/1 CardUuidMismatch"
-    assert picked(put(AWS, cards, {DEV: 2}, annotations=never)) == [
+    assert list_picked(put(AWS, cards, {DEV: 1}, annotations=only)) == ["n-AWSNeuron-0"]
+    assert (
+        describe_refusal(put(AWS, cards[:1], {DEV: 1}, annotations=never), 1)
+        == "1/1 CardUuidMismatch"
+    )
+    assert list_picked(put(AWS, cards, {DEV: 2}, annotations=never)) == [
         "n-AWSNeuron-0",
         "n-AWSNeuron-1",
     ]
@@ -216,7 +219,7 @@ def test_several_devices_are_free_neighbours(instance, busy, count, taken) -> No
     answer = put(AWS, use(devices(8, instance=instance), **used), {DEV: count})
 
     if taken is None:
-        assert refused(answer, 8) == "1/8 NumaNotFit"
+        assert describe_refusal(answer, 8) == "1/8 NumaNotFit"
     else:
         assert indexes(answer) == taken
         assert set(masks(answer)) == {3}
@@ -227,7 +230,9 @@ def test_neighbours_are_found_by_index_whatever_the_order_of_preference() -> Non
     shuffled = [cards[3], cards[0], cards[2], cards[1]]
 
     assert indexes(put(AWS, shuffled, {DEV: 3})) == [0, 1, 2]
-    assert refused(put(AWS, [cards[i] for i in (3, 0, 1)], {DEV: 3}), 3) == "1/3 NumaNotFit"
+    assert (
+        describe_refusal(put(AWS, [cards[i] for i in (3, 0, 1)], {DEV: 3}), 3) == "1/3 NumaNotFit"
+    )
 
 
 def test_an_unhealthy_device_has_no_neighbours() -> None:
@@ -266,12 +271,12 @@ def test_cores_that_would_split_a_device_do_not_fit() -> None:
     cards = use(devices(2, 4))
     single = use(devices(2, 1))
 
-    assert refused(put(AWS, single, {CORE: 2}), 2) == "2/2 CardInsufficientCore"
+    assert describe_refusal(put(AWS, single, {CORE: 2}), 2) == "2/2 CardInsufficientCore"
 
-    assert refused(put(AWS, cards, {CORE: 6}), 2) == "2/2 CardInsufficientCore"
-    assert refused(put(AWS, cards, {CORE: 16}), 2) == "NodeInsufficientDevice"
-    assert refused(put(AWS, cards, {DEV: 3}), 2) == "NodeInsufficientDevice"
-    assert refused(put(AWS, [], {DEV: 1}), 0) == "NodeInsufficientDevice"
+    assert describe_refusal(put(AWS, cards, {CORE: 6}), 2) == "2/2 CardInsufficientCore"
+    assert describe_refusal(put(AWS, cards, {CORE: 16}), 2) == "NodeInsufficientDevice"
+    assert describe_refusal(put(AWS, cards, {DEV: 3}), 2) == "NodeInsufficientDevice"
+    assert describe_refusal(put(AWS, [], {DEV: 1}), 0) == "NodeInsufficientDevice"
 
 
 @settings(max_examples=100)
@@ -301,7 +306,7 @@ def test_no_core_is_given_twice(each: int, wants: list[int]) -> None:
         cards = use([card.device for card in cards], **held)
 
 
-def placed(*containers: tuple[DeviceShare, ...], each: int = 2) -> Placed:
+def make_placed_pod(*containers: tuple[DeviceShare, ...], each: int = 2) -> Placed:
     return Placed(
         node=NodeName("n"),
         containers=[
@@ -325,7 +330,9 @@ def share(index: int, mask: int, *, by_core: bool) -> DeviceShare:
 
 
 def test_whole_devices_are_written_with_their_indexes() -> None:
-    written = AWS.pod_annotations(placed((share(2, 3, by_core=False), share(3, 3, by_core=False))))
+    written = AWS.pod_annotations(
+        make_placed_pod((share(2, 3, by_core=False), share(3, 3, by_core=False)))
+    )
 
     assert written == {
         "hami.io/aws-neuron-devices-allocated": (
@@ -350,7 +357,7 @@ def test_whole_devices_are_written_with_their_indexes() -> None:
 )
 def test_cores_are_written_with_their_indexes_on_the_node(each, grants, ids) -> None:
     shares = tuple(share(index, mask, by_core=True) for index, mask in grants)
-    written = AWS.pod_annotations(placed((), shares, each=each))
+    written = AWS.pod_annotations(make_placed_pod((), shares, each=each))
 
     assert written["AWS_NEURON_IDS"] == ids
     assert written["NEURON_RESOURCE_TYPE"] == CORE
@@ -358,7 +365,7 @@ def test_cores_are_written_with_their_indexes_on_the_node(each, grants, ids) -> 
 
 
 def test_a_pod_without_devices_has_no_annotations() -> None:
-    assert AWS.pod_annotations(placed(())) == {}
+    assert AWS.pod_annotations(make_placed_pod(())) == {}
 
 
 def test_the_slice_remembers_that_cores_were_asked_for() -> None:

@@ -14,8 +14,8 @@ from tests.unit.hamicommon.vendors.standing import (
     NOW_NS,
     ask,
     container,
+    make_placed_pod,
     node,
-    placed,
     pod,
 )
 
@@ -221,7 +221,7 @@ def test_a_placed_pod_shows_the_plugin_every_container_and_the_first_ones_card()
     assert isinstance(first, Chosen)
     assert isinstance(second, Chosen)
 
-    assert DRS.pod_annotations(placed(CARDS, (), first.shares, second.shares)) == {
+    assert DRS.pod_annotations(make_placed_pod(CARDS, (), first.shares, second.shares)) == {
         "hami.io/enflame-vgpu-devices-allocated": (
             ";n-enflame-drs-0,Enflame,16384,34:;n-enflame-drs-1,Enflame,8192,17:;"
         ),
@@ -236,7 +236,7 @@ def test_a_placed_pod_shows_the_plugin_every_container_and_the_first_ones_card()
             '"c2":{"allocated":false,"request":1,"profileID":"0","profileName":"1g.8gb"}}'
         ),
     }
-    assert DRS.pod_annotations(placed(CARDS, ())) == {}
+    assert DRS.pod_annotations(make_placed_pod(CARDS, ())) == {}
 
 
 def test_cards_are_selected_by_uuid_and_no_node_is_locked() -> None:

@@ -14,8 +14,8 @@ from hamicommon.vendors.kunlun import KunlunVxpu, choose_cut_cards
 from tests.unit.hamicommon.vendors.standing import (
     ask,
     container,
+    make_placed_pod,
     node,
-    placed,
     pod,
     share,
     uuids,
@@ -143,7 +143,7 @@ def test_a_refusal_names_one_reason(rules, reasons) -> None:
 def test_a_placed_pod_carries_its_slices_under_the_vendors_name() -> None:
     cut = share(CARDS[3], memory_mib=24576, core_percent=25)
 
-    assert XPU.pod_annotations(placed(CARDS, (cut,))) == {
+    assert XPU.pod_annotations(make_placed_pod(CARDS, (cut,))) == {
         f"hami.io/xpu-devices-{key}": "XPU-3,XPU,24576,25:;" for key in ("to-allocate", "allocated")
     }
 

@@ -12,8 +12,8 @@ from hamicommon.vendors.kunlun import KunlunXpu, choose_whole_cards
 from tests.unit.hamicommon.vendors.standing import (
     ask,
     container,
+    make_placed_pod,
     node,
-    placed,
     pod,
     share,
     uuids,
@@ -128,7 +128,7 @@ def test_the_nodes_score_falls_with_the_bubbles_that_the_placement_adds(
 
 def test_a_placed_pod_carries_the_indexes_of_its_last_container_with_cards() -> None:
     assert KUNLUN.pod_annotations(
-        placed(CARDS, (share(CARDS[0]),), (share(CARDS[1]), share(CARDS[2])), ())
+        make_placed_pod(CARDS, (share(CARDS[0]),), (share(CARDS[1]), share(CARDS[2])), ())
     ) == {
         "hami.io/kunlun-allocated": (
             "n-kunlun-0,kunlun,98304,100:;"

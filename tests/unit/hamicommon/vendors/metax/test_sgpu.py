@@ -7,7 +7,14 @@ from hamicommon.device_config import MetaxConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.metax import MetaxSgpu
 
-from tests.unit.hamicommon.vendors.standing import NOW_NS, container, node, placed, pod, share
+from tests.unit.hamicommon.vendors.standing import (
+    NOW_NS,
+    container,
+    make_placed_pod,
+    node,
+    pod,
+    share,
+)
 
 SGPU = MetaxSgpu(MetaxConfig())
 COUNT, MEM, CORE = "metax-tech.com/sgpu", "metax-tech.com/vmemory", "metax-tech.com/vcore"
@@ -222,7 +229,7 @@ def test_a_placed_pod_carries_its_slices_in_three_annotations() -> None:
     cut = share(cards[1], memory_mib=4096, core_percent=60)
     online = share(cards[0], memory_mib=4096, core_percent=0)
 
-    assert SGPU.pod_annotations(placed(cards, (cut,), (), (online,))) == {
+    assert SGPU.pod_annotations(make_placed_pod(cards, (cut,), (), (online,))) == {
         "hami.io/metax-sgpu-devices-to-allocate": (
             "SG-1,Metax-SGPU,4096,60:;;SG-0,Metax-SGPU,4096,0:;"
         ),
@@ -234,4 +241,4 @@ def test_a_placed_pod_carries_its_slices_in_three_annotations() -> None:
         ),
         "metax-tech.com/predicate-time": NOW_NS,
     }
-    assert SGPU.pod_annotations(placed(cards, ())) == {}
+    assert SGPU.pod_annotations(make_placed_pod(cards, ())) == {}

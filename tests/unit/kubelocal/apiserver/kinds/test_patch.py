@@ -13,7 +13,7 @@ def pod(*containers: Json) -> Json:
     return {"metadata": {"name": "a"}, "spec": {"containers": list(containers)}}
 
 
-def merged(target: Json, patch: Json) -> Json:
+def merge(target: Json, patch: Json) -> Json:
     before = copy.deepcopy(target)
     result = strategic_merge(target, patch)
     assert target == before, "the target must not change"
@@ -23,7 +23,7 @@ def merged(target: Json, patch: Json) -> Json:
 def test_containers_merge_by_name_and_their_env_too() -> None:
     old = pod({"name": "x", "image": "1", "env": [{"name": "A", "value": "1"}]}, {"name": "y"})
     patch = {"spec": {"containers": [{"name": "x", "env": [{"name": "A", "value": "2"}]}]}}
-    containers = merged(old, patch)["spec"]["containers"]
+    containers = merge(old, patch)["spec"]["containers"]
     assert containers == [
         {"name": "x", "image": "1", "env": [{"name": "A", "value": "2"}]},
         {"name": "y"},
@@ -32,12 +32,12 @@ def test_containers_merge_by_name_and_their_env_too() -> None:
 
 def test_a_deleted_element_goes_and_the_others_stay() -> None:
     patch = {"spec": {"containers": [{"name": "x", "$patch": "delete"}]}}
-    assert merged(pod({"name": "x"}, {"name": "y"}), patch) == pod({"name": "y"})
+    assert merge(pod({"name": "x"}, {"name": "y"}), patch) == pod({"name": "y"})
 
 
 def test_a_replaced_list_holds_only_the_new_elements() -> None:
     patch = {"spec": {"containers": [{"$patch": "replace"}, {"name": "z"}]}}
-    assert merged(pod({"name": "x"}), patch) == pod({"name": "z"})
+    assert merge(pod({"name": "x"}), patch) == pod({"name": "z"})
 
 
 def test_the_asked_order_is_kept() -> None:
@@ -47,12 +47,12 @@ def test_the_asked_order_is_kept() -> None:
             "containers": [{"name": "z"}],
         }
     }
-    assert merged(pod({"name": "x"}), patch) == pod({"name": "z"}, {"name": "x"})
+    assert merge(pod({"name": "x"}), patch) == pod({"name": "z"}, {"name": "x"})
 
 
 def test_tolerations_have_no_key_and_are_replaced() -> None:
     old = {"spec": {"tolerations": [{"key": "a"}]}}
-    assert merged(old, {"spec": {"tolerations": [{"key": "b"}]}}) == {
+    assert merge(old, {"spec": {"tolerations": [{"key": "b"}]}}) == {
         "spec": {"tolerations": [{"key": "b"}]}
     }
 
@@ -60,9 +60,9 @@ def test_tolerations_have_no_key_and_are_replaced() -> None:
 def test_finalizers_are_a_set() -> None:
     old = {"metadata": {"finalizers": ["a", "b"]}}
     patch = {"metadata": {"finalizers": ["b", "c"]}}
-    assert set(merged(old, patch)["metadata"]["finalizers"]) == {"a", "b", "c"}
+    assert set(merge(old, patch)["metadata"]["finalizers"]) == {"a", "b", "c"}
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}}
-    assert merged(old, patch)["metadata"]["finalizers"] == ["b"]
+    assert merge(old, patch)["metadata"]["finalizers"] == ["b"]
 
 
 def test_retained_keys_drop_the_others() -> None:
@@ -74,18 +74,18 @@ def test_retained_keys_drop_the_others() -> None:
             ]
         }
     }
-    assert merged(old, patch) == {"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}
+    assert merge(old, patch) == {"spec": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}}
 
 
 def test_null_removes_a_field() -> None:
-    assert merged(
+    assert merge(
         {"metadata": {"labels": {"a": "1", "b": "2"}}}, {"metadata": {"labels": {"a": None}}}
     ) == {"metadata": {"labels": {"b": "2"}}}
 
 
 def test_an_element_without_its_key_is_refused() -> None:
     with pytest.raises(ApiError, match="does not contain declared merge key: name"):
-        merged(pod(), {"spec": {"containers": [{"image": "x"}]}})
+        merge(pod(), {"spec": {"containers": [{"image": "x"}]}})
 
 
 json_values = st.recursive(

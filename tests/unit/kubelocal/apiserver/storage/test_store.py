@@ -16,7 +16,7 @@ Work = Callable[[Transaction], Stored]
 
 
 @asynccontextmanager
-async def opened(folder: Path, compact_every: int = 0) -> AsyncIterator[ObjectStore]:
+async def open_store(folder: Path, compact_every: int = 0) -> AsyncIterator[ObjectStore]:
     journal = Journal(folder)
     store = ObjectStore(journal, compact_every=compact_every)
     await store.open()
@@ -45,12 +45,12 @@ def drop(name: str) -> Work:
 
 
 async def test_objects_and_the_version_come_back_after_a_restart(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await store.transact(put("a", data={"x": "1"}))
         await store.transact(put("b"))
         await store.transact(drop("b"))
         version = store.version
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         assert store.version == version, "the version of the deletion must not come again"
         (only,) = store.items("configmaps")
         assert only.load()["data"] == {"x": "1"}
@@ -59,10 +59,10 @@ async def test_objects_and_the_version_come_back_after_a_restart(tmp_path: Path)
 
 
 async def test_a_watch_from_before_a_restart_has_expired(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         first = await store.transact(put("a"))
         await store.transact(put("b"))
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         history = store.histories["configmaps"]
         assert history.after(store.version) == []
         with pytest.raises(ApiError, match="too old resource version") as caught:
@@ -75,7 +75,7 @@ async def test_a_failed_writer_leaves_nothing_and_harms_no_other(tmp_path: Path)
         put("bad")(transaction)
         raise ApiError(409, "Conflict", "no")
 
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         results = await asyncio.gather(
             store.transact(put("a")),
             store.transact(fails),
@@ -94,7 +94,7 @@ async def test_writers_in_one_batch_see_each_other(tmp_path: Path) -> None:
         number = int(stored.load()["data"]["n"]) if stored else 0
         return put("n", data={"n": str(number + 1)})(transaction)
 
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await asyncio.gather(*(store.transact(count) for _ in range(200)))
         stored = store.get("configmaps", "d", "n")
         assert stored is not None
@@ -102,7 +102,7 @@ async def test_writers_in_one_batch_see_each_other(tmp_path: Path) -> None:
 
 
 async def test_changes_hold_what_was_before(tmp_path: Path) -> None:
-    async with opened(tmp_path) as store:
+    async with open_store(tmp_path) as store:
         await store.transact(put("a"))
         await store.transact(put("a", data={"x": "1"}))
         await store.transact(drop("a"))
@@ -114,7 +114,7 @@ async def test_changes_hold_what_was_before(tmp_path: Path) -> None:
 
 
 async def test_compaction_forgets_the_past_on_demand(tmp_path: Path) -> None:
-    async with opened(tmp_path, compact_every=3) as store:
+    async with open_store(tmp_path, compact_every=3) as store:
         first = await store.transact(put("a"))
         await store.transact(put("b"))
         assert len(store.histories["configmaps"].after(first.version)) == 1

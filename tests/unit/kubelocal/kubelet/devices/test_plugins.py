@@ -61,7 +61,7 @@ class SlowPlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
 
 
 @asynccontextmanager
-async def served(plugin: SlowPlugin, folder: Path) -> AsyncIterator[PluginClient]:
+async def serve_plugin(plugin: SlowPlugin, folder: Path) -> AsyncIterator[PluginClient]:
     server = grpc.aio.server()
     add: Any = deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server
     add(plugin, server)
@@ -88,7 +88,7 @@ async def test_a_call_that_runs_when_the_connection_is_closed_has_failed(
     name: str, tmp_path: Path
 ) -> None:
     plugin = SlowPlugin()
-    async with asyncio.timeout(PATIENCE_S), served(plugin, tmp_path) as client:
+    async with asyncio.timeout(PATIENCE_S), serve_plugin(plugin, tmp_path) as client:
         call = asyncio.ensure_future(CALLS[name](client))
         await plugin.called.wait()
         await client.close()
@@ -99,7 +99,7 @@ async def test_a_call_that_runs_when_the_connection_is_closed_has_failed(
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_after_the_connection_was_closed_fails(name: str, tmp_path: Path) -> None:
-    async with asyncio.timeout(PATIENCE_S), served(SlowPlugin(), tmp_path) as client:
+    async with asyncio.timeout(PATIENCE_S), serve_plugin(SlowPlugin(), tmp_path) as client:
         await client.close()
 
         with pytest.raises(PluginError, match=CLOSING):
@@ -109,7 +109,7 @@ async def test_a_call_after_the_connection_was_closed_fails(name: str, tmp_path:
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_caller_that_gives_up_is_cancelled(name: str, tmp_path: Path) -> None:
     plugin = SlowPlugin()
-    async with asyncio.timeout(PATIENCE_S), served(plugin, tmp_path) as client:
+    async with asyncio.timeout(PATIENCE_S), serve_plugin(plugin, tmp_path) as client:
         call = asyncio.ensure_future(CALLS[name](client))
         await plugin.called.wait()
         call.cancel()
@@ -130,7 +130,7 @@ async def test_a_start_that_is_asked_for_as_the_plugin_leaves_is_refused_not_los
         on_counts=listed.set,
         active_pods=lambda: None,
     )
-    async with asyncio.timeout(PATIENCE_S), served(plugin, tmp_path) as client:
+    async with asyncio.timeout(PATIENCE_S), serve_plugin(plugin, tmp_path) as client:
         serving = asyncio.create_task(allocator.serve_plugin(GPU, client))
         await listed.wait()
         wanted = pod(container(gpus=1))

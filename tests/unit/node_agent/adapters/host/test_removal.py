@@ -38,7 +38,7 @@ def pod(tmp_path: Path) -> Path:
     return directory
 
 
-def nested(directory: Path, depth: int) -> None:
+def make_nested(directory: Path, depth: int) -> None:
     """Directories below each other, as a tenant makes them: no path is as long as that."""
     at = os.open(directory, os.O_RDONLY)
     for _ in range(depth):
@@ -50,17 +50,17 @@ def nested(directory: Path, depth: int) -> None:
     os.close(at)
 
 
-def removed(removal: Removal, rounds: int = 60) -> bool:
+def is_removed(removal: Removal, rounds: int = 60) -> bool:
     return any(not removal.work(5.0) and removal.waiting == 0 for _ in range(rounds))
 
 
 def test_five_thousand_nested_directories_go(removal: Removal, pod: Path) -> None:
-    nested(pod, 5000)
+    make_nested(pod, 5000)
 
     removal.give_up(pod.name)
 
     assert not pod.exists()
-    assert removed(removal)
+    assert is_removed(removal)
     assert not list((pod.parent / REMOVING).iterdir())
     assert not removal.failures
 
@@ -76,7 +76,7 @@ def test_many_files_in_many_directories_go(removal: Removal, pod: Path, files: i
 
     removal.give_up(pod.name)
 
-    assert removed(removal)
+    assert is_removed(removal)
 
 
 def test_odd_names_pipes_and_closed_directories_go(removal: Removal, pod: Path) -> None:
@@ -94,7 +94,7 @@ def test_odd_names_pipes_and_closed_directories_go(removal: Removal, pod: Path) 
 
     removal.give_up(pod.name)
 
-    assert removed(removal)
+    assert is_removed(removal)
 
 
 def test_links_are_removed_and_not_followed(removal: Removal, pod: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_links_are_removed_and_not_followed(removal: Removal, pod: Path, tmp_pat
     removal.give_up(pod.name)
     removal.give_up("stray")
 
-    assert removed(removal)
+    assert is_removed(removal)
     assert not link.is_symlink()
     assert sorted(path.name for path in precious.iterdir()) == ["file", "inner"]
 
@@ -132,7 +132,7 @@ def mounted(pod: Path, tmp_path: Path) -> Iterator[Path]:
 def test_a_mount_inside_stays_whole_and_everything_else_goes(
     removal: Removal, pod: Path, mounted: Path
 ) -> None:
-    nested(pod / "a", 50)
+    make_nested(pod / "a", 50)
     removal.give_up(pod.name)
 
     removal.work(5.0)
@@ -216,7 +216,7 @@ def test_what_a_killed_agent_left_half_removed_is_removed_by_the_next(
     (pod / "a" / "b").mkdir(parents=True)
     removal.give_up(pod.name)
 
-    assert removed(Removal(pod.parent, clock=clock))
+    assert is_removed(Removal(pod.parent, clock=clock))
     assert not list((pod.parent / REMOVING).iterdir())
 
 

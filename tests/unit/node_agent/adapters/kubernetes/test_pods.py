@@ -90,7 +90,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def shown(pod: dict[str, Any]) -> list[object]:
+def read_pods(pod: dict[str, Any]) -> list[object]:
     api: Any = AsyncMock()
     pods = NodePods(api, node="n", resource=RESOURCE, key=None)
     pods._on_upsert(pod, None)
@@ -108,7 +108,7 @@ def shown(pod: dict[str, Any]) -> list[object]:
 def test_what_is_kept_of_a_pod_answers_as_the_whole_pod() -> None:
     kept = kept_of(WHOLE)
 
-    assert shown(kept) == shown(WHOLE)
+    assert read_pods(kept) == read_pods(WHOLE)
     assert kept["metadata"].keys() == {
         "name",
         "namespace",

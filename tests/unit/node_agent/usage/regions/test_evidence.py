@@ -21,7 +21,7 @@ CARDS = {"GPU-a": CardProcesses(pids=frozenset({4711, 4712}), busy_percent={4711
 SEEN = Evidence(living={4711: LIVING}, cards=CARDS)
 
 
-def found(
+def find_process(
     process: RegionProcess,
     evidence: Evidence | None = SEEN,
     *,
@@ -36,48 +36,48 @@ def living(*processes: HostProcess) -> Evidence:
 
 
 def test_a_process_is_found_by_its_pid_and_start_among_those_on_its_cards() -> None:
-    assert found(OURS) == Found(host_pid=4711)
+    assert find_process(OURS) == Found(host_pid=4711)
 
 
 def test_a_process_of_another_start_pod_or_card_is_another() -> None:
-    assert found(replace(OURS, started_ticks=501)) == Found()
-    assert found(replace(OURS, pid=2)) == Found()
-    assert found(OURS, cards=("GPU-b",)) == Found()
-    assert found(OURS, living(replace(LIVING, pod_uid="another"))) == Found()
+    assert find_process(replace(OURS, started_ticks=501)) == Found()
+    assert find_process(replace(OURS, pid=2)) == Found()
+    assert find_process(OURS, cards=("GPU-b",)) == Found()
+    assert find_process(OURS, living(replace(LIVING, pod_uid="another"))) == Found()
 
 
 def test_where_cgroups_name_nothing_pid_and_start_are_enough() -> None:
-    assert found(OURS, living(replace(LIVING, pod_uid=""))) == Found(host_pid=4711)
+    assert find_process(OURS, living(replace(LIVING, pod_uid=""))) == Found(host_pid=4711)
 
 
 def test_of_two_that_may_be_meant_neither_is() -> None:
     twin = replace(LIVING, host_pid=4712)
 
-    assert found(OURS, living(LIVING, twin)) == Found()
+    assert find_process(OURS, living(LIVING, twin)) == Found()
 
 
 def test_a_process_that_was_found_and_ended_is_gone() -> None:
-    assert found(OURS, known=4711) == Found(host_pid=4711)
-    assert found(OURS, living(), known=4711).gone
-    assert found(OURS, living(replace(LIVING, started_ticks=900)), known=4711).gone
+    assert find_process(OURS, known=4711) == Found(host_pid=4711)
+    assert find_process(OURS, living(), known=4711).gone
+    assert find_process(OURS, living(replace(LIVING, started_ticks=900)), known=4711).gone
 
 
 def test_a_library_that_knows_its_host_pid_is_believed_if_the_start_agrees() -> None:
     known = replace(OURS, host_pid=4711)
 
-    assert found(known) == Found(host_pid=4711)
-    assert found(replace(known, started_ticks=501)).gone
+    assert find_process(known) == Found(host_pid=4711)
+    assert find_process(replace(known, started_ticks=501)).gone
 
 
 def test_a_process_that_was_never_found_is_not_gone() -> None:
-    assert found(OURS, living()) == Found()
-    assert found(OURS, None) == Found()
+    assert find_process(OURS, living()) == Found()
+    assert find_process(OURS, None) == Found()
 
 
 def test_hamis_host_pid_is_never_enough_for_a_death() -> None:
-    assert found(replace(HAMIS, host_pid=4711)) == Found(host_pid=4711)
-    assert found(replace(HAMIS, host_pid=99)) == Found(host_pid=4711)
-    assert found(replace(HAMIS, host_pid=99), living()) == Found()
+    assert find_process(replace(HAMIS, host_pid=4711)) == Found(host_pid=4711)
+    assert find_process(replace(HAMIS, host_pid=99)) == Found(host_pid=4711)
+    assert find_process(replace(HAMIS, host_pid=99), living()) == Found()
 
 
 def test_the_driver_reports_who_computes() -> None:
