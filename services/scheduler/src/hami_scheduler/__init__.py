@@ -1,1 +1,1 @@
-"""hami-scheduler."""
+"""hami-scheduler: kube-scheduler's extender, the ledger's writer, and the operators' API."""

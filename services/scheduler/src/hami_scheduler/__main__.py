@@ -1,4 +1,4 @@
-"""`hami-scheduler`: reads the settings, sets up telemetry, serves."""
+"""Start `hami-scheduler`: read the settings, set up telemetry, serve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hami_scheduler.settings import Settings
 
 
 def main() -> None:
-    """Run the service until it gets a signal to stop."""
+    """Run the service until a signal stops it."""
     try:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:

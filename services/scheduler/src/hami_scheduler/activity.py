@@ -1,4 +1,4 @@
-"""Whether this replica decides: by the Lease of kube-scheduler's leader election.
+"""Find out whether this replica is active, by the Lease of kube-scheduler's leader election.
 
 kube-scheduler runs in the same pod and holds the Lease as `<pod>_<uuid>` while it schedules. The
 replica in the holder's pod is active; the others stand by. Without a Lease a replica is always
@@ -24,16 +24,15 @@ from hamicommon.k8s.types import Json, JsonMapping
 logger = logging.getLogger(__name__)
 
 ACTIVATION_TIMEOUT_S = 2.0
-"""kube-scheduler may ask before the watch has shown here that it holds the Lease, and a call that
-is refused costs its pod a back-off."""
+"""Time that a call waits for the Lease to be seen here; a refused call costs its pod a back-off."""
 
 
 class StandingBy(Unavailable):
-    """Another replica is active; the sentence names it."""
+    """Error: another replica, which the message names, is active."""
 
 
 class SchedulerLease:
-    """The holder of the Lease, as its informer shows it.
+    """State of the Lease, as its informer shows it.
 
     A renewal counts from when it was seen here, as in client-go: clocks of other machines may
     differ. The first sight may be of a holder that is long gone, so it counts for nothing until it
@@ -41,7 +40,7 @@ class SchedulerLease:
     """
 
     def __init__(self, name: str, pod: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`name`: of the Lease, for people; `pod`: the one this process runs in."""
+        """`name`: of the Lease, for messages; `pod`: pod in which this process runs."""
         self.name = name
         self._pod = pod
         self._clock = clock
@@ -52,7 +51,7 @@ class SchedulerLease:
         self._changed = asyncio.Event()
 
     def on_upsert(self, new: JsonMapping, _old: JsonMapping | None) -> None:
-        """Take the Lease as the informer shows it."""
+        """Take the Lease from the informer."""
         spec = new.get("spec") or {}
         duration_s = float(spec.get("leaseDurationSeconds") or 0)
         self._see(
@@ -60,7 +59,7 @@ class SchedulerLease:
         )
 
     def on_delete(self, _last: JsonMapping) -> None:
-        """Note that the Lease is gone."""
+        """Record that the Lease was deleted."""
         self._see(("", ""), 0.0)
 
     def _see(self, mark: tuple[str, str], duration_s: float) -> None:
@@ -71,17 +70,17 @@ class SchedulerLease:
 
     @property
     def holder(self) -> str:
-        """The pod that holds it, or held it last; empty if none does."""
+        """Return the pod that holds it or held it last; empty if none did."""
         return "" if self._mark is None else self._mark[0].split("_")[0]
 
     @property
     def is_named_here(self) -> bool:
-        """Whether its holder is, or was, a kube-scheduler of this pod."""
+        """Return whether its holder is, or was, the kube-scheduler of this pod."""
         return self.holder == self._pod
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this pod's kube-scheduler holds it now."""
+        """Return whether this pod's kube-scheduler holds it now."""
         return self.is_named_here and self._left_s() > 0
 
     def _left_s(self) -> float:
@@ -96,13 +95,13 @@ class SchedulerLease:
         return f"{self.holder} holds the Lease {self.name}"
 
     async def wait_until_held_here(self) -> None:
-        """Return once this pod's kube-scheduler holds it."""
+        """Return when this pod's kube-scheduler holds it."""
         while not self.is_held_here:
             self._changed.clear()
             await self._changed.wait()
 
     async def wait_until_lost(self) -> None:
-        """Return once this pod's kube-scheduler does not hold it any more."""
+        """Return when this pod's kube-scheduler no longer holds it."""
         while self.is_held_here:
             self._changed.clear()
             with suppress(TimeoutError):
@@ -111,10 +110,10 @@ class SchedulerLease:
 
 
 class Activity:
-    """Gate of everything that only the active replica does."""
+    """Gate that lets only the active replica do its work."""
 
     def __init__(self, lease: SchedulerLease | None = None) -> None:
-        """`lease`: None: this replica is always active."""
+        """`lease` None: this replica is always active."""
         self.lease = lease
         self._active = asyncio.Event()
         if lease is None:
@@ -122,19 +121,19 @@ class Activity:
 
     @property
     def is_active(self) -> bool:
-        """Whether this replica decides, and has read the ledger for it."""
+        """Return whether this replica decides and has read the ledger."""
         return self._active.is_set()
 
     def begin(self) -> None:
-        """Let calls in."""
+        """Let calls pass."""
         self._active.set()
 
     def end(self) -> None:
-        """Keep calls out."""
+        """Refuse calls."""
         self._active.clear()
 
     def check(self) -> None:
-        """Raises: StandingBy."""
+        """Raise StandingBy unless this replica is active."""
         if self.is_active:
             return
         assert self.lease is not None  # without one it is always active
@@ -146,7 +145,7 @@ class Activity:
         raise StandingBy(f"this replica is on standby: {self.lease.explain()}")
 
     async def wait(self) -> None:
-        """Wait until this replica is active; kube-scheduler may ask before the Lease is seen here.
+        """Wait until this replica is active, as kube-scheduler may call before the Lease is seen.
 
         Raises: StandingBy when it does not become so in time.
         """
@@ -163,12 +162,12 @@ CONNECT_TIMEOUT_S = 1.0
 
 
 class DeadKubeScheduler:
-    """Look at the port of this pod's kube-scheduler while the Lease is in its name."""
+    """Release the Lease if this pod's kube-scheduler has died, seen by its closed port."""
 
     def __init__(
         self, address: str, api: KubeApi, lease: SchedulerLease, informer: Informer
     ) -> None:
-        """`address`: host:port; `informer`: has the Lease."""
+        """`address`: host:port of kube-scheduler; `informer`: of the Lease."""
         host, _, self._port = address.rpartition(":")
         self._host = host.strip("[]")
         self._api = api
@@ -176,7 +175,7 @@ class DeadKubeScheduler:
         self._informer = informer
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             # Taken before the look: what changed the Lease since was not that process.
             seen = list(self._informer.store.values())
@@ -186,7 +185,7 @@ class DeadKubeScheduler:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def _is_dead(self) -> bool:
-        """Return whether nothing listens on its port.
+        """Return whether nothing listens on kube-scheduler's port.
 
         It listens for as long as it may hold the Lease. One that is there and does not answer keeps
         the Lease until it expires.
@@ -216,7 +215,7 @@ class DeadKubeScheduler:
 
 
 def released(spec: JsonMapping) -> Mapping[str, object]:
-    """Return what client-go writes when it gives a Lease up."""
+    """Return the Lease's spec as client-go writes it to release it."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     kept = {"leaseTransitions": spec["leaseTransitions"]} if "leaseTransitions" in spec else {}
     return {**kept, "leaseDurationSeconds": 1, "acquireTime": now, "renewTime": now}

@@ -1,4 +1,4 @@
-"""Work that nobody waits for: pod events, labels, decision records, announcements on the bus.
+"""Queue for work that nobody waits for: events, labels, decision records, announcements.
 
 kube-scheduler asks for one decision after the other, so a burst of pods is as slow as the CPU time
 that each of them costs. Work that only people read runs when no request has been in flight for
@@ -23,15 +23,15 @@ Work = Callable[[], Awaitable[None]]
 IDLE_S = 0.05
 MAX_DELAY_S = 2.0
 MAX_WAITING = 3000
-"""Three items per pod of a burst of a thousand pods."""
+"""Maximum queued items: three per pod of a burst of a thousand pods."""
 MIN_WAIT_S = 0.001
-"""A shorter wait is over: rounding may leave a rest by which no clock advances."""
+"""Waits below this are over; rounding may leave a rest that no clock reaches."""
 WORKERS = 4
-"""Items that run at once, so that one slow call does not hold up the others."""
+"""Number of items that run at the same time."""
 
 
 class BackgroundQueue:
-    """Run work in the order in which it was put, while the scheduler is idle."""
+    """Run queued work in order while the scheduler is idle."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class BackgroundQueue:
 
     @property
     def waiting(self) -> int:
-        """Number of items that have not begun."""
+        """Return the number of items that have not begun."""
         return self._queue.qsize()
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Mark the block as a request in flight."""
+        """Count the block as a request in progress."""
         self._in_flight += 1
         try:
             yield
@@ -79,7 +79,7 @@ class BackgroundQueue:
             self._last_request_s = self._clock()
 
     def put(self, work: Work) -> bool:
-        """Enqueue an item; return False when the queue is full and the item is dropped."""
+        """Queue an item; return False if the queue is full and the item is dropped."""
         try:
             self._queue.put_nowait((self._clock() + self._max_delay_s, work))
         except asyncio.QueueFull:

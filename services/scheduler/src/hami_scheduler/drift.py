@@ -1,4 +1,4 @@
-"""Differences between ledger, pods and nodes: counted, logged, and kept in the drift journal."""
+"""Count, log and record differences between ledger, pods and nodes."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 16
-"""Lines of one report: an annotation or a node can't fill the journal."""
+"""Maximum lines of one report in the journal."""
 MORE, MORE_DETAIL = "{} more", "the same report has more of them"
 
 
 def subject_of(row: Allocation) -> str:
-    """Return the name that the journal has for the row's pod."""
+    """Return the name of the row's pod in the journal."""
     return f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
 
 
 @dataclass(eq=False)
 class Drift:
-    """Writes differences down."""
+    """Recorder of differences."""
 
     journal: PostgresJournal
     instruments: SchedulerInstruments
 
     async def note(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """Write one difference down. Raises: Unavailable; then it is not counted either."""
+        """Record a difference. Raises: Unavailable; then it is not counted either."""
         await self.journal.drift(kind, subject, detail, repaired=repaired)
         self.instruments.drift.labels(kind).inc()
         message = "Repaired a difference" if repaired else "Found a difference"
@@ -44,31 +44,31 @@ class Drift:
         logger.warning(message, extra=extra)
 
     def count(self, kind: str) -> None:
-        """Count a difference that is not worth another line."""
+        """Count a difference without a line."""
         self.instruments.drift.labels(kind).inc()
 
     def show_standing(self, kind: str, count: int) -> None:
-        """Show how many differences of the class stand unrepaired."""
+        """Set the number of unrepaired differences of a class."""
         self.instruments.drift_items.labels(kind).set(count)
 
 
 @dataclass(eq=False, kw_only=True)
 class NodeProblems:
-    """Problems of one class that nodes have at present; each is written down once."""
+    """Present problems of one class per node; each is recorded once."""
 
     kind: str
     drift: Drift
     prefix: str = ""
-    """Begin of each line."""
+    """Beginning of each line."""
     names_item: bool = False
-    """Whether the subject names what has the problem beside its node."""
+    """Whether lines name the object with the problem beside its node."""
     on_count: Callable[[int], None] = lambda _count: None
-    """Gets the number of problems of all nodes when it may have changed."""
+    """Function that gets the number of problems of all nodes after changes."""
     by_node: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
-    """Node -> what has the problem -> reason."""
+    """Problems by node: object -> reason."""
 
     async def note(self, node: str, problems: Mapping[str, str]) -> Sequence[str]:
-        """Take what one look at the node found; return the lines that are new.
+        """Set a node's problems; return the new lines.
 
         Raises: Unavailable.
         """
@@ -86,7 +86,7 @@ class NodeProblems:
         return [f"{self.prefix}{why}" for _, why in new]
 
     def forget(self, node: str) -> None:
-        """Drop what is known of a node that is gone."""
+        """Forget a deleted node."""
         self.by_node[node] = {}
         self._keep(node)
 

@@ -22,13 +22,13 @@ from hami_scheduler.ports.cluster import PodApi
 logger = logging.getLogger(__name__)
 
 MAX_GRACE_S = 30
-"""A pod's own termination grace period counts up to here: its author chose it."""
+"""Maximum grace period that a pod gets, as its author chooses the period."""
 GONE = "it is gone"
 _MIRROR = "kubernetes.io/config.mirror"
 
 
 class PodEnder:
-    """Ends single pods."""
+    """End single pods."""
 
     def __init__(
         self, pods: PodApi, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -37,7 +37,7 @@ class PodEnder:
         self._clock = clock
 
     async def end(self, ref: PodRef, node: str, *, condition: tuple[str, str] | None = None) -> str:
-        """Return why the pod was left alone; empty if it was ended.
+        """End the pod; return why it was left alone, or an empty text.
 
         `condition`: reason and message of `DisruptionTarget`. Raises: HamiError.
         """
@@ -53,7 +53,7 @@ class PodEnder:
         return ""
 
     async def _show(self, pod: Json, reason: str, message: str) -> None:
-        """Raises: NotFound."""
+        """Write the pod's condition. Raises: NotFound."""
         conditions = (pod.get("status") or {}).get("conditions") or []
         shown = with_condition(conditions, reason, message, now=self._clock())
         # The pod is ended all the same; its event has the reason.
@@ -62,7 +62,7 @@ class PodEnder:
 
 
 def find_obstacle(pod: Mapping[str, Any], ref: PodRef, node: str) -> str:
-    """Return why the pod that the API server has is left alone; empty if it is not."""
+    """Return why the API server's pod must be left alone; empty if it may be ended."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     if metadata["uid"] != ref.uid:
         return "another pod has its name now"
@@ -78,7 +78,7 @@ def find_obstacle(pod: Mapping[str, Any], ref: PodRef, node: str) -> str:
 
 
 def grace_s(pod: Mapping[str, Any]) -> int:
-    """Seconds that the pod's programs have to end in."""
+    """Return the pod's grace period in seconds, bounded."""
     wanted = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
     return MAX_GRACE_S if wanted is None else max(1, min(int(wanted), MAX_GRACE_S))
 

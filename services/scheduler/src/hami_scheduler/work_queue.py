@@ -1,4 +1,4 @@
-"""Keys whose objects changed, worked on one after the other until each went well.
+"""Queue of keys whose objects changed, each retried until it succeeds.
 
 As client-go's work queue. Handlers of informers add keys; the worker reads the newest state of each
 when its turn comes. A key that fails is due again after a second, then twice as long each time, up
@@ -22,13 +22,13 @@ logger = logging.getLogger(__name__)
 MIN_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
 MAX_UNAVAILABLE_BACKOFF_S = 5.0
-"""If a backend is unavailable, which is not the object's fault: it follows soon after."""
+"""Maximum pause while a backend is unavailable."""
 _NOW = float("-inf")
 
 
 @dataclass(eq=False)
 class WorkQueue:
-    """One worker's keys; an error that `work` does not name is counted by `bulkhead`, and dropped.
+    """Queue of one worker; unexpected errors of `work` are counted by `bulkhead` and dropped.
 
     `clock`: seconds; the event loop's own if None.
     """
@@ -42,7 +42,7 @@ class WorkQueue:
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def add(self, key: str) -> None:
-        """Make the key due now, whatever became of it before."""
+        """Make the key due now, even after a failure."""
         self._backoffs.pop(key, None)
         self._due_at[key] = _NOW
         self._woken.set()
@@ -61,7 +61,7 @@ class WorkQueue:
         return key in self._due_at
 
     def due(self) -> list[str]:
-        """Return the keys whose turn has come, in the order in which they were added."""
+        """Return the due keys in the order in which they were added."""
         now = self._now()
         return [key for key, due_at in self._due_at.items() if due_at <= now]
 
@@ -78,7 +78,7 @@ class WorkQueue:
                 await asyncio.sleep(MIN_BACKOFF_S)
 
     async def run_due(self) -> bool:
-        """Work on each key that is due; False if a backend is unavailable: the others wait too."""
+        """Process each due key; return False, and stop, if a backend is unavailable."""
         for key in self.due():
             if self._due_at.pop(key, None) is None:
                 continue

@@ -1,1 +1,1 @@
-"""One file per technology; library exceptions stop here."""
+"""Access to Kubernetes, NATS, Postgres and Redis; their libraries' exceptions are translated."""

@@ -1,4 +1,4 @@
-"""Pods, nodes, claims and tokens at the API server: read, patch, bind, show events, review."""
+"""Access to pods, nodes, claims, events and tokens at the API server."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ EVENT_INTERVAL_S = 5.0
 MAX_EVENT_INTERVAL_S = 300.0
 _MESSAGE_LIMIT = 1024
 _BUDGET = "disruption budget"
-"""In the API server's answer to an eviction that a PodDisruptionBudget forbids."""
+"""Text in the API server's answer when a PodDisruptionBudget forbids an eviction."""
 
 
 class KubernetesPodApi:
-    """Port PodApi."""
+    """Pods at the API server."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def get(self, namespace: str, name: str) -> Json:
-        """See the port."""
+        """Read the pod. Raises: NotFound, Unavailable."""
         return await self._api.get(_path(namespace, name))
 
     async def annotate(
@@ -56,7 +56,7 @@ class KubernetesPodApi:
         annotations: Mapping[str, str] = MappingProxyType({}),
         labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """See the port."""
+        """Patch annotations and labels of the pod."""
         # The uid makes the server refuse (409) a pod of the same name that was made since.
         metadata: Json = {"uid": pod.uid, "annotations": dict(annotations)}
         if labels:
@@ -64,7 +64,7 @@ class KubernetesPodApi:
         await self._api.patch(_path(pod.namespace, pod.name), {"metadata": metadata})
 
     async def bind(self, pod: PodRef, node: NodeName, *, annotations: Mapping[str, str]) -> None:
-        """See the port."""
+        """Bind the pod and annotate it, in one write."""
         # The API server puts a Binding's annotations on the pod (setPodHostAndAnnotations).
         metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         body = {
@@ -76,7 +76,7 @@ class KubernetesPodApi:
         await self._api.create(f"{_path(pod.namespace, pod.name)}/binding", body)
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
-        """See the port."""
+        """Write the pod's conditions, unless it has changed since it was read."""
         metadata = pod["metadata"]
         # A merge patch replaces the list, so it counts only for the pod as it was read.
         guard = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
@@ -86,13 +86,13 @@ class KubernetesPodApi:
         )
 
     async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
-        """See the port."""
+        """Write `status.nominatedNodeName`. Raises: NotFound, Conflict, Forbidden, Unavailable."""
         metadata = pod["metadata"]
         body = {"metadata": {"uid": metadata["uid"]}, "status": {"nominatedNodeName": node}}
         await self._api.patch(f"{_path(metadata['namespace'], metadata['name'])}/status", body)
 
     async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
-        """See the port."""
+        """Evict exactly this pod by the eviction API."""
         metadata = pod["metadata"]
         body = {
             "apiVersion": "policy/v1",
@@ -110,7 +110,7 @@ class KubernetesPodApi:
             raise
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
-        """See the port."""
+        """Delete exactly this pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
         metadata = pod["metadata"]
         options: Json = {
             "apiVersion": "v1",
@@ -128,11 +128,11 @@ class KubernetesClaimApi:
         self._api = api
 
     async def get(self, namespace: str, name: str) -> Json:
-        """The claim. Raises: NotFound, Unavailable, Forbidden (we may not read claims)."""
+        """Read a claim. Raises: NotFound, Unavailable, Forbidden (no right to read claims)."""
         return await self._api.get(claim_path(namespace, name))
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """Set fields of a claim's status, if it has not changed since; None removes a field.
+        """Set fields of an unchanged claim's status; None removes a field.
 
         Returns the claim as the API server has it then.
 
@@ -157,32 +157,32 @@ class KubernetesTemplateApi:
         return await self._api.create(templates_path(namespace), body)
 
     async def delete(self, namespace: str, name: str, *, uid: str) -> None:
-        """Delete a template. Raises: NotFound, Conflict (the uid is another), Unavailable."""
+        """Delete a template. Raises: NotFound, Conflict (another uid), Unavailable."""
         body = {"preconditions": {"uid": uid}}
         await self._api.delete(f"{templates_path(namespace)}/{name}", body)
 
 
 class KubernetesNodeApi:
-    """Port NodeApi."""
+    """Nodes at the API server."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def get(self, name: NodeName) -> Json:
-        """See the port."""
+        """Read the node. Raises: NotFound, Unavailable."""
         return await self._api.get(f"/api/v1/nodes/{name}")
 
     async def annotate(
         self, name: NodeName, annotations: Mapping[str, str | None], *, resource_version: str
     ) -> None:
-        """See the port."""
+        """Patch annotations of a node that is still at this version; None removes a key."""
         metadata = {"resourceVersion": resource_version, "annotations": dict(annotations)}
         await self._api.patch(f"/api/v1/nodes/{name}", {"metadata": metadata})
 
 
 @dataclass(eq=False)
 class KubernetesPodEvents:
-    """Port PodEvents: written while the scheduler is idle."""
+    """Events at the API server, written while the scheduler is idle."""
 
     api: KubeApi
     background: BackgroundQueue
@@ -191,7 +191,7 @@ class KubernetesPodEvents:
     dropped: int = field(default=0, init=False)
 
     def emit(self, event: PodEvent) -> None:
-        """See the port."""
+        """Queue the event, or drop it if the queue is full. Never waits, never raises."""
         event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
         self.dropped += not self.background.put(partial(self._show, event))
 
@@ -270,7 +270,7 @@ class KubernetesPodEvents:
 
 @dataclass(slots=True)
 class _Shown:
-    """An event object as it was last written, and what was counted since."""
+    """Event object as last written, with the repetitions since then."""
 
     message: str
     count: int
@@ -297,7 +297,7 @@ def _claim_path(claim: Json) -> str:
 
 
 def _guard(claim: Json) -> Json:
-    """The server refuses (409) a claim that is another one, or that has changed."""
+    """Return a guard with which the API server refuses (409) a changed or other claim."""
     return {key: claim["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
@@ -306,7 +306,7 @@ _EXTRA = "authentication.kubernetes.io/"
 
 @dataclass(eq=False)
 class KubernetesTokenReviews:
-    """TokenReview, and where it does not name the node (Kubernetes < 1.30) the pod itself."""
+    """TokenReviews; before Kubernetes 1.30 also pods, from which the node is read."""
 
     api: KubeApi
     audience: str

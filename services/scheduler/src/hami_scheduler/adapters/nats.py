@@ -1,4 +1,4 @@
-"""Grants and questions to nodes on the bus; the connection itself is `hamicommon.bus`."""
+"""Publish grants to nodes on the bus, and ask their agents."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ ASK_INTERVAL_S = 0.25
 
 
 class NatsGrantAnnouncer:
-    """Port GrantAnnouncer."""
+    """Publisher of grants, and client of node-agents, on the bus."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def offer(self, grant: Grant) -> bool | None:
-        """See the port."""
+        """Offer the grant: ask the node's agent whether it and the kubelet can take the pod now."""
         answer = await self._ask(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
             await self.granted(grant)
         return None if answer is None else answer.late
 
     async def binds_late(self, node: NodeName) -> bool | None:
-        """See the port."""
+        """Return whether the node binds late, asking its agent before the first grant."""
         answer = await self._ask(node, None)
         return None if answer is None else answer.late
 
     async def _ask(self, node: NodeName, grant: Grant | None) -> Readiness | None:
-        """The agent's yes; None: it is not known. Raises: AgentNotReady."""
+        """Return the agent's answer; None: unknown. Raises: AgentNotReady."""
         question = ReadinessRequest(node=node, grant=grant)
         while True:
             try:
@@ -81,7 +81,7 @@ class NatsGrantAnnouncer:
         return answer
 
     async def granted(self, grant: Grant) -> None:
-        """See the port."""
+        """Publish the grant to its node. Raises: Unavailable (bus)."""
         await self._bus.publish(
             grants_subject(grant.node),
             GrantAnnounced(grant=grant),
@@ -90,7 +90,7 @@ class NatsGrantAnnouncer:
         )
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
-        """See the port."""
+        """Withdraw the grant at its node. Raises: Unavailable if the bus is."""
         token = allocation.token or 0
         await self._bus.publish(
             grants_subject(allocation.node),
@@ -107,13 +107,13 @@ class NatsGrantAnnouncer:
 
 
 class NatsNodeWitness:
-    """Ask a node which pods its kubelet has."""
+    """Client that asks a node which pods its kubelet has."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def holdings(self, node: NodeName) -> NodeHoldings:
-        """Read the checkpoint of the node's kubelet.
+        """Return the contents of the kubelet's checkpoint on the node.
 
         Raises: NotFound (no agent of ours runs there), Unavailable (the bus is unavailable, or
         silence).

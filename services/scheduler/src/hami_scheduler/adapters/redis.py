@@ -54,21 +54,21 @@ return 0
 
 @dataclass(slots=True)
 class _Turns:
-    """The waiters of one node in this process."""
+    """Callers in this process that wait for one node."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: int = 0
     arrivals: int = 0
     failure: tuple[int, str] | None = None
-    """How many had arrived when Redis was found unavailable, and the error."""
+    """Number of callers when Redis was found unavailable, and the error."""
 
 
 class RedisNodeLock:
-    """Port NodeLock."""
+    """Lock of nodes."""
 
     def __init__(self, client: redis.asyncio.Redis, *, lock_s: float) -> None:
-        """Use `client`; a lock expires by itself after `lock_s`."""
+        """Use `client`; a lock expires after `lock_s`."""
         self._client = client
         self._lock_ms = int(lock_s * 1000)
         self._delete = client.register_script(_DELETE)
@@ -78,7 +78,7 @@ class RedisNodeLock:
         """Tokens that want their lock no more, and may have it."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
-        """See the port."""
+        """Wait for the lock; a later token of the same allocation takes it over."""
         with self._waiting(node) as turns:
             try:
                 async with asyncio.timeout(wait_s):
@@ -144,7 +144,7 @@ class RedisNodeLock:
                     await freed.wait()
 
     async def release(self, node: NodeName, token: int) -> bool:
-        """See the port."""
+        """Free the lock if `token` holds it; return whether it did. Raises: Unavailable."""
         self._abandoned[token] = None
         with _translated():
             is_freed = bool(await self._release(keys=[_KEY.format(node=node)], args=[token]))
@@ -153,12 +153,12 @@ class RedisNodeLock:
         return is_freed
 
     async def holder(self, node: NodeName) -> LockHolder | None:
-        """See the port."""
+        """Return the holder of the lock. Raises: Unavailable."""
         current = await self._read(node)
         return None if current is None else current[1]
 
     async def _read(self, node: NodeName) -> tuple[bytes, LockHolder] | None:
-        """Return the lock's value, and delete what can't be a lock of ours."""
+        """Return the lock's value, after deleting a key that is no lock of ours."""
         key = _KEY.format(node=node)
         with _translated():
             async with self._client.pipeline(transaction=True) as pipeline:
@@ -213,7 +213,7 @@ def _encoded(holder: LockHolder) -> bytes:
 
 
 def _decoded(value: bytes) -> LockHolder | None:
-    """Return None for what `_encoded` never wrote."""
+    """Decode a lock's value; None if `_encoded` did not write it."""
     try:
         held = orjson.loads(value)
         return LockHolder(
@@ -227,7 +227,7 @@ def _decoded(value: bytes) -> LockHolder | None:
 
 @asynccontextmanager
 async def open_node_lock(settings: RedisSettings, *, lock_s: float) -> AsyncIterator[RedisNodeLock]:
-    """Open a client; an unavailable server is noticed by the first lock, not here."""
+    """Open the lock's client; if the server is unavailable, the first lock fails, not this call."""
     client = redis.asyncio.from_url(
         settings.url.get_secret_value(),
         socket_timeout=settings.timeout_s,

@@ -1,1 +1,1 @@
-"""Pods that we did not place: adopted from HAMi, or by their ResourceClaims."""
+"""Grant slices to pods that this scheduler did not place: HAMi's, or by their ResourceClaims."""

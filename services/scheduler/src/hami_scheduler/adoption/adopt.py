@@ -1,4 +1,4 @@
-"""`POST /v1/adopt`: pods of a running HAMi into the ledger, with their nodes as witnesses.
+"""`POST /v1/adopt`: take over the pods of a running HAMi, if their nodes confirm what they hold.
 
 In: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
 ledger's cards. `rules.py` judges each pod; with `apply`, one that fits is read once more at the API
@@ -57,22 +57,22 @@ REASON = "placed by HAMi, adopted"
 
 
 def is_over(pod: JsonMapping) -> bool:
-    """Whether the pod has ended."""
+    """Return whether the pod has ended."""
     return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The operator's request."""
+    """Request of the operator."""
 
     apply: bool = False
     nodes: frozenset[NodeName] = frozenset()
-    """Empty: all."""
+    """Nodes to adopt from; empty: all."""
     believe_node: bool = False
 
     @classmethod
     def parse(cls, body: object) -> Wanted:
-        """Read the request's body. Raises: InvalidRequest."""
+        """Parse the request's body. Raises: InvalidRequest."""
         if not isinstance(body, dict):
             raise InvalidRequest('expected {"apply": false, "nodes": [], "believe_node": false}')
         unknown = body.keys() - {"apply", "nodes", "believe_node"}
@@ -93,7 +93,7 @@ class Wanted:
 
 @dataclass(slots=True, kw_only=True)
 class NodeCase:
-    """One node while it is looked at: claims, its agent's report, and the rows of the answer."""
+    """State of adopting from one node: claims, its agent's report, and rows of the answer."""
 
     node: NodeName
     claims: list[Claim]
@@ -113,7 +113,7 @@ def pod_row(
     *,
     why: Why | None = None,
 ) -> dict[str, Any]:
-    """One pod of the answer; `outcome` is adopted, would adopt, held or refused."""
+    """Return the answer's row for a pod; `outcome`: adopted, would adopt, held or refused."""
     return {
         "namespace": claim.namespace,
         "name": claim.name,
@@ -139,7 +139,7 @@ _AMOUNTS = ("slots", "memory_mib", "core_percent")
 
 
 def overfull(case: NodeCase, cards: Mapping[GpuUuid, DeviceUsage]) -> Iterator[dict[str, Any]]:
-    """Cards that hold more than they have, now or after what a dry run would add."""
+    """Return cards that hold more than they have, now or with what a dry run would add."""
     more: dict[GpuUuid, Counter[str]] = defaultdict(Counter)
     for taken in case.taken:
         more[taken.uuid] += Counter({name: getattr(taken, name) for name in _AMOUNTS})
@@ -152,7 +152,7 @@ def overfull(case: NodeCase, cards: Mapping[GpuUuid, DeviceUsage]) -> Iterator[d
 
 
 def unaccounted(case: NodeCase) -> Iterator[dict[str, Any]]:
-    """Cards that refused pods hold all the same, so that the ledger takes them for emptier."""
+    """Return cards that refused pods hold, so that the ledger believes them to be free."""
     refused = {row["uid"]: row for row in case.rows if row["outcome"] == "refused"}
     cards: dict[str, list[str]] = defaultdict(list)
     for uid, held in case.held.items():
@@ -169,7 +169,7 @@ MAX_CONCURRENT_NODES = 16
 
 @dataclass(eq=False, kw_only=True)
 class Adopter:
-    """The use case of /v1/adopt.
+    """Use case of /v1/adopt.
 
     `label_keys`: labels of a pod that are kept with its owner.
     """
@@ -188,7 +188,7 @@ class Adopter:
     label_keys: Sequence[str] = ()
 
     async def answer(self, body: object) -> dict[str, Any]:
-        """Adopts, or reports what would be adopted.
+        """Adopt pods, or return what would be adopted.
 
         Raises: InvalidRequest when the body is malformed or a node is unknown, Unavailable.
         """
@@ -223,7 +223,7 @@ class Adopter:
         }
 
     def _cases(self, wanted: Wanted) -> list[NodeCase]:
-        """Nodes with cards in the ledger, and nodes of pods with claims."""
+        """Return nodes with cards in the ledger, and nodes of pods with HAMi's annotations."""
         claims: dict[NodeName, list[Claim]] = defaultdict(list)
         for pod in list(self.known_pods.values()):
             claim = None if is_over(pod) else claim_of(pod, self.vendors)
@@ -313,7 +313,7 @@ class Adopter:
             case.taken += footprints(verdict.containers)
 
     def _unclaimed(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
-        """Pods that hold devices and that no annotation speaks of."""
+        """Return pods that hold devices without an annotation about it."""
         claimed = {claim.uid for claim in case.claims}
         for uid, held in case.held.items():
             if uid in claimed or uid in live or any(one.ours for one in held):

@@ -1,4 +1,4 @@
-"""Grants for pods whose ResourceClaims kube-scheduler allocated.
+"""Grant slices to pods whose ResourceClaims kube-scheduler has allocated.
 
 Three ask for one: the node's agent before the pod's sandbox exists (`hami.grants.claims.<node>`),
 /bind of a kube-scheduler that calls us, and the watch for a pod that comes to a claim which another
@@ -77,12 +77,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeQuestion:
-    """Which pod a node asks about."""
+    """Pod whose grant a node or /bind requests."""
 
     node: NodeName
     pod: PodRef
     arriving_s: float = 0.0
-    """Longest time that its binding takes from now on; 0: it is on the node."""
+    """Maximum time until its binding ends; 0: the pod is on the node."""
 
 
 tracer = get_tracer(__name__)
@@ -90,12 +90,12 @@ tracer = get_tracer(__name__)
 SUBJECT = "hami.grants.claims.*"
 REASON = "granted the devices allocated to its ResourceClaims"
 MAX_REASON_LENGTH = 512
-"""Characters: some ten slices; the history has all of them (`_evidence`)."""
+"""Maximum characters of a reason, about ten slices; the history has all (`_evidence`)."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClaimGrants:
-    """Enter grants of claims, for nodes that ask, for /bind and for the watch.
+    """Enter grants for claims, requested by nodes, by /bind and by the watch.
 
     `binding_s`: so long a grant of /bind waits for its pod to be bound.
     """
@@ -111,7 +111,7 @@ class ClaimGrants:
     binding_s: float
 
     async def respond(self, subject: str, body: bytes) -> ClaimsReply:
-        """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
+        """Return the grant, or why there is none. Raises: InvalidRequest, Unavailable."""
         asked = read_of_node(ClaimsRequest, subject, body, "request for a pod's claims")
         ref = PodRef(asked.namespace, asked.pod_name, PodUid(asked.pod_uid))
         question = NodeQuestion(node=NodeName(asked.node), pod=ref)
@@ -121,7 +121,7 @@ class ClaimGrants:
             return ClaimsReply(node=asked.node, refused=str(exc))
 
     async def grant_at_bind(self, ref: PodRef, node: NodeName) -> Allocation | None:
-        """The grant of the pod's claims, in state `binding`; None: none of them is ours.
+        """Return the grant of the pod's claims in state `binding`; None: none of them is ours.
 
         kube-scheduler writes what it allocated into the claims before it binds, so when the node
         prepares, it would be too late for another node. If the ledger has no room, the allocation
@@ -144,7 +144,7 @@ class ClaimGrants:
             raise
 
     async def grant(self, asked: NodeQuestion) -> Allocation:
-        """The pod's live grant, which is entered where there is none.
+        """Return the pod's live grant, entering it if there is none.
 
         A slice that another pod holds by the same claim is not counted again.
 
@@ -223,7 +223,7 @@ class ClaimGrants:
         return change.allocation
 
     async def _mirror(self, allocation: Allocation) -> None:
-        """Write the pod's annotations as a binding does; a failure costs only the mirror."""
+        """Write the pod's annotations like a binding does; failures are only logged."""
         now = datetime.now(UTC)
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=now
@@ -235,7 +235,7 @@ class ClaimGrants:
             )
 
     async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
-        """Return the claims with cards of ours; none if we may not read them."""
+        """Return the claims with cards of ours; none without the right to read them."""
         try:
             found = [await self.claims.get(namespace, n) for n in claim_names(pod).values()]
         except Forbidden as exc:
@@ -244,7 +244,7 @@ class ClaimGrants:
         return [claim for claim in found if _has_cards(claim)]
 
     async def _take_back(self, claim: Json, uid: PodUid) -> None:
-        """Take the claims' allocation back; otherwise kube-scheduler tries the same card again."""
+        """Deallocate the claims, because kube-scheduler would try the same card again."""
         if is_held_by_others(claim, uid):
             return
         failed = "Failed to take back the allocation of a refused claim"
@@ -253,7 +253,7 @@ class ClaimGrants:
 
 
 def _attributes(asked: NodeQuestion) -> dict[str, str]:
-    """Return the attributes of the span: whose claims, on which node."""
+    """Return the attributes of the span: pod and node."""
     pod = telemetry.pod_attributes(
         uid=asked.pod.uid, namespace=clip(asked.pod.namespace), name=clip(asked.pod.name)
     )
@@ -261,7 +261,7 @@ def _attributes(asked: NodeQuestion) -> dict[str, str]:
 
 
 def _named(claimed: Iterable[ContainerClaims]) -> str:
-    """Which claims, for those who read the reason."""
+    """Return which claims these are, for the reason of a grant."""
     devices = {device.key: device for container in claimed for device in container.devices}
     return ", ".join(
         f"{device.claim} {device.claim_uid} request {device.request}"
@@ -271,7 +271,7 @@ def _named(claimed: Iterable[ContainerClaims]) -> str:
 
 
 def _evidence(claimed: Iterable[ContainerClaims]) -> Iterable[dict[str, Any]]:
-    """Describe, for the history, the claims that a grant is based on."""
+    """Return the claims on which a grant is based, for the history."""
     for container in claimed:
         for device in container.devices:
             yield {
@@ -295,7 +295,7 @@ ATTEMPTS = 3
 
 @dataclass(eq=False, kw_only=True)
 class ClaimHolders:
-    """Handlers of the pod informer, the worker behind them, and the look before an end."""
+    """Worker that enters grants of pods that share a claim, fed by the pod informer."""
 
     grants: ClaimGrants
     claims: KubernetesClaimApi
@@ -311,7 +311,7 @@ class ClaimHolders:
         self.queue = WorkQueue("claim-holders", self._sync, self.bulkhead, self.clock)
 
     def pod_seen(self, pod: JsonMapping) -> None:
-        """The informer saw a pod, or a change of one."""
+        """Handle a new or changed pod of the informer."""
         if not any("resourceClaimName" in each for each in pod["spec"].get("resourceClaims") or ()):
             return
         facts = facts_of(pod)
@@ -321,7 +321,7 @@ class ClaimHolders:
         self.queue.add(facts.uid)
 
     def pod_gone(self, pod: JsonMapping) -> None:
-        """The informer saw it go."""
+        """Handle a deleted pod of the informer."""
         uid = PodUid(pod["metadata"]["uid"])
         self._pods.pop(uid, None)
         self._handled.discard(uid)
@@ -341,7 +341,7 @@ class ClaimHolders:
             del self._pods[key]
 
     async def _shares(self, pod: JsonMapping) -> bool:
-        """Whether another pod has a claim of its; who is alone asks when the node prepares it."""
+        """Return whether another pod has one of its claims; other pods ask when they start."""
         namespace = str(pod["metadata"].get("namespace") or "default")
         try:
             names = claim_names(pod)
@@ -351,7 +351,7 @@ class ClaimHolders:
         return any(len(pods_of(claim)) > 1 for claim in claims)
 
     async def before_end(self, allocation: Allocation) -> None:
-        """All others that hold its claims are in the ledger after this. Raises: Unavailable."""
+        """Make sure that all other holders of its claims are in the ledger. Raises: Unavailable."""
         counted = [each for each in allocation.claims if each.counted]
         for name in sorted({each.claim for each in counted}):
             try:
@@ -381,7 +381,7 @@ class ClaimHolders:
         return True
 
     async def _enter(self, asked: NodeQuestion) -> Allocation | None:
-        """None when it is not to have a grant. Raises: Unavailable."""
+        """Enter a grant; return None if the pod shall have none. Raises: Unavailable."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 allocation = await self.grants.grant(asked)
@@ -409,7 +409,7 @@ def _question(pod: JsonMapping) -> NodeQuestion:
 
 
 def _slices(claim: JsonMapping) -> set[tuple[str, str, str]]:
-    """Keys of what is allocated to it."""
+    """Return the keys of the slices that are allocated to it."""
     uid = str(claim["metadata"]["uid"])
     allocation = (claim.get("status") or {}).get("allocation") or {}
     return {

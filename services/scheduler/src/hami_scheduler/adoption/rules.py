@@ -1,4 +1,4 @@
-"""Whether a pod that HAMi started may be written into the ledger, and with which slices.
+"""Decide whether a pod that HAMi started may be adopted, and with which slices.
 
 Pure: `judge(claim, observed, ...)`. The pod's annotation is a claim: any user may have written it,
 and it is read for what HAMi meant, not for what is true. The node's report is the evidence: what
@@ -30,39 +30,41 @@ from hamicommon.k8s.pod_object import containers_of
 from hamicommon.vendors.registry import Vendors
 
 OUR_VENDOR = "NVIDIA"
-"""The vendor whose devices our node-agent serves, and so can testify to."""
+"""Vendor whose devices our node-agent serves, so that it can confirm them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A pod that is bound to a node, and what it holds there by its annotations."""
+    """Pod on a node, with what it holds by its annotations."""
 
     uid: PodUid
     namespace: str
     name: str
     node: NodeName
-    """spec.nodeName."""
+    """Node of the pod, from spec.nodeName."""
     written_node: str
-    """The node that HAMi wrote down."""
+    """Node that HAMi wrote into the annotation."""
     containers: tuple[tuple[str, Role], ...]
     """All containers in the order of the spec."""
     written: tuple[tuple[DeviceShare, ...], ...] = ()
-    """The entries that name a card, in order. HAMi loses empty ones, so that their position is
-    not the container's (protocol, TRAP-1)."""
+    """Entries that name a card, in order.
+
+    HAMi loses empty ones, so that their position is not the container's (protocol, TRAP-1).
+    """
     problem: str = ""
-    """Why the annotation can't be read."""
+    """Reason why the annotation can't be read."""
     mig: bool = False
     others: tuple[str, ...] = ()
-    """Names of other vendors that gave the pod something, too."""
+    """Names of other vendors whose cards the pod has, too."""
 
     @property
     def full_name(self) -> str:
-        """Return the pod as people write it."""
+        """Return the pod as namespace/name."""
         return f"{self.namespace}/{self.name}"
 
 
 def claim_of(pod: Mapping[str, Any], vendors: Vendors) -> Claim | None:
-    """The pod's claim; None when it is on no node, or its annotations name no vendor's devices."""
+    """Read what the pod holds; None if it has no node, or no vendor's devices."""
     written = annotations_of(pod)
     node = (pod.get("spec") or {}).get("nodeName")
     vendors_named = [v.name for v in vendors if v.keys.allocated and written.get(v.keys.allocated)]
@@ -98,7 +100,7 @@ _MIG = "MIG-"
 
 
 class Why(StrEnum):
-    """Why a pod is not adopted."""
+    """Reason why a pod is not adopted."""
 
     NO_EVIDENCE = "no-evidence"
     DISAGREE = "disagree"
@@ -114,12 +116,12 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionResult:
-    """A verdict on a pod: adopted with `containers`, or not, with the reason."""
+    """Verdict on a pod: adopted with `containers`, or the reason why not."""
 
     containers: tuple[ContainerGrant, ...] = ()
     refused: Why | None = None
     sentence: str = ""
-    """Why it is refused and what to do, or what the node's report replaced."""
+    """Sentence about the refusal and what to do, or about differences from the node's report."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -133,7 +135,7 @@ def judge(
     held_twice: Mapping[str, frozenset[PodUid]],
     believe_node: bool,
 ) -> AdoptionResult:
-    """The verdict on one pod.
+    """Return the verdict on one pod.
 
     `observed` is what its node reports of this pod, `silence` why it reports nothing; `cards` are
     the ledger's of that node; `asked` is what the pod's spec asks for, None when it can't be read;
@@ -217,7 +219,7 @@ def _compare(
 
 
 def _shares_of_answer(one: HeldContainer) -> tuple[DeviceShare, ...]:
-    """Return the slices in the container's Allocate response; none if HAMi did not give it."""
+    """Return the slices in the container's Allocate answer; none if HAMi did not give it."""
     core_percent = one.core_percent
     if one.visible is None or not one.memory_mib or core_percent is None:
         return ()
@@ -232,7 +234,7 @@ def _shares_of_answer(one: HeldContainer) -> tuple[DeviceShare, ...]:
 
 
 def _as_json(one: HeldContainer) -> dict[str, Any]:
-    """Return what the adoption rests on, for the history."""
+    """Return the evidence of the adoption, for the history."""
     return {
         "container": one.container,
         "device_ids": list(one.device_ids),
@@ -249,7 +251,7 @@ def _shares(
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
 ) -> list[tuple[DeviceShare, ...]]:
-    """Per container the slices that the node proves.
+    """Return the slices per container that the node confirms.
 
     Where its answer can't be read, the annotation's amounts on the cards of its ids, if they are
     what the pod's spec asks for.
@@ -327,7 +329,7 @@ def _refused(why: Why, sentence: str) -> AdoptionResult:
 def held_twice(
     ids_of: Mapping[PodUid, Sequence[str]], live: frozenset[PodUid]
 ) -> dict[str, frozenset[PodUid]]:
-    """Device ids that the checkpoint gives to more than one live pod."""
+    """Return device ids that the checkpoint gives to more than one live pod."""
     owners: dict[str, set[PodUid]] = {}
     for uid, ids in ids_of.items():
         if uid in live:

@@ -1,1 +1,1 @@
-"""The operator's HTTP API: queries, explain, simulate, adopt, dead letters."""
+"""HTTP APIs: queries, explain, simulate, adopt, dead letters."""

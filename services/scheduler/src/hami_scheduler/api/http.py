@@ -1,4 +1,4 @@
-"""HTTP's side of a call: its body, read up to a bound, and our errors as answers.
+"""HTTP details: bounded bodies, and our errors as responses.
 
 A caller that may ask may not fill the memory. An error is a status, by one table, and
 `{"error": sentence}` as the body.
@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class TooLong(InvalidRequest):
-    """413: the body is longer than the route reads."""
+    """Error 413: the body is longer than the route reads."""
 
 
 _STATUSES = (
@@ -32,17 +32,17 @@ _STATUSES = (
 
 
 def status_of(error: HamiError) -> int:
-    """Return an error's HTTP status; 500 if no call of the query API should end with it."""
+    """Return an error's HTTP status; 500 if the query API should never raise it."""
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
 def body_of(error: HamiError) -> bytes:
-    """The sentence, as JSON."""
+    """Return the error's message as JSON."""
     return orjson.dumps({"error": str(error)})
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Every route of the application answers our errors by the table."""
+    """Make every route of the application answer our errors by the table."""
 
     async def answer(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HamiError)
@@ -52,7 +52,7 @@ def answer_errors(app: FastAPI) -> None:
 
 
 async def refuse(error: HamiError, send: Send) -> None:
-    """Answer a call that no application was asked about (ASGI)."""
+    """Answer a call that is refused before the application (ASGI)."""
     body = body_of(error)
     headers = [
         (b"content-type", JSON.encode()),
@@ -66,7 +66,7 @@ async def refuse(error: HamiError, send: Send) -> None:
 
 
 async def read_json(request: Request, most_bytes: int) -> object:
-    """The decoded body. Raises: TooLong, InvalidRequest when it is no JSON."""
+    """Return the decoded body. Raises: TooLong, InvalidRequest if it is no JSON."""
     body = await read_body(request, most_bytes)
     try:
         return orjson.loads(body)
@@ -75,7 +75,7 @@ async def read_json(request: Request, most_bytes: int) -> object:
 
 
 async def read_body(request: Request, most_bytes: int) -> bytes:
-    """The body as it came. Raises: TooLong."""
+    """Return the body unchanged. Raises: TooLong."""
     length = request.headers.get("content-length", "")
     body = bytearray()
     if not length.isdigit() or int(length) <= most_bytes:

@@ -25,14 +25,14 @@ from hamicommon.simulation.planner import Planned, planned
 from hamicommon.vendors.registry import Vendors
 
 MAX_COUNT = 100_000
-"""Pods that are counted for one question."""
+"""Maximum number of pods that are counted for one question."""
 MAX_ON_A_NODE = 1000
-"""More pods than a kubelet takes."""
+"""Maximum number of pods on one node, more than a kubelet accepts."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClusterSimulator:
-    """The use case of /v1/simulate.
+    """Use case of /v1/simulate.
 
     `live`: reads the ledger. Raises: Unavailable.
     """
@@ -41,7 +41,7 @@ class ClusterSimulator:
     vendors: Vendors
     defaults: Policy
     closed: Mapping[str, frozenset[NodeName]] = field(default_factory=dict)
-    """Nodes that take no pod now, by the reason."""
+    """Nodes that take no pod now, by reason."""
 
     def answer(self, text: bytes) -> bytes:
         """Return the answer in the form of `hamictl simulate -o json`.
@@ -77,7 +77,7 @@ class ClusterSimulator:
         return self._ask(pod, cluster).as_json() | {"problems": list(cluster.problems)}
 
     def _fitting(self, pod: Json, most: object) -> Json:
-        """How many more pods of the kind fit now, node by node, until `most` are found.
+        """Return how many more such pods fit now per node, up to `most`.
 
         Closed nodes are not filled; `closed` has their number, by the reason.
         """

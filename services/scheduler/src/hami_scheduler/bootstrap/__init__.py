@@ -1,1 +1,1 @@
-"""Wiring: the only importer of the adapters."""
+"""Construct the service from its parts; only these modules import the adapters."""

@@ -1,4 +1,4 @@
-"""Runs the HTTP server and the background loops together: when one of them dies, all end."""
+"""Run the HTTP server and the background loops; if one fails, all end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READY_POLL_S = 1.0
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
+    """Serve until SIGTERM or SIGINT; raises if a background loop fails."""
     gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
         certificate = serving_certificate(settings, service.instruments)
@@ -54,7 +54,7 @@ async def serve(settings: Settings) -> None:
 async def other_ports(
     settings: Settings, service: Service, certificate: ServingCertificate | None
 ) -> AsyncIterator[dict[str, int]]:
-    """Serve operators and probes during the block, where the settings name their addresses.
+    """Serve operators and probes during the block, if the settings name their addresses.
 
     `certificate`: the operators'; the caller watches its files.
 
@@ -77,7 +77,7 @@ async def other_ports(
 
 
 async def _freeze_when_ready(service: Service) -> None:
-    """Take what was loaded at the start out of the collector's sight, once all of it is there."""
+    """Exempt objects loaded at the start from garbage collection, once the service is ready."""
     while True:
         if not await service.readiness():
             gc.freeze()
@@ -88,7 +88,7 @@ async def _freeze_when_ready(service: Service) -> None:
 def serving_certificate(
     settings: Settings, instruments: SchedulerInstruments
 ) -> ServingCertificate | None:
-    """Return the pair for the operators' port; None where the settings name none.
+    """Return the certificate of the operators' port; None if the settings name none.
 
     Raises: InvalidRequest when the files are not usable.
     """

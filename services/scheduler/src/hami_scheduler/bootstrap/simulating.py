@@ -1,4 +1,4 @@
-"""`/v1/simulate`, `/v1/preempt`, plans and `/filter-simulation` in a process of their own.
+"""Run /v1/simulate, /v1/preempt, plans and /filter-simulation in a separate process.
 
 All but the last read the ledger by a connection of that process.
 """
@@ -40,11 +40,11 @@ NAME = "hami-scheduler-simulate"
 DEADLINE_S = 30.0
 MAX_WAITING = 8
 WARM_INTERVAL_S = 60.0
-"""Shorter than the time after which an idle process ends."""
+"""Interval of calls that keep the process from ending as idle."""
 
 
 class Simulations:
-    """Answers questions one after the other."""
+    """Answer questions in the other process, one after the other."""
 
     def __init__(self, settings: Settings, defaults: Policy, closed: ClosedNodes) -> None:
         self._settings = settings
@@ -71,7 +71,7 @@ class Simulations:
         return await self._process.call(filter_given, body, self._settings, self._defaults)
 
     async def warm_up(self) -> None:
-        """Have the process ready, so that no plan waits for its start. Raises: Unavailable."""
+        """Start the process before a plan needs it. Raises: Unavailable."""
         await self._process.call(prepare, self._settings)
 
     async def scale(self, question: ScaleQuestion) -> ScaleAnswer:
@@ -79,7 +79,7 @@ class Simulations:
         return await self._process.call(scale, question, self._settings)
 
     async def run(self) -> None:
-        """Keep the process no longer than this runs."""
+        """End the process when this task is cancelled."""
         await self._process.run()
 
 
@@ -117,7 +117,7 @@ def prepare(settings: Settings) -> None:
 
 
 def read_for(question: PreemptionQuestion, settings: Settings) -> tuple[ClusterView, list[Row]]:
-    """Read the ledger's cards, and who holds those of the candidates. Raises: Unavailable."""
+    """Read the ledger's cards, and the holders on candidate nodes. Raises: Unavailable."""
 
     async def read() -> tuple[ClusterView, list[Row]]:
         async with open_database(settings.postgres, application=NAME) as database:
@@ -161,7 +161,7 @@ def _read_ledger(
 
 
 async def read_view(reader: CardReader, vendors: Vendors) -> ClusterView:
-    """Return the ledger's cards as the engine wants them. Raises: Unavailable."""
+    """Return the ledger's cards as a view for the engine. Raises: Unavailable."""
     view = ClusterView(vendors.rules)
     nodes: defaultdict[NodeName, list[CardState]] = defaultdict(list)
     for card in await reader.cards():
@@ -173,7 +173,7 @@ async def read_view(reader: CardReader, vendors: Vendors) -> ClusterView:
 
 
 def vendors_of(settings: Settings) -> Vendors:
-    """Return the vendors of the settings. Raises: InvalidRequest when the file is not usable."""
+    """Return the vendors of the settings. Raises: InvalidRequest if the file is unusable."""
     return _vendors_of(
         settings.device_config_file, settings.enable_ascend, settings.enable_iluvatar
     )

@@ -1,1 +1,1 @@
-"""Reports and requests of node-agents over NATS."""
+"""Handle reports and requests of node-agents from NATS."""

@@ -1,4 +1,4 @@
-"""Lets node-agents log in to the bus with their pod's service-account token (ADR 7).
+"""Log node-agents in to the bus by their pods' service-account tokens (ADR 7).
 
 In: the bus server's question about a client. Out: the rights of the node on which, by the API
 server, the token's pod runs, never of one that the client names. A token that was stolen from one
@@ -29,27 +29,27 @@ LIFETIME_S = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """Owner of a token, by the API server's review."""
+    """Owner of a token, as the API server reviews it."""
 
     username: str
-    """`system:serviceaccount:NAMESPACE:NAME`."""
+    """User name `system:serviceaccount:NAMESPACE:NAME`."""
     node: NodeName | None
-    """Node of the pod that the token is bound to; None if it is bound to none."""
+    """Node of the pod to which the token is bound; None if it is bound to none."""
 
 
 class Logins:
-    """Answers the bus server."""
+    """Answer the bus server's questions about logins."""
 
     def __init__(
         self, *, reviews: KubernetesTokenReviews, agents: str, key: Ed25519PrivateKey
     ) -> None:
-        """`agents`: the service account of the node-agents, `NAMESPACE:NAME`."""
+        """`agents`: service account of the node-agents, `NAMESPACE:NAME`."""
         self._reviews = reviews
         self._agents = f"system:serviceaccount:{agents}"
         self._key = key
 
     async def respond(self, subject: str, body: bytes) -> bytes:
-        """The signed answer. Raises: InvalidRequest when the body is no question."""
+        """Return the signed answer. Raises: InvalidRequest if the body is no question."""
         del subject
         question = read_question(body)
         try:

@@ -1,4 +1,4 @@
-"""Which node-agents are heard, and which have fallen silent (architecture 2.3).
+"""Track which node-agents report, and which are silent (architecture 2.3).
 
 In: the ledger's count of every agent's inventories, read every few seconds, and those inventories
 that came to this replica. An agent was heard when its count grew, so no node's clock matters; of
@@ -31,7 +31,7 @@ UNANSWERED_S = 10.0
 
 @dataclass(eq=False, kw_only=True)
 class AgentLiveness:
-    """Which agents are heard, and which are silent."""
+    """State of node-agents by their reports."""
 
     reader: CardReader
     bus_connected_for_s: Callable[[], float]
@@ -41,20 +41,20 @@ class AgentLiveness:
     _marks: Mapping[NodeName, Mark] = field(default_factory=dict, init=False)
     _reported_once: set[NodeName] = field(default_factory=set, init=False)
     _reported_at: dict[NodeName, float] = field(default_factory=dict, init=False)
-    """Last time each agent was heard that is known to repeat its reports."""
+    """Time of each agent's last report, for agents that report repeatedly."""
     _unanswered: dict[NodeName, float] = field(default_factory=dict, init=False)
-    """Until when, by the clock, a node is left out whose agent could take no pod."""
+    """Time until which a node is avoided because its agent could take no pod."""
     _lives: dict[NodeName, bool | None] = field(default_factory=dict, init=False)
     """Whether each node lives, by its Node object."""
     mute: frozenset[NodeName] = field(default_factory=frozenset, init=False)
-    """Nodes whose agents were not heard for `silent_s`."""
+    """Nodes whose agents have not reported for `silent_s`."""
     silent: frozenset[NodeName] = field(default_factory=frozenset, init=False)
-    """Nodes whose agents are known to have stopped talking: no pod should go there."""
+    """Nodes that get no pods, because their agents are known to be silent."""
     _seeing_since: float | None = field(default=None, init=False)
-    """Since when the ledger could be read without a break."""
+    """Time since which the ledger could be read without interruption."""
 
     async def once(self) -> None:
-        """Compare the counts with those of the last time. Raises: Conflict, Unavailable.
+        """Compare the agents' marks with the last ones. Raises: Conflict, Unavailable.
 
         While they can't be read, silence means nothing, until they could be for a while.
         """
@@ -78,7 +78,7 @@ class AgentLiveness:
         self._update()
 
     def on_message(self, node: NodeName) -> None:
-        """A report of the agent came."""
+        """Record a report of the agent."""
         if node in self._reported_once:
             self._reported_at[node] = self.clock()
         self._reported_once.add(node)
@@ -87,15 +87,15 @@ class AgentLiveness:
             self._update()
 
     def node_seen(self, node: NodeName, lives: bool | None) -> None:
-        """Whether node and device plugin live by the Node object; None: it does not show."""
+        """Record whether node and device plugin live by the Node object; None: unknown."""
         self._lives[node] = lives
 
     def node_gone(self, node: NodeName) -> None:
-        """The Node object was deleted."""
+        """Forget a deleted node."""
         self._lives.pop(node, None)
 
     def unanswered(self, node: NodeName) -> None:
-        """The agent does not run, or can't take a pod: others come first until it is heard."""
+        """Avoid the node until its agent reports, because the agent took no pod."""
         self._unanswered[node] = self.clock() + UNANSWERED_S
         self._update()
 
@@ -117,17 +117,17 @@ class AgentLiveness:
             self.on_recovered()
 
     def has_agent(self, node: NodeName) -> bool:
-        """True when an agent of ours has reported the node's cards."""
+        """Return whether an agent of ours has reported the node's cards."""
         return node in self._marks or node in self._reported_once
 
     def speaks(self, node: NodeName) -> bool:
-        """True when the agent is there to report what it sees; no report is then no change."""
+        """Return whether the agent reports, so that the absence of a report means no change."""
         if not self._could_hear():
             return self._lives.get(node) is True
         heard_at = self._reported_at.get(node)
         return heard_at is not None and self.clock() - heard_at <= self.silent_s
 
     def _could_hear(self) -> bool:
-        """True when an agent that talks would have been heard within the last `silent_s`."""
+        """Return whether a working agent would have been noticed within the last `silent_s`."""
         seeing_s = 0.0 if self._seeing_since is None else self.clock() - self._seeing_since
         return min(seeing_s, self.bus_connected_for_s()) >= self.silent_s

@@ -1,4 +1,4 @@
-"""Consumer of `hami.inventory.v1.*`: cards as nodes report them on the bus.
+"""Consume `hami.inventory.v1.*`, the cards that nodes report.
 
 Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
 messages a second, nearly all without news. What repeats the last one costs the reading of its head;
@@ -38,46 +38,46 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMPARE_INTERVAL_S = 30.0
-"""Promise LIVE-2: a state that missed a change has the ledger's cards again this soon."""
+"""Interval after which unchanged cards are compared with the ledger again (LIVE-2)."""
 _DEVICES = b'"devices":'
 MAX_IGNORED = 3
-"""Reports of one agent in a row, each later than the one before, until its number is believed."""
+"""Number of ignored reports of one agent after which its sequence number is believed."""
 WRONG_NUMBER = "inventory-number"
-"""Class in the drift journal."""
+"""Class of such differences in the drift journal."""
 CLOCK_SKEW_S = 5.0
-"""A clock that is off by less is no news: reports travel for a second or two."""
+"""Difference of clocks that is not reported, as reports travel for a second or two."""
 
 
 @dataclass(slots=True)
 class _LastInventory:
     agent_id: str
     cards: bytes
-    """A digest: the cards themselves would be a quarter of a replica's memory."""
+    """Digest of the cards, which takes less memory."""
     compared_at: float
-    """By the monotonic clock, with the ledger's cards."""
+    """Monotonic time of the last comparison with the ledger."""
 
 
 @dataclass(slots=True)
 class _Ignored:
-    """Reports of a node that were left out, one after the other."""
+    """Successive reports of a node that were ignored."""
 
     agent_id: str
     sequence: int
-    """Sequence of the latest report."""
+    """Sequence number of the latest one."""
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
     number: int
-    """Among the messages that came together."""
+    """Position among messages that arrived together."""
     inventory: Inventory
     message: Message
 
     cards: bytes
-    """Digest of the message from its cards on; agents write what changes each time before them."""
+    """Digest of the message's cards."""
     repeats: bool = False
-    """The ledger has these cards by the last one; they were not read."""
+    """Whether the cards equal those of the last report, so that they were not parsed."""
 
     @property
     def node(self) -> NodeName:
@@ -93,7 +93,7 @@ class _Report:
 
 @dataclass(eq=False, kw_only=True)
 class InventoryReports:
-    """Takes inventories.
+    """Consumer of inventories.
 
     `on_written` gets the nodes whose cards changed in the ledger.
     """
@@ -106,12 +106,12 @@ class InventoryReports:
     on_report: Callable[[NodeName], None]
     on_written: Callable[[Collection[NodeName]], None]
     _last: dict[str, _LastInventory] = field(default_factory=dict, init=False)
-    """By subject."""
+    """Last inventory by subject."""
     _ignored: dict[NodeName, _Ignored] = field(default_factory=dict, init=False)
     _skewed: set[str] = field(default_factory=set, init=False)
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Write inventories down, those of one node in their order.
+        """Write inventories to the ledger, those of one node in order.
 
         For each None, or why it was not taken: InvalidRequest, Conflict, Unavailable, or an error
         that nobody foresaw.
@@ -134,7 +134,7 @@ class InventoryReports:
         return answers
 
     def _read(self, number: int, message: Message) -> _Report:
-        """Read a report; the cards of what repeats the last one are left out.
+        """Parse a report; the cards of one that repeats the last are skipped.
 
         Raises: InvalidRequest.
         """
@@ -150,7 +150,7 @@ class InventoryReports:
         return _Report(number, _inventory(message), message, cards)
 
     async def _take(self, reports: Sequence[_Report], answers: list[Exception | None]) -> None:
-        """All at once; where one of them keeps the others from it, one after the other."""
+        """Write all reports together, or one by one if one of them prevents that."""
         try:
             recorded = await self.store.record_all([each.for_the_ledger() for each in reports])
             await self._apply(reports, recorded)
@@ -189,7 +189,7 @@ class InventoryReports:
                 self.on_written(changed)
 
     async def _ignore(self, report: _Report) -> None:
-        """Raises: Unavailable; the report comes again then."""
+        """Ignore a report with an older number. Raises: Unavailable; then it is delivered again."""
         inventory, node = report.inventory, report.node
         self.instruments.inventories_ignored.inc()
         self.on_report(node)

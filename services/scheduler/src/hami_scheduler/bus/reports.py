@@ -1,4 +1,4 @@
-"""Consumer of nodes' reports on their grants; `inventories.py` has their reports on cards.
+"""Consume nodes' reports on their grants; `inventories.py` consumes those on cards.
 
 Messages are read here and applied; all of it is idempotent. `ledger/transitions.py` changes states.
 Of the MIG instances that a node made (protocol 2.6), the row keeps the annotation as it must be,
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 def named(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:
-    """The annotation with the names of these instances.
+    """Return the annotation with the names of these MIG instances.
 
     Raises: InvalidRequest when `text` can't be read.
     """
@@ -76,7 +76,7 @@ ACTOR = "node-agent"
 ORPHAN_CLASS = "runs-without-grant"
 MAX_ATTEMPTS = 5
 MAX_CONCURRENT = 4
-"""Reports that are looked at row by row; each holds a connection to the ledger."""
+"""Maximum number of reports that are applied row by row at the same time."""
 MAX_PROBLEM_LENGTH = 512
 
 
@@ -98,7 +98,7 @@ class GrantReports:
     )
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
-        """Apply reports that came together, those on one grant in their order.
+        """Apply reports that arrived together, those on one grant in order.
 
         For each None, or why it was not applied: InvalidRequest, Conflict, Unavailable, or an
         error that nobody foresaw.
@@ -133,7 +133,7 @@ class GrantReports:
                 await self._look(report)
 
     async def _end_pod(self, report: StartRefused) -> None:
-        """End a pod whose container got the devices of another: its controller makes a new one.
+        """Evict a pod whose container got another pod's devices, so that it is recreated.
 
         Raises: Conflict, Unavailable.
         """
@@ -174,7 +174,7 @@ class GrantReports:
         raise Conflict(f"grant {report.allocation_id} changed {MAX_ATTEMPTS} times since")
 
     async def _report_orphan(self, allocation: Allocation) -> None:
-        """Show that a pod's processes live though its object is gone and its grant ended.
+        """Report that a pod's processes run although its object is gone and its grant has ended.
 
         As when a node was silent for too long and comes back: only the node can end them.
         """
@@ -189,7 +189,7 @@ class GrantReports:
         self.announcer.announce(PodRef.of(allocation), RUNS_ON, text)
 
     async def _usual(self, report: Allocated) -> bool:
-        """Take the step that nearly every report is about; False when another one is due."""
+        """Take the usual step of a report; return False if another one is due."""
         node, allocation_id = NodeName(report.node), AllocationId(report.allocation_id)
         seen = self.known_pods.get(PodUid(report.pod_uid))
         on_node = self.transitions.is_bound(allocation_id, report.token) or (
@@ -208,7 +208,7 @@ class GrantReports:
     async def _apply(
         self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone
     ) -> bool:
-        """False when the row changed since, or another step is due."""
+        """Apply a report; return False if the row has changed since, or another step is due."""
         if (
             allocation.state is AllocationState.BINDING
             and allocation.token == report.token
@@ -251,7 +251,7 @@ class GrantReports:
         return change is not None and not is_binding
 
     async def note_instances(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
-        """Annotate idempotently; a deleted pod needs none. Raises: Unavailable (ledger).
+        """Write instances' names on the pod, if it exists. Raises: Unavailable (ledger).
 
         Raises: InvalidRequest when the row's own annotation can't be read.
         """
@@ -274,7 +274,7 @@ class GrantReports:
             self.doubt_mirror(allocation.pod_uid)
 
     async def _is_bound(self, allocation: Allocation) -> bool:
-        """The watch mostly has seen it already; what it has not, the API server is asked."""
+        """Return whether the pod is bound, asking the API server if the watch does not show it."""
         seen = self.known_pods.get(allocation.pod_uid)
         if seen is not None and facts_of(seen).node == allocation.node:
             return True
@@ -288,7 +288,7 @@ class GrantReports:
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
-    """Ask the API server about the allocation's pod. Raises: Unavailable."""
+    """Read the allocation's pod from the API server. Raises: Unavailable."""
     gone = PodFacts(uid=PodUid(allocation.pod_uid), exists=False)
     try:
         pod = await pods.get(allocation.namespace, allocation.pod_name)
@@ -298,7 +298,7 @@ async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
 
 
 def _about(report: Allocated) -> dict[str, str]:
-    """The pod and its trace, for the log: the step is written beside others, outside any span."""
+    """Return pod and trace for log lines, which are written outside any span."""
     about = {"pod_uid": report.pod_uid}
     for link in telemetry.link_to(report.traceparent):
         about["trace_id"] = f"{link.context.trace_id:032x}"

@@ -1,1 +1,1 @@
-"""Consequences when a node finds a container beyond its grant: history, events, eviction."""
+"""React to containers that exceed their grants: history, events, eviction."""

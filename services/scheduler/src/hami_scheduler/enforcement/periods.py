@@ -1,4 +1,4 @@
-"""Which periods begin, continue and end with a node's check, and which end the pod. Pure."""
+"""Compute which periods of violations begin, continue and end with a node's check. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import LimitCheck, LimitFinding
 
 REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
-"""Reasons of the pod's events and of its condition."""
+"""Reasons of the pod's events and its condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPeriod:
-    """A period in which a container was not held to its grant on a card."""
+    """Period in which a container exceeded its grant on a card."""
 
     id: int = 0
-    """0: not written yet."""
+    """Number of the row; 0: not written yet."""
     node: str
     pod_uid: str
     namespace: str
@@ -31,42 +31,42 @@ class LimitPeriod:
     reason: str
     began_at: datetime
     recorded_at: datetime | None = None
-    """By the ledger's clock; None: not written yet."""
+    """Time of recording by the ledger's clock; None: not written yet."""
     held_mib: int | None
     peak_mib: int
     granted_mib: int
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """One container on one card; a node has one open period of it."""
+        """Return container and card; a node has one open period for each."""
         return (self.pod_uid, self.container, self.device_uuid)
 
     @property
     def pod(self) -> PodRef:
-        """Names of the pod."""
+        """Return the names of the pod."""
         return PodRef(self.namespace, self.pod_name, PodUid(self.pod_uid))
 
     @property
     def subject(self) -> str:
-        """Return the name that the drift journal has for it."""
+        """Return its name in the drift journal."""
         return f"{self.namespace}/{self.pod_name} ({self.pod_uid})"
 
     @property
     def sentence(self) -> str:
-        """Return the finding as a sentence for people."""
+        """Return the finding as a sentence."""
         of = f"container {self.container}" if self.container else "a container"
         return f"{of} on {self.node}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodChanges:
-    """Changes that a check makes to the open periods of its node."""
+    """Changes of a node's open periods by a check."""
 
     begun: tuple[LimitPeriod, ...] = ()
     going_on: tuple[LimitPeriod, ...] = ()
-    """With what the check found."""
+    """Continuing periods, with the check's values."""
     over: tuple[tuple[LimitPeriod, datetime], ...] = ()
-    """With their ends."""
+    """Ended periods with their ends."""
 
 
 def changes(
@@ -76,7 +76,7 @@ def changes(
     *,
     received_at: datetime,
 ) -> PeriodChanges:
-    """`findings`: those of the check whose pods are on its node.
+    """Compute the changes; `findings`: those about pods on the check's node.
 
     Times are the node's where they name when something began; no period begins after the bus took
     the report, or ends before it began, whatever a node's clock shows.
@@ -125,23 +125,23 @@ def _period(node: str, finding: LimitFinding, received_at: datetime) -> LimitPer
 
 
 def drift_class(state: LimitState) -> str:
-    """Return the drift class of the journal's line about a violation."""
+    """Return the drift class of a violation."""
     return f"limit-{state}"
 
 
 MAX_REPORT_AGE_S = 15.0
-"""An older report shows how it was; the next one comes within ten seconds."""
+"""Age of a report above which it is too old for an eviction."""
 SECOND_LOOK_S = 10.0
-"""Between the report that began the period and the one that ends the pod."""
+"""Minimum time between the report that began the period and the one that evicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionPolicy:
-    """The operator's settings for eviction."""
+    """Operator's settings of evictions."""
 
     after_s: float = 30.0
     per_minute: int = 5
-    """In the whole cluster."""
+    """Maximum number of evictions per minute in the cluster."""
 
 
 def due(
@@ -152,7 +152,7 @@ def due(
     now: datetime,
     policy: EvictionPolicy,
 ) -> bool:
-    """Whether the report gives reason to end the pod.
+    """Return whether the report is a reason to evict the pod.
 
     Only on what is known, only on a fresh report, only at a second look after a grace period of the
     scheduler's own, and only so many pods in a minute: a card whose driver misreports, or a node

@@ -1,1 +1,1 @@
-"""kube-scheduler's calls: filter, bind, preempt, and scores for pods without cards."""
+"""Extender calls of kube-scheduler: filter, bind, preempt, and scores for pods without cards."""

@@ -1,4 +1,4 @@
-"""The extender verbs, from a call to its answer: a bare ASGI application before everything else.
+"""ASGI application of the extender's verbs.
 
 kube-scheduler calls them once or more per pod and waits; the middleware of a web framework would
 cost as much as the SQL of a decision. All other paths continue to the application of
@@ -38,17 +38,17 @@ from hami_scheduler.extender.protocol import (
 logger = logging.getLogger(__name__)
 
 SIMULATION = "filter-simulation"
-"""Answered by a replica that stands by, too: it decides nothing."""
+"""Verb that standby replicas answer, too, as it decides nothing."""
 INTERNAL = "internal error of hami-scheduler; its log has the details"
 
 Record = Callable[[], None]
-"""Work on a call that is done after its answer has left, so that nobody waits for it."""
+"""Function that records a call after its response was sent."""
 Answer = Callable[[bytes], Awaitable[tuple[bytes, Record]]]
 Refusal = Callable[[str], bytes]
 
 
 class ExtenderVerbs:
-    """Answers the verbs here, in this replica."""
+    """Answer the verbs."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ExtenderVerbs:
         return verb in self._verbs
 
     async def answer(self, verb: str, body: bytes) -> tuple[bytes, Record]:
-        """The outermost frame of a call: whatever happens, a body in the right shape."""
+        """Answer a call; errors become a body in the verb's form."""
         answer, _ = self._verbs[verb]
         try:
             # Nobody's decision waits for a simulation, so it holds up no writing either.
@@ -95,7 +95,7 @@ class ExtenderVerbs:
         return answered, lambda: _carry_out(verb, record)
 
     def refuse(self, verb: str, error: HamiError) -> bytes:
-        """The answer to a call that can't be carried out."""
+        """Return the answer for a call that can't be carried out."""
         logger.warning("Refused an extender call", extra={"verb": verb, "error": str(error)})
         _, refusal = self._verbs[verb]
         return refusal(str(error))
@@ -131,7 +131,7 @@ def _nothing() -> None:
 
 
 def _carry_out(verb: str, record: Record) -> None:
-    """Carry the work out; log what fails."""
+    """Run the function, and log its failure."""
     try:
         record()
     except Exception:  # the outermost frame
@@ -140,7 +140,7 @@ def _carry_out(verb: str, record: Record) -> None:
 
 @dataclass(frozen=True)
 class ExtenderApp:
-    """Answers POST on the verbs; hands everything else to `rest`."""
+    """ASGI application: POST on verbs is answered here, everything else by `rest`."""
 
     verbs: ExtenderVerbs
     _: KW_ONLY
@@ -148,7 +148,7 @@ class ExtenderApp:
     rest: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI call."""
         verb = scope.get("path", "").removeprefix("/")
         if scope["type"] != "http" or scope["method"] != "POST" or verb not in self.verbs:
             await self.rest(scope, receive, send)

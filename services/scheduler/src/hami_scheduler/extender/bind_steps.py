@@ -1,4 +1,4 @@
-"""Steps of /bind that ask others; `bind.py` has their order, and one rollback.
+"""Steps of /bind at agents and the API server; `bind.py` has their order and the rollback.
 
 - `PlaceAtBind`: a pod that comes without an assumption is placed on exactly the node that was
   chosen: after a restart between /filter and /bind, and if its devices come by ResourceClaims.
@@ -44,17 +44,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class AgentOffers:
-    """Offers grants to the agents of their nodes."""
+    """Offer grants to the agents of their nodes."""
 
     grants: GrantAnnouncer
     _: KW_ONLY
     on_unanswered: Callable[[NodeName], None]
-    """Gets the nodes whose agent can take no pod."""
+    """Function that gets nodes whose agent can take no pod."""
     instruments: SchedulerInstruments
     _asked: dict[NodeName, asyncio.Task[bool | None]] = field(init=False, default_factory=dict)
 
     async def binds_late(self, node: NodeName) -> bool | None:
-        """Ask the agent once for all callers whether the order of Allocate calls means nothing.
+        """Return whether the node binds late, asking its agent once for all callers.
 
         Returns None if it is unknown. Raises: AgentNotReady.
         """
@@ -70,7 +70,7 @@ class AgentOffers:
             raise
 
     async def offer(self, grant: Grant, node: NodeName) -> bool | None:
-        """Offer the grant, and return whether the node binds it late.
+        """Offer the grant; return whether the node binds it late.
 
         Returns None if it is unknown. Raises: AgentNotReady.
         """
@@ -89,12 +89,12 @@ class AgentOffers:
 
 
 class AnswerUnknown(Unavailable):
-    """The binding was sent and its outcome is unknown; the reaper will find out."""
+    """Error: the binding was sent but its result is unknown; the reaper will find out."""
 
 
 @dataclass(frozen=True)
 class PodBinding:
-    """The pod of an allocation, at the API server."""
+    """Bind the pod of an allocation at the API server."""
 
     pods: PodApi
     _: KW_ONLY
@@ -124,7 +124,7 @@ class PodBinding:
         return True
 
     async def post_plain(self, ref: PodRef, node: NodeName) -> None:
-        """Bind a pod without a grant; a success if it is on the node by now.
+        """Bind a pod without a grant; succeed if it is already on the node.
 
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
@@ -134,12 +134,12 @@ class PodBinding:
             await self._read_back(ref, node, exc)
 
     async def is_bound(self, allocation: Allocation) -> bool:
-        """Whether this very pod is on the node. Raises: NotFound, Unavailable."""
+        """Return whether exactly this pod is on the node. Raises: NotFound, Unavailable."""
         pod = await self._get(PodRef.of(allocation))
         return facts_of(pod).node == allocation.node
 
     async def label(self, allocation: Allocation, labels: Mapping[str, str]) -> None:
-        """The label that HAMi's tools select by, when nobody waits for a decision any more.
+        """Write the label that HAMi's tools select by, in the background.
 
         kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
         it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
@@ -148,14 +148,14 @@ class PodBinding:
             await self.pods.annotate(PodRef.of(allocation), labels=labels)
 
     def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
-        """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
+        """Return HAMi's annotations and ours, which are written with the binding."""
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
         )
         return {**allocation.annotations, **common, GRANT: self.sign(grant)}
 
     async def _read_back(self, ref: PodRef, node: NodeName, error: HamiError) -> Json:
-        """Return the pod, after checking that it is on its node."""
+        """Return the pod after checking that it is on its node."""
         try:
             pod = await self._get(ref)
         except NotFound as exc:
@@ -174,7 +174,10 @@ class PodBinding:
         return pod
 
     async def _get(self, ref: PodRef) -> Json:
-        """This very pod. Raises: NotFound, also where the name is another pod's, Unavailable."""
+        """Read exactly this pod.
+
+        Raises: NotFound, also if the name is another pod's, Unavailable.
+        """
         try:
             pod = await self.pods.get(ref.namespace, ref.name)
         except NotFound:
@@ -187,13 +190,15 @@ class PodBinding:
 tracer = get_tracer(__name__)
 
 ClaimsOnNode = Callable[[PodRef, NodeName], Awaitable[Allocation | None]]
-"""(pod, node) -> the grant of the pod's ResourceClaims, in state `binding`; None
-if none of them is ours."""
+"""Function that returns the grant of the pod's ResourceClaims on the node, in state `binding`.
+
+None if none of the claims is ours.
+"""
 
 
 @dataclass(eq=False, kw_only=True)
 class PlaceAtBind:
-    """Places such pods (`bind.PlaceOnNode`)."""
+    """Place pods at /bind that have no assumption (`bind.PlaceOnNode`)."""
 
     state: ClusterState
     placer: Placer
@@ -203,7 +208,7 @@ class PlaceAtBind:
     recorder: DecisionQueue
 
     async def __call__(self, args: BindArgs) -> Draft | Allocation | None:
-        """Place the pod on the node that kube-scheduler binds it to.
+        """Place the pod on the node to which kube-scheduler binds it.
 
         Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
         Unavailable.

@@ -1,4 +1,4 @@
-"""/filter and the other verbs that only answer: which node a pod goes to, and scores.
+"""Implement /filter, which chooses a pod's node, and the scores for pods without cards.
 
 In: the extender's arguments. `placement/placer.py` chooses and assumes; here the pod is read, and
 the answer, the events and the record are made. Nothing is written, and nothing is waited for.
@@ -88,7 +88,7 @@ tracer = get_tracer(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Filter:
-    """The use case of /filter. Without `groups` each pod is placed alone.
+    """Use case of /filter; without `groups` each pod is placed by itself.
 
     `guard` judges again what admission should have refused; `silent`: nodes whose agents
     have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods;
@@ -111,7 +111,7 @@ class Filter:
     async def filter(
         self, args: ExtenderArgs, *, received: float
     ) -> tuple[bytes, Callable[[], None]]:
-        """The body that answers /filter, what went wrong is in it; and its record.
+        """Return the response to /filter, with the error if there is one, and its record.
 
         The record is called when the answer has left. `received`: `time.perf_counter` when the call
         came, for the record and the histogram.
@@ -133,14 +133,14 @@ class Filter:
         return body, partial(self._record, trace, span, time.time_ns())
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
-        """Record the decision, end its span and measure it."""
+        """Record the decision, end its span, and measure it."""
         self.recorder.add(trace, span.get_span_context())
         span.set_attributes(trace.attributes())
         span.end(answered_ns)
         self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
 
     def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
-        """Time a decision about a pod of ours by phase, with an exemplar if its trace is kept."""
+        """Measure a decision by phase, with an exemplar if its trace is kept."""
         instruments = self.outcomes.instruments
         if not trace.outcome:
             instruments.decisions.labels("unmanaged", "").inc()
@@ -220,7 +220,7 @@ class Filter:
     def _kept(
         self, node: NodeName, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """The answer for a pod whose grant is in the ledger already.
+        """Return the answer for a pod whose grant is already in the ledger.
 
         An earlier /bind of it has no known outcome.
         """
@@ -235,7 +235,7 @@ class Filter:
     def _in_room(
         self, room: HeldRoom, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """The answer for a pod whose cards are held: its node, once those who end for it are gone.
+        """Return the answer for a pod with a room: its node, once the victims are gone.
 
         /bind makes the room its grant.
         """
@@ -292,7 +292,7 @@ class Filter:
     def _undoes_slices(
         self, found: Sequence[Finding], names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """Refuse a pod that undoes slices and has passed the webhook by."""
+        """Refuse a pod that would bypass its limits, and that bypassed the webhook."""
         result = pod_refused(found, names)
         trace.refuse(result.refused or {}, None)
         trace.message = clip(refusal(found), MAX_MESSAGE_LENGTH)
@@ -328,19 +328,19 @@ class Filter:
 
 
 def exemplar_of(span: SpanContext) -> dict[str, str] | None:
-    """Name the decision's trace; None if it is not sampled."""
+    """Return the decision's trace id; None if it is not sampled."""
     if not (span.is_valid and span.trace_flags.sampled):
         return None
     return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
 
 def pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
-    """Return the answer for a pod that undoes slices."""
+    """Return the answer for a pod that would bypass its limits."""
     return FilterResult(refused=dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}"))
 
 
 def simulate_filter(body: bytes, vendors: Vendors, guard: Guard, defaults: Policy) -> FilterResult:
-    """Return all nodes that fit, and each other node's reason. Raises: InvalidRequest."""
+    """Return all nodes that fit, and the reasons of the others. Raises: InvalidRequest."""
     args = parse_extender_args(body)
     if args.nodes is None:
         raise InvalidRequest("expected Node objects in Nodes.items; /filter takes names of nodes")
@@ -380,14 +380,14 @@ def _annotated_cards(node: Json, vendors: Vendors) -> Sequence[CardState]:
 
 @dataclass(frozen=True, kw_only=True)
 class HostScoring:
-    """The use case of /prioritize-without-cards."""
+    """Use case of /prioritize-without-cards."""
 
     cluster: ClusterView
     requests: PodRequests
     instruments: SchedulerInstruments
 
     def scores(self, args: ExtenderArgs) -> dict[NodeName, int]:
-        """0..10 per node; all equal for a pod that gets cards, because those decide for it."""
+        """Return 0..10 per node; equal scores for a pod with cards, which those decide."""
         began = time.perf_counter()
         names = (args.node_names or ()) if args.nodes is None else names_of(args.nodes)
         with tracer.start_as_current_span("score-hosts") as span:
@@ -403,7 +403,7 @@ class HostScoring:
         return found
 
     def _asks_for_cards(self, pod: Json) -> bool:
-        """Whether the pod asks for cards by limits, or has any ResourceClaims."""
+        """Return whether the pod asks for cards by limits, or has any ResourceClaim."""
         claims = (pod.get("spec") or {}).get("resourceClaims")
         return bool(claims) or self.requests.wants_devices(pod)
 

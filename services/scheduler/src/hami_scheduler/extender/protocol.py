@@ -1,4 +1,4 @@
-"""The kube-scheduler extender's wire format, read liberally and written to the byte.
+"""Wire format of kube-scheduler's extender protocol.
 
 Field names are the untagged Go names on output; on input any case will do, as in Go's decoder
 (kube-scheduler sends lower case). Answers are HTTP 200 always; what went wrong is in `Error`.
@@ -18,25 +18,25 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
 MAX_BODY_BYTES = 1024 * 1024
-"""HAMi's limit, and what the bus forwards: a pod with the names of 5000 nodes, not the nodes."""
+"""Maximum bytes of a body, as in HAMi: a pod and the names of 5000 nodes."""
 MAX_SIMULATION_BYTES = 16 * 1024 * 1024
-"""A pod and some 1500 whole Node objects."""
+"""Maximum bytes of a simulation's body: a pod and some 1500 Node objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArgs:
-    """Arguments of the verbs that are asked about nodes."""
+    """Arguments of verbs about nodes."""
 
     pod: Json
     node_names: tuple[NodeName, ...] | None
-    """None: the caller sent whole nodes (`nodeCacheCapable: false`) or nothing."""
+    """Names of the nodes; None if the caller sent Node objects (`nodeCacheCapable: false`)."""
     nodes: tuple[Json, ...] | None
-    """Nodes of /filter-simulation."""
+    """Node objects of /filter-simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """The answer of /filter; all five fields are always written.
+    """Response to /filter; all five fields are always written.
 
     Every refused node is unresolvable, that is, none where kube-scheduler should try a preemption:
     its dry run asks no extender, so it finds no victim. It then names those nodes in the pod's
@@ -50,13 +50,13 @@ class FilterResult:
     node_names: Sequence[str] | None = None
     nodes: Sequence[Json] | None = None
     refused: Mapping[NodeName, str] | None = None
-    """The reason by node."""
+    """Reasons by node."""
     awaited: Mapping[NodeName, str] = field(default_factory=dict)
-    """The node where the pod's room is being made, with the reason."""
+    """Node on which the pod's room is being made, with the reason."""
     error: str = ""
 
     def to_json(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return orjson.dumps(
             {
                 "Nodes": None if self.nodes is None else {"metadata": {}, "items": self.nodes},
@@ -80,17 +80,17 @@ class BindArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPriorities:
-    """The answer of /prioritize-without-cards: a score from 0 to 10 per node."""
+    """Response to /prioritize-without-cards: a score from 0 to 10 per node."""
 
     scores: Mapping[NodeName, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """The body."""
+        """Return the body."""
         return orjson.dumps([{"Host": node, "Score": score} for node, score in self.scores.items()])
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:
-    """Read the body of a verb that is asked about nodes.
+    """Parse the body of a verb about nodes.
 
     Raises: InvalidRequest with the text that HAMi answers, where it has one.
     """
@@ -115,12 +115,12 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
 
 
 def names_of(nodes: Sequence[Json]) -> list[NodeName]:
-    """Return the names of Node objects, in their order."""
+    """Return the names of Node objects, in order."""
     return [NodeName(node["metadata"]["name"]) for node in nodes]
 
 
 class NamesReader:
-    """Reads the bodies of one caller after the other, and a list of nodes only when it changed.
+    """Parser that parses a list of nodes only if it differs from the previous one.
 
     kube-scheduler sends the names of thousands of nodes with every pod, mostly the same ones, in
     the order in which its threads were done with them. The end of the body that holds them is
@@ -136,7 +136,7 @@ class NamesReader:
         self._known: frozenset[NodeName] = frozenset()
 
     def parse(self, body: bytes) -> ExtenderArgs:
-        """Read the arguments of /bind. Raises: InvalidRequest."""
+        """Parse the arguments of a call. Raises: InvalidRequest."""
         cut = max(map(body.rfind, self._KEYS))
         known = cut > 0 and self._names is not None
         if known and body[cut:] == self._end:
@@ -161,7 +161,7 @@ class NamesReader:
 
 
 def _is_list_of(end: bytes, names: Sequence[str] | None) -> bool:
-    """True when the end of a body is its list of nodes and nothing else."""
+    """Return whether the end of a body is its list of nodes and nothing else."""
     try:
         alone = orjson.loads(b"{" + end)
     except orjson.JSONDecodeError:
@@ -170,7 +170,7 @@ def _is_list_of(end: bytes, names: Sequence[str] | None) -> bool:
 
 
 def parse_bind_args(body: bytes) -> BindArgs:
-    """Read the body of /bind.
+    """Parse the body of /bind.
 
     Raises: InvalidRequest naming the field that is missing.
     """
@@ -186,12 +186,12 @@ def parse_bind_args(body: bytes) -> BindArgs:
 
 
 def no_victims(_: str) -> bytes:
-    """The body of the answer of /preempt when there is none: nothing ends."""
+    """Return the body of /preempt that names no victims."""
     return orjson.dumps({"NodeNameToMetaVictims": {}})
 
 
 def bind_result(error: str) -> bytes:
-    """The body of the answer of /bind."""
+    """Return the body of the response to /bind."""
     return orjson.dumps({"Error": error})
 
 

@@ -1,1 +1,1 @@
-"""States of an allocation, and what hangs on them: view, quotas, node locks."""
+"""States of allocations, the cluster's state in memory, quotas, and node locks."""

@@ -1,4 +1,4 @@
-"""The cluster's cards and quotas in memory: the ledger's, and what is assumed beside it.
+"""Cards and quotas in memory: the ledger's, with assumptions added.
 
 As kube-scheduler's cache: /filter *assumes* a placement, which counts from then on; the commit of
 its grant *confirms* it; and it is *forgotten* when kube-scheduler gives the pod up, the pod goes,
@@ -40,31 +40,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """A placement that counts before its grant is written."""
+    """Placement that counts before its grant is written."""
 
     draft: Draft
     cards: tuple[CardDemand, ...]
     since: float
-    """By `ClusterState`'s clock, as `until`."""
+    """Time of the assumption, by `ClusterState`'s clock like `until`."""
     until: float
-    """Moment at which it is forgotten without a /bind."""
+    """Time at which it is forgotten without a /bind."""
 
 
 class Forgotten(StrEnum):
-    """Why an assumption ended without a grant; a label of metrics."""
+    """Reason for which an assumption ended without a grant; a label of metrics."""
 
     POD_GONE = "pod gone"
     POD_ENDED = "pod ended"
     BOUND_ELSEWHERE = "bound elsewhere"
     GIVEN_UP = "given up"
-    """kube-scheduler wrote PodScheduled=False."""
+    """kube-scheduler set PodScheduled to False."""
     GATED = "gated"
     GROUP_GIVEN_UP = "group given up"
     DEADLINE = "deadline"
 
 
 MAX_ASSUMED_S = 300.0
-"""Longest time that an assumption waits for its /bind, whatever kube-scheduler waits for."""
+"""Maximum time that an assumption waits for its /bind."""
 
 
 class ClusterState:
@@ -117,7 +117,7 @@ class ClusterState:
     # Assumptions
 
     def assume(self, draft: Draft, *, ttl_s: float | None = None) -> None:
-        """Count the placement from now on, in place of what the pod had assumed before."""
+        """Count the placement from now on, in place of the pod's earlier assumption."""
         self._drop(draft.pod_uid)
         cards = wanted_by(draft, self._rules)
         since = self._clock()
@@ -130,7 +130,7 @@ class ClusterState:
             self._shift(card, 1)
 
     def wait_for_bind(self, pod_uid: PodUid, more_s: float = MAX_ASSUMED_S) -> None:
-        """Give the pod's assumption so many seconds from now, `MAX_ASSUMED_S` in all.
+        """Extend the pod's assumption by this many seconds from now, up to `MAX_ASSUMED_S`.
 
         kube-scheduler is known to wait before it binds the pod there, or has begun to.
         """
@@ -140,7 +140,7 @@ class ClusterState:
             self._assumed[pod_uid] = replace(found, until=max(found.until, until))
 
     def lift(self, pod_uids: Iterable[PodUid]) -> bool:
-        """Stop counting assumptions of pods that are decided again; True if there were some.
+        """Stop counting assumptions of pods that are decided again; return whether there were any.
 
         The caller assumes new ones, or calls `freed`.
         """
@@ -149,7 +149,7 @@ class ClusterState:
 
     @contextmanager
     def without(self, pod_uids: Iterable[PodUid]) -> Iterator[None]:
-        """Leave these assumptions out of the cards, for a while."""
+        """Leave these assumptions out of the cards, inside a block."""
         left_out = [self._assumed[uid] for uid in pod_uids if uid in self._assumed]
         cards = [card for each in left_out for card in each.cards]
         for card in cards:
@@ -165,23 +165,23 @@ class ClusterState:
                 self.quotas.assume(each.draft.namespace, each.draft.quota)
 
     def freed(self) -> None:
-        """Capacity that `lift` freed is not taken again."""
+        """Report that capacity freed by `lift` was not taken again."""
         self._on_freed()
 
     def assumed(self, pod_uid: PodUid) -> Assumed | None:
-        """The pod's assumption, if it has one."""
+        """Return the pod's assumption, if it has one."""
         return self._assumed.get(pod_uid)
 
     def binding_node(self, pod_uid: PodUid) -> NodeName | None:
-        """The node that the pod is being bound to by the ledger, if it is known."""
+        """Return the node to which the ledger binds the pod, if known."""
         return self._binding.get(pod_uid)
 
     def note_binding(self, pod_uid: PodUid, node: NodeName) -> None:
-        """Remember a binding that was found in the ledger."""
+        """Remember a binding found in the ledger."""
         self._binding[pod_uid] = node
 
     def forget(self, pod_uid: PodUid, reason: Forgotten) -> bool:
-        """Stop counting the pod's assumption; False if it has none."""
+        """Stop counting the pod's assumption; return False if it has none."""
         found = self._drop(pod_uid)
         if found is None:
             return False
@@ -192,13 +192,13 @@ class ClusterState:
         return True
 
     def expire(self) -> None:
-        """Forget the assumptions whose /bind has not come in time."""
+        """Forget assumptions without a /bind in time."""
         now = self._clock()
         for uid in [uid for uid, each in self._assumed.items() if each.until < now]:
             self.forget(uid, Forgotten.DEADLINE)
 
     def on_committed(self, answered: Sequence[tuple[Command, Change | HamiError | None]]) -> None:
-        """Take over what one transaction did: confirm the grants' assumptions, apply the counters.
+        """Apply a transaction: confirm the grants' assumptions and set the counters.
 
         All in one step: the counters are those of the whole transaction.
         """
@@ -226,7 +226,7 @@ class ClusterState:
             self._on_freed()
 
     def apply(self, change: Change) -> None:
-        """Take over the absolute counters of a commit; older ones than known change nothing."""
+        """Set the counters of a commit; those older than the known ones are ignored."""
         self.quotas.apply(change.quotas)
         self._apply(change.counters)
 
@@ -296,12 +296,12 @@ class ClusterState:
 
     @property
     def loaded(self) -> bool:
-        """True once the ledger has been read."""
+        """Return whether the ledger has been read."""
         return self._refreshed_at is not None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was last found equal to the ledger; infinite before the first time."""
+        """Return the seconds since this state last equalled the ledger; at first infinite."""
         if self._refreshed_at is None:
             return float("inf")
         return time.monotonic() - self._refreshed_at
@@ -318,7 +318,7 @@ class ClusterState:
         await self.refresh()
 
     async def refresh(self) -> bool:
-        """Read what differs from the ledger; True when something did. Raises: Unavailable."""
+        """Read what differs from the ledger; return whether anything did. Raises: Unavailable."""
         async with self._refreshing:
             started = time.monotonic()
             quotas_differ = self.quotas.load(await self._quota_reader.used())
@@ -333,7 +333,7 @@ class ClusterState:
             return bool(stale) or quotas_differ
 
     async def refresh_nodes(self, *nodes: NodeName) -> None:
-        """Read these nodes again, whatever is known of them. Raises: Unavailable."""
+        """Read these nodes again, even if they seem unchanged. Raises: Unavailable."""
         async with self._refreshing:
             await self._reload(set(nodes))
 
@@ -343,11 +343,11 @@ class ClusterState:
         self.quotas.load(await self._quota_reader.used())
 
     def doubt(self, node: NodeName) -> None:
-        """The node's cards may differ from what is known; the next refresh reads it."""
+        """Make the next refresh read the node, whose cards may differ."""
         self._doubtful.add(node)
 
     async def _reload(self, nodes: set[NodeName]) -> None:
-        """Read the nodes, and those that a card has left for one of them."""
+        """Read the nodes, and nodes that a card has left for one of them."""
         read: set[NodeName] = set()
         while nodes:
             names = sorted(nodes)
@@ -415,7 +415,7 @@ class ClusterState:
                 self._shift(card, sign)
 
     def _forget_node(self, node: NodeName) -> None:
-        """Drop the node's cards, except those that are known on another one by now."""
+        """Drop the node's cards, except those that are known on another node now."""
         for uuid in self._nodes.pop(node, frozenset()):
             if self._node_of.get(uuid) == node:
                 del self._node_of[uuid]

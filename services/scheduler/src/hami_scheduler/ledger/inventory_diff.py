@@ -1,4 +1,4 @@
-"""Changes that a node's report makes to the ledger's cards: a pure comparison.
+"""Compare a node's report with the ledger's cards. Pure.
 
 In: the cards as the ledger has them and as the agent reports them. Out: cards to insert, cards to
 update, and whose health changed. `adapters/postgres/inventory.py` writes it down.
@@ -15,34 +15,34 @@ from hamicommon.vendors.nvidia.nvidia import NAME as NVIDIA
 
 NO_LONGER_REPORTED = "no longer reported by its node"
 MAX_CARDS = 1024
-"""Cards of one node. Machines have 16, of which MIG makes 112; more is a mistake or an attack."""
+"""Maximum number of cards of one node: machines have 16, with MIG 112."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCard:
-    """A card's row: what was last reported, and whether it was there then."""
+    """Card in the ledger: what was last reported, and whether it was present."""
 
     device: GpuDevice
     present: bool
 
     @property
     def usable(self) -> bool:
-        """True when grants may be made on it."""
+        """Return whether grants may be made on it."""
         return self.present and self.device.healthy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenedCards:
-    """Cards of one report: which are taken, and why the others are not."""
+    """Cards of one report: accepted ones, and reasons for refused ones."""
 
     accepted: tuple[GpuDevice, ...]
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The reason, by uuid."""
+    """Reasons by uuid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthChange:
-    """A card became usable or stopped being so."""
+    """Change of a card between usable and unusable."""
 
     uuid: GpuUuid
     healthy: bool
@@ -51,7 +51,7 @@ class HealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryChanges:
-    """Rows to write; all empty if the report has no news."""
+    """Rows to write; empty if the report changes nothing."""
 
     inserts: tuple[GpuDevice, ...] = ()
     updates: tuple[KnownCard, ...] = ()
@@ -59,12 +59,12 @@ class InventoryChanges:
 
     @property
     def empty(self) -> bool:
-        """True when nothing must be written."""
+        """Return whether there is nothing to write."""
         return not (self.inserts or self.updates)
 
 
 def keyed(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory:
-    """The inventory of a node's annotations, with the ledger's names of its cards.
+    """Return an inventory from annotations, with the ledger's names of the cards.
 
     Drivers of other vendors than NVIDIA name cards by number or bus address, and so do those of
     other nodes. `known`: names of the node's cards in the ledger. A card that was written under its
@@ -86,7 +86,7 @@ def keyed(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory
 
 
 def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -> ScreenedCards:
-    """Leave out cards that can't be this node's; the others do not suffer for them.
+    """Refuse cards that can't belong to this node, and accept the others.
 
     `holders`: of the reported cards those that another node has, with its name.
     """
@@ -106,7 +106,7 @@ def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -
 
 
 def compare(known: Mapping[GpuUuid, KnownCard], reported: Sequence[GpuDevice]) -> InventoryChanges:
-    """Compare; a card that is known and not reported stays, but as not present and unhealthy."""
+    """Compare; a known card that is not reported becomes absent and unhealthy."""
     inserts: list[GpuDevice] = []
     updates: list[KnownCard] = []
     health: list[HealthChange] = []

@@ -1,4 +1,4 @@
-"""The node locks that other vendors' device plugins expect, as values of Node annotations.
+"""Annotations by which other vendors' device plugins lock nodes.
 
 Pure. HAMi's `hami.io/mutex.lock` names its pod and ends after five minutes; a lock of a vendor's
 own is a bare time without an owner and ends after two (protocol 2.5, 1.3). `node_locks.py`
@@ -22,16 +22,16 @@ OWNERLESS_LIFETIME = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLock:
-    """A lock that is held."""
+    """Lock that is held."""
 
     namespace: str = ""
     pod_name: str = ""
-    """Empty: nobody is named."""
+    """Name of the pod; empty: the lock names none."""
     until: datetime
 
 
 def lock_keys(allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[str, ...]:
-    """The annotations that the plugins of the allocation's cards look at, in a fixed order.
+    """Return the lock annotations that the plugins of the allocation's cards use, in a fixed order.
 
     HAMi takes no lock for a pod whose only card is an init container's, and its plugin then guesses
     whose Allocate it answers; we take one (protocol 8.2, 10).
@@ -50,7 +50,7 @@ def value_of(key: str, allocation: Allocation, now: datetime) -> str:
 
 
 def held(key: str, value: str, now: datetime) -> HeldLock | None:
-    """Return the holder of the lock; None if it is free or past its end.
+    """Return the holder of the lock; None if it is free or expired.
 
     Raises: InvalidRequest when the value is no lock.
     """
@@ -64,7 +64,7 @@ def held(key: str, value: str, now: datetime) -> HeldLock | None:
 
 
 def owned(key: str, value: str, allocation: Allocation) -> bool | None:
-    """Whether the value is this allocation's; None when it names nobody."""
+    """Return whether the value is this allocation's; None if it names no pod."""
     try:
         found = decode_node_lock(value)
     except InvalidRequest:

@@ -1,4 +1,4 @@
-"""The lock of a node from a pod's binding to its Allocate: ours, and its mirror as an annotation.
+"""Lock a node from a pod's binding to its Allocate, in Redis and by annotations.
 
 Ours (port NodeLock) is the one lock among schedulers, and keeps our own pods apart. Nodes without
 our agent have the annotations that their device plugins look at as well (architecture 2.5,
@@ -41,7 +41,7 @@ RELEASE_TRIES = 5
 
 @dataclass(eq=False, kw_only=True)
 class MirroredLocks:
-    """Takes, frees and watches the annotations."""
+    """Lock annotations of other vendors' plugins."""
 
     nodes: NodeApi
     pods: PodApi
@@ -51,7 +51,9 @@ class MirroredLocks:
     clock: Clock = lambda: datetime.now(UTC)
 
     async def acquire(self, allocation: Allocation, *, wait_s: float) -> None:
-        """Set every lock that the pod's plugins expect; the caller holds the node's own lock.
+        """Set every lock annotation that the pod's plugins expect.
+
+        The caller holds the node's lock.
 
         Raises: Conflict when another pod has one until the end, NotFound, Unavailable.
         """
@@ -63,7 +65,7 @@ class MirroredLocks:
                 await asyncio.sleep(POLL_S)
 
     async def _attempt(self, key: str, allocation: Allocation) -> str | None:
-        """Return None if the allocation has the lock now, otherwise why it has not."""
+        """Set one annotation; return None on success, otherwise why it is held."""
         now = self.clock()
         node = await self.nodes.get(allocation.node)
         value = annotations_of(node).get(key, "")
@@ -89,7 +91,7 @@ class MirroredLocks:
         return None
 
     async def _abandoned(self, holder: HeldLock) -> bool:
-        """True when the pod that has the lock is gone (protocol 2.5: anybody may take it then)."""
+        """Return whether the pod that holds the lock is gone (protocol 2.5)."""
         if not holder.pod_name:
             return False
         try:
@@ -99,7 +101,7 @@ class MirroredLocks:
         return False
 
     async def release(self, allocation: Allocation) -> None:
-        """Remove the allocation's locks if they are still there; they end by themselves anyway.
+        """Remove the allocation's lock annotations, which otherwise expire.
 
         A lock that names nobody is removed only while the allocation has the node's own lock.
         """
@@ -137,7 +139,7 @@ class MirroredLocks:
         return holder is not None and holder.token == allocation.token
 
     async def removed(self, node: NodeName, key: str, value: str) -> None:
-        """A lock that was `value` is gone from the node: its pod was answered.
+        """Handle the removal of a lock annotation: the plugin has answered its pod.
 
         Raises: Unavailable.
         """
@@ -164,7 +166,7 @@ def _contention(key: str, node: str, holder: HeldLock) -> str:
 
 
 class NodeLocks:
-    """Takes both in order, and frees both."""
+    """Both locks of a node, taken in order."""
 
     def __init__(self, lock: NodeLock, mirrored: MirroredLocks) -> None:
         self._lock = lock
@@ -173,23 +175,25 @@ class NodeLocks:
         """Last answer of each node's agent; absent: it was never asked."""
 
     def is_required(self, allocation: Allocation) -> bool:
-        """False on a node that is known to bind late."""
+        """Return False for a node that is known to bind late."""
         return not (allocation.has_agent and self._binds_late.get(allocation.node, False))
 
     def is_known(self, node: NodeName) -> bool:
-        """Whether the node's agent has answered."""
+        """Return whether the node's agent has answered if it binds late."""
         return node in self._binds_late
 
     def note(self, node: NodeName, *, binds_late: bool) -> None:
-        """Remember what the node's agent answered."""
+        """Remember the answer of the node's agent."""
         self._binds_late[node] = binds_late
 
     def on_node_deleted(self, node: NodeName) -> None:
-        """Forget a node whose object was deleted."""
+        """Forget a deleted node."""
         self._binds_late.pop(node, None)
 
     async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
-        """Wait for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
+        """Lock the node, waiting until `deadline` (`time.perf_counter`).
+
+        The allocation has a token.
 
         Raises: Conflict when another pod has it until then, NotFound, Unavailable.
         """
@@ -202,7 +206,7 @@ class NodeLocks:
             await self._mirrored.acquire(allocation, wait_s=_left_s(deadline))
 
     async def release(self, allocation: Allocation) -> None:
-        """Free what this allocation holds; it ends by itself anyway."""
+        """Free the allocation's locks, which otherwise expire."""
         if allocation.token is None or not self.is_required(allocation):
             return
         await self._mirrored.release(allocation)

@@ -1,4 +1,4 @@
-"""Amounts that slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
+"""Quotas on slices in ResourceQuotas (`limits.<memory or core resource>`).
 
 Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
 as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes
@@ -32,16 +32,16 @@ _HOPELESS_MIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """The limits of our resources in one ResourceQuota object."""
+    """Limits of our resources in one ResourceQuota object."""
 
     limits: Mapping[str, int]
-    """Resource name -> MiB of memory, or cores; 0 lets nothing in."""
+    """Limits by resource in MiB, or percent of cores; 0 allows nothing."""
     mistakes: Mapping[str, str] = field(default_factory=dict)
-    """Key -> one sentence, of each entry that limits nothing (as with HAMi)."""
+    """Reasons by key, for entries that limit nothing (as with HAMi)."""
 
 
 def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dict[str, int]:
-    """Resource name -> amount; resources of which nothing is taken are left out.
+    """Return the amounts by resource; resources without an amount are left out.
 
     A vendor that is no longer configured has no resource: its slices can still be given back.
     """
@@ -59,7 +59,7 @@ def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dic
 
 
 def quota_limits(quota: Mapping[str, Any], vendors: Vendors) -> QuotaLimits:
-    """The limits of one ResourceQuota object, whatever the vendor.
+    """Return the limits of one ResourceQuota object, of all vendors.
 
     Amounts are read as HAMi reads them: `20Gi` is so many MiB, and named as a mistake.
     """
@@ -85,7 +85,7 @@ def quota_reasons(
     resource: str,
     vendors: Vendors,
 ) -> dict[NodeName, str]:
-    """Why each node refuses a pod for which a quota on `resource` has no room.
+    """Return each node's reason to refuse a pod for which a quota on `resource` has no room.
 
     HAMi asks the quota card by card, right before the memory (protocol 1.0.4, 10): a card that an
     earlier rule refuses keeps that reason. So the engine is asked for more memory than there is.
@@ -116,7 +116,7 @@ def _by_quota(reason: str) -> str:
 def cards_beyond(
     request: PodRequest, view: ClusterView, conflict: QuotaConflict, vendors: Vendors
 ) -> frozenset[GpuUuid]:
-    """Cards of which the percentage that is asked for is more than the quota has left."""
+    """Return cards of which the requested percentage exceeds the quota's rest."""
     kinds = {v.name for v in vendors if v.resources.memory == conflict.resource}
     by_percent = [
         asked
@@ -140,7 +140,7 @@ def cards_beyond(
 
 
 def quota_short(conflict: QuotaConflict, vendors: Vendors) -> QuotaShort:
-    """The refusal for people and for the record."""
+    """Return the refusal for people and for the record."""
     memory = {v.resources.memory: max(v.resources.memory_factor, 1) for v in vendors}
     return QuotaShort(
         namespace=conflict.namespace,
@@ -157,25 +157,25 @@ _Key = tuple[str, str]
 
 
 class QuotaBook:
-    """Limits with what is used of them; a namespace without limits may use everything."""
+    """Limits with their use; a namespace without limits may use everything."""
 
     def __init__(self) -> None:
         self._ledger: dict[_Key, QuotaUse] = {}
         self._assumed: Counter[_Key] = Counter()
 
     def load(self, quotas: Iterable[QuotaUse]) -> bool:
-        """Replace everything by the ledger's quotas; True if something differed."""
+        """Replace everything by the ledger's quotas; return whether anything differed."""
         new = {(quota.namespace, quota.resource): quota for quota in quotas}
         changed, self._ledger = new != self._ledger, new
         return changed
 
     def apply(self, quotas: Iterable[QuotaUse]) -> None:
-        """Take over what a commit returned."""
+        """Apply the quotas that a commit returned."""
         for quota in quotas:
             self._ledger[quota.namespace, quota.resource] = quota
 
     def assume(self, namespace: str, amounts: QuotaAmounts, sign: int = 1) -> None:
-        """Count amounts that the ledger does not count yet, or (`sign` -1) stop counting them."""
+        """Add amounts that the ledger does not count yet, or with `sign` -1 subtract them."""
         for resource, amount in amounts.items():
             key = (namespace, resource)
             self._assumed[key] += sign * amount
@@ -183,7 +183,7 @@ class QuotaBook:
                 del self._assumed[key]
 
     def conflict(self, namespace: str, amounts: QuotaAmounts) -> QuotaConflict | None:
-        """The first limit that has no room for the amounts; None if all have."""
+        """Return the first limit that the amounts exceed; None if there is none."""
         for resource, wanted in sorted(amounts.items()):
             quota = self._ledger.get((namespace, resource))
             if quota is None or quota.limit is None or wanted <= 0:

@@ -1,4 +1,4 @@
-"""Rooms that are held for waiting pods, in memory: what /filter asks.
+"""Rooms of waiting pods in memory, as /filter needs them.
 
 A room is a grant in state `reserved`. The ledger is the truth; `preemption/loop.py` reads it.
 """
@@ -13,7 +13,7 @@ from hami_scheduler.ports.ledger import HeldRoom
 
 
 class Rooms:
-    """The room of each waiting pod that has one."""
+    """Room of each waiting pod that has one."""
 
     def __init__(self) -> None:
         self._by_pod: dict[PodUid, HeldRoom] = {}
@@ -23,7 +23,7 @@ class Rooms:
         return self._by_pod.get(pod_uid)
 
     def replace(self, rooms: Iterable[HeldRoom]) -> None:
-        """Take over what the ledger has."""
+        """Replace all rooms by the ledger's."""
         self._by_pod = {room.pod_uid: room for room in rooms}
 
     def __iter__(self) -> Iterator[HeldRoom]:

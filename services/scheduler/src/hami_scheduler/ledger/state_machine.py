@@ -1,4 +1,4 @@
-"""The step that an allocation must take, by what is known of its pod: architecture 3.7 as a table.
+"""Decide on an allocation's next state by the state of its pod (table in architecture 3.7).
 
 Pure: `verdict(allocation, facts)` names the next state and why, or None. `transitions.py` carries
 it out; the pod watch, the reconciler and the reaper all ask here.
@@ -19,14 +19,14 @@ TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 FOUND_BOUND = "found bound"
 NODE_HAS_IT = "reported by its node"
 HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT, "its node has it"})
-"""How a row came to `bound`, which is no reason why its pod failed."""
+"""Reason written when a row became `bound`, which explains no failure."""
 AGENT_SEES_NONE = "its node reports no containers of it"
 _SEES_NONE = frozenset({AGENT_SEES_NONE, "its node sees no container of it any more"})
-"""The older text stands in rows of 0.1.0 and before."""
+"""Reason texts of this release and of 0.1.0."""
 STILL_SEEN = "pod deleted; waiting for its node to report its containers gone"
 POD_DELETED = "pod deleted"
 MAX_REASON_LENGTH = 300
-"""Characters of a kubelet's message that are kept; gRPC errors may be long."""
+"""Maximum characters of a kubelet's message."""
 
 _UNBOUND = frozenset({State.RESERVED, State.BINDING})
 _RUNNING = frozenset({State.BOUND, State.ALLOCATED})
@@ -36,30 +36,31 @@ _GRANTED = _RUNNING | {State.BINDING, State.RELEASING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """Facts about a pod at the API server that matter to its allocation."""
+    """Facts about a pod at the API server that determine its allocation's state."""
 
     uid: PodUid
     exists: bool
     phase: str = ""
     phase_reason: str = ""
-    """Why it is in this phase, if the kubelet gives a reason: `UnexpectedAdmissionError: ...`."""
+    """Reason of the phase, if the kubelet gives one: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
-    """Node that it is bound to, or was when it was last seen."""
+    """Node to which it is, or was last, bound."""
     deleting: bool = False
     started: bool = False
-    """The kubelet has reported a container with an id, so every Allocate of it was answered."""
+    """Whether a container has started, after which every Allocate has been answered."""
     bind_phase: str = ""
-    """A device plugin's answer, other than ours: `success`, `failed`, or none yet (protocol 2.7).
-    A user could write it as well, so it counts only where we have no agent, and for a grant that
-    there is."""
+    """Answer of another vendor's device plugin: `success`, `failed`, or none yet (protocol 2.7).
+
+    Users could write it, so it counts only on nodes without our agent, and for existing grants.
+    """
     node_exists: bool = True
     agent_speaks: bool = False
-    """The node's agent is heard, so it would report that the pod left (`bus/heartbeats.py`)."""
+    """Whether the node's agent reports, so also that the pod left (`bus/heartbeats.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The next state, and why."""
+    """Next state, with the reason."""
 
     target: State
     reason: str
@@ -93,7 +94,7 @@ def _bind_phase(pod: Mapping[str, Any]) -> str:
 
 
 def _started(status: Mapping[str, Any]) -> bool:
-    """Allocate is asked for every container at admission, before the first one starts."""
+    """Return whether a container has started, which follows Allocate for all of them."""
     statuses = [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
@@ -102,7 +103,7 @@ def _started(status: Mapping[str, Any]) -> bool:
 
 
 def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
-    """The step that the facts demand; None when all is as it should be."""
+    """Return the step that the facts require; None if the state is right."""
     if not allocation.live:
         return None
     if facts.exists and facts.phase in TERMINAL_PHASES:
@@ -127,7 +128,7 @@ def _over(allocation: Allocation, facts: PodFacts) -> Transition:
 
 
 def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
-    """Whether the pod is on the node, and the ledger still has it in `binding`."""
+    """Return whether the pod is on the node but the ledger still has it in `binding`."""
     return allocation.state is State.BINDING and facts.node == allocation.node
 
 
@@ -171,7 +172,7 @@ def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transi
 
 
 def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
-    """True when another vendor's device plugin has refused the pod on its node."""
+    """Return whether another vendor's device plugin has refused the pod on its node."""
     return (
         not allocation.has_agent
         and allocation.state in _RUNNING
@@ -180,7 +181,7 @@ def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
 
 
 def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
-    """The step when the agent reports that it sees no container of the pod any more."""
+    """Return the step after the agent reports that no container of the pod is left."""
     if not facts.exists:
         if allocation.state in _GRANTED:
             return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
@@ -191,7 +192,7 @@ def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
 
 
 def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
-    """The step when the deadline of the state has passed."""
+    """Return the step after the deadline of the state."""
     if allocation.state is State.RESERVED:
         return Transition(State.EXPIRED, "not bound in time")
     if allocation.state is State.BINDING:

@@ -1,4 +1,4 @@
-"""The writer of grants: commands that arrive together are committed together.
+"""Write grants: commands that arrive together are committed in one transaction.
 
 A batch takes what arrived while the last commit ran, or within one window of its begin, so a burst
 costs a few commits and a single pod waits for none but its own. A command that fails alone fails
@@ -21,17 +21,17 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 128
-"""Commands in one transaction: some 20 ms of Postgres."""
+"""Maximum commands in one transaction: some 20 ms of Postgres."""
 
 Answer = Change | HamiError | None
-"""The change, why the command was refused, or None for a step that is not due."""
+"""The change, the error of a refused command, or None for a step that is not due."""
 OnCommitted = Callable[[Sequence[tuple[Command, Answer]]], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Queued:
     commands: Sequence[Command]
-    """Carried out in one transaction."""
+    """Commands of one transaction."""
     answers: Sequence[asyncio.Future[Answer]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class _Queued:
 
 
 class LedgerWriter:
-    """Commits commands in batches."""
+    """Writer that commits commands in batches."""
 
     def __init__(
         self, store: AllocationStore, *, window_s: float, on_committed: OnCommitted
@@ -57,7 +57,7 @@ class LedgerWriter:
         self._stopped = False
 
     async def enter(self, entry: Entry) -> Change:
-        """Begin a grant. Raises: as `AllocationStore.enter`."""
+        """Write a grant. Raises: as `AllocationStore.enter`."""
         answer = await self.submit(entry)
         if isinstance(answer, HamiError):
             raise answer
@@ -65,19 +65,19 @@ class LedgerWriter:
         return answer
 
     async def advance(self, step: StateStep) -> Change | None:
-        """Carry out a step; None if it is not due. Raises: as `AllocationStore.advance`."""
+        """Apply a step; return None if it is not due. Raises: as `AllocationStore.advance`."""
         answer = await self.submit(step)
         if isinstance(answer, HamiError):
             raise answer
         return answer
 
     def submit(self, command: Command) -> asyncio.Future[Answer]:
-        """Queue a command without waiting; commands are carried out in this order."""
+        """Queue a command without waiting; commands are applied in this order."""
         [answer] = self.submit_together([command])
         return answer
 
     def submit_together(self, commands: Sequence[Command]) -> Sequence[asyncio.Future[Answer]]:
-        """Queue commands that are carried out in one transaction, without waiting."""
+        """Queue commands for one transaction, without waiting."""
         queued = _Queued(commands)
         if self._stopped:
             self._answer([queued], [_stopped()] * len(commands))
@@ -135,7 +135,7 @@ def _stopped() -> HamiError:
 
 
 def _in_tree(error: Exception) -> HamiError:
-    """The error as callers know it; one from outside the tree is a mistake of ours."""
+    """Return the error for callers; one that is not a HamiError becomes one."""
     if isinstance(error, HamiError):
         return error
     logger.error("Failed to write to the ledger", exc_info=error)

@@ -1,1 +1,1 @@
-"""Choose a node, reserve its cards, record the decision, requeue who waits."""
+"""Choose nodes and cards, record decisions, and retry waiting pods."""

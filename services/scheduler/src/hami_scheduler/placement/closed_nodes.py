@@ -1,4 +1,4 @@
-"""Nodes that take no pod now: cordoned ones, and those whose agents are silent."""
+"""Nodes that take no pod now: cordoned ones, and those with silent agents."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hamicommon.k8s.types import JsonMapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedNodes:
-    """The nodes with cards that are closed, as the node watch and the agents' silence show them."""
+    """Closed nodes with cards, by the node watch and the agents' silence."""
 
     registered: Callable[[], Collection[NodeName]]
-    """Nodes with cards."""
+    """Function that returns nodes with cards."""
     objects: Callable[[], Iterable[JsonMapping]]
-    """Nodes of the node watch."""
+    """Function that returns nodes of the node watch."""
     silent: Callable[[], Collection[NodeName]]
-    """Nodes whose agents are silent."""
+    """Function that returns nodes whose agents are silent."""
 
     def cordoned(self) -> frozenset[NodeName]:
         """Return the nodes that kube-scheduler offers to no pod (`kubectl cordon`)."""

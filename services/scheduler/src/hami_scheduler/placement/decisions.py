@@ -1,4 +1,4 @@
-"""Decisions, written down after the reply.
+"""Record decisions after the answers.
 
 `extender/filter.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a
 `DecisionRow`, shows in one plain sentence what is short (the pod's event), and writes in batches.
@@ -45,15 +45,14 @@ from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports.ledger import DecisionLog, DecisionRow
 
 MAX_MESSAGE_LENGTH = 1024
-"""Characters: as much as an event shows. What users wrote is clipped far shorter where it is
-quoted; this bounds what others quote."""
+"""Maximum characters of a message, as in events."""
 NO_SCORES = NodeScores.of({})
-"""Scores of a decision that is not made; shared, because nothing changes them."""
+"""Scores of a decision that was not made; shared, as it is immutable."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DecisionTrace:
-    """Record of one decision while it is made; `outcome` is empty for pods that aren't ours.
+    """Record of a decision while it is made; `outcome` is empty for pods that are not ours.
 
     `phase_ms` has the parts of the time from the call to the answer's body: parse, place,
     answer; what it has beyond them (`total`) is refreshing the view and planning again.
@@ -61,19 +60,19 @@ class DecisionTrace:
 
     pod: Json
     started: float
-    """`time.perf_counter` when the call's body was complete."""
+    """Time at which the call's body was complete (`time.perf_counter`)."""
     decided_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     request: PodRequest | None = None
     candidates: int = 0
     outcome: str = ""
     allocation: Allocation | None = None
     kept: bool = False
-    """The allocation is one that the pod held before."""
+    """Whether an existing allocation was reused."""
     message: str = ""
     reasons: Mapping[NodeName, str] = field(default_factory=dict)
     shortfalls: Shortfalls | None = None
     silent: tuple[NodeName, ...] = ()
-    """Nodes that were not offered, because their agents are silent."""
+    """Nodes that were left out because their agents are silent."""
     scores: NodeScores = field(default_factory=lambda: NO_SCORES)
     quota: QuotaShort | None = None
     frozen: Frozen | None = None
@@ -81,7 +80,7 @@ class DecisionTrace:
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
     is_recorded: bool = True
-    """False for an answer that was recorded when it was given first."""
+    """Whether it is to be recorded; false for an answer that was recorded when first given."""
     group_key: str | None = None
     group_size: int | None = None
     _lap_began: float = field(init=False)
@@ -91,22 +90,22 @@ class DecisionTrace:
 
     @property
     def uid(self) -> PodUid:
-        """The pod's uid; empty if the caller sent none."""
+        """Return the pod's uid; empty if the caller sent none."""
         return PodUid(str(self._metadata.get("uid") or ""))
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace."""
+        """Return the pod's namespace."""
         return str(self._metadata.get("namespace") or "default")
 
     @property
     def name(self) -> str:
-        """The pod's name."""
+        """Return the pod's name."""
         return str(self._metadata.get("name") or "")
 
     @property
     def pod_ref(self) -> PodRef:
-        """The pod by its names."""
+        """Return the pod's names."""
         return PodRef(self.namespace, self.name, self.uid)
 
     @property
@@ -116,7 +115,7 @@ class DecisionTrace:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to the named phase."""
+        """Add the duration of the block to the named phase."""
         self._lap_began = time.perf_counter()
         try:
             yield
@@ -124,25 +123,25 @@ class DecisionTrace:
             self.lap(name)
 
     def lap(self, name: str) -> None:
-        """Add the time since the last phase ended (or the call came) to the named phase."""
+        """Add the time since the end of the last phase, or the call, to the named phase."""
         now = time.perf_counter()
         spent_ms = (now - self._lap_began) * 1000
         self._lap_began = now
         self.phase_ms[name] = round(self.phase_ms.get(name, 0.0) + spent_ms, 3)
 
     def mark_answered(self) -> None:
-        """The answer's body is made."""
+        """Record that the response's body is ready."""
         self.lap("answer")
         self.phase_ms["total"] = round((self._lap_began - self.started) * 1000, 3)
 
     def refuse(self, reasons: Mapping[NodeName, str], shortfalls: Shortfalls | None) -> None:
-        """No node fits."""
+        """Record that no node fits."""
         self.outcome, self.reasons, self.shortfalls = "refused", reasons, shortfalls
         self.scores = NO_SCORES
         self.message = f"no available node, {self.candidates} nodes do not meet"
 
     def attributes(self) -> dict[str, str | int | list[str]]:
-        """For the span of the decision."""
+        """Return the attributes of the decision's span."""
         found: dict[str, str | int | list[str]] = {
             **telemetry.pod_attributes(
                 uid=self.uid, namespace=clip(self.namespace), name=clip(self.name)
@@ -180,7 +179,7 @@ _COUNTED = re.compile(r"^\d+/\d+ ")
 
 
 def decision_of(trace: DecisionTrace, encoder: MomentEncoder, stock: CardStock) -> DecisionRow:
-    """The record of a trace that is over."""
+    """Return the record of a finished trace."""
     request, allocation = trace.request, trace.allocation
     moment = None if trace.frozen is None else encoder.encode(trace.frozen)
     is_placed = trace.outcome == "placed"
@@ -245,7 +244,7 @@ def _silent_nodes(trace: DecisionTrace) -> str:
 
 
 def reason_counts(reasons: Mapping[NodeName, str]) -> dict[str, int]:
-    """Reason -> number of nodes that gave it.
+    """Return the number of nodes per reason.
 
     >>> reason_counts({"a": "1/2 CardInsufficientMemory, 1/2 CardNotHealth", "b": "node gone"})
     {'CardInsufficientMemory': 1, 'CardNotHealth': 1, 'node gone': 1}
@@ -276,7 +275,7 @@ MAX_RACES = 3
 
 
 class DecisionQueue:
-    """A bounded queue in front of the decision log."""
+    """Bounded queue of decisions to be written."""
 
     def __init__(
         self,
@@ -286,7 +285,7 @@ class DecisionQueue:
         until_idle: Callable[[], Awaitable[None]],
         bulkhead: Bulkhead | None = None,
     ) -> None:
-        """Create an empty queue; `until_idle` (`BackgroundQueue`) decides when to write."""
+        """`until_idle` (`BackgroundQueue`) decides when to write."""
         self._until_idle = until_idle
         self._bulkhead = bulkhead or Bulkhead()
         self._log = log
@@ -315,11 +314,11 @@ class DecisionQueue:
 
     @property
     def waiting(self) -> int:
-        """Decisions not yet written."""
+        """Return the number of decisions that are not written yet."""
         return self._queue.qsize()
 
     def frozen(self, view: ClusterView, scores: NodeScores) -> Frozen:
-        """The cards as they are, for the record: of the best nodes, or of all when none fits."""
+        """Return a copy of the cards for the record: of the best nodes, or of all if none fits."""
         if scores:
             return view.frozen([node for node, _ in scores.best(NODES_OF_A_PLACEMENT)])
         if self._whole is None or self._whole.version != view.version:
@@ -327,7 +326,7 @@ class DecisionQueue:
         return self._whole
 
     def add(self, trace: DecisionTrace, span: SpanContext | None = None) -> None:
-        """Queues the record of a pod of ours; never waits, never raises.
+        """Queue the record of a decision; never waits, never raises.
 
         `span`: the decision's; the current one when None.
         """
@@ -361,7 +360,7 @@ class DecisionQueue:
             self._moments += Counter()
 
     async def run(self) -> None:
-        """Write queued decisions until cancelled, and then once more what is still queued."""
+        """Write queued decisions until cancelled, then once more what is left."""
         traces: list[DecisionTrace] = []
         try:
             while True:
@@ -380,7 +379,7 @@ class DecisionQueue:
                 await self._write(self._batch)
 
     async def _take_encoded(self) -> None:
-        """Wait for the thread; a cancellation leaves its batch to the next call."""
+        """Wait for the encoding thread; if cancelled, its batch is left to the next call."""
         assert self._encoding is not None
         self._batch = await asyncio.shield(self._encoding)
         self._encoding = None
@@ -392,7 +391,7 @@ class DecisionQueue:
         return traces
 
     async def _encode(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
-        """Encode in a thread, and show the plain sentence on each refused pod."""
+        """Encode in a thread, and show the sentence on each refused pod."""
         encoded = await asyncio.to_thread(self._encoded, traces)
         for trace in traces:
             self._let_go(trace)
@@ -426,7 +425,7 @@ class DecisionQueue:
         batch.clear()
 
     async def _write(self, batch: list[DecisionRow]) -> bool:
-        """False when the ledger is unavailable, or lost a race with another writer of one row."""
+        """Write a batch; return False if the ledger is unavailable or another writer won."""
         try:
             await self._log.record(batch)
         except Unavailable as exc:
@@ -442,7 +441,7 @@ class DecisionQueue:
         return True
 
     async def _write_each(self, batch: list[DecisionRow]) -> bool:
-        """Each row by itself; what the ledger refuses is dropped and counted.
+        """Write each row separately; those that the ledger refuses are dropped and counted.
 
         What is done leaves the batch.
         """

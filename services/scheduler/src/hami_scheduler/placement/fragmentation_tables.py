@@ -1,4 +1,4 @@
-"""Tables of the node policy `fragmentation`, and the usual pods that an administrator gives it.
+"""Compute tables of the node policy `fragmentation`, and read an administrator's usual pods.
 
 Tables are made in a thread: decisions go by those of before until the new ones are there. The work
 is bounded (the number of a linear program's pivots is), and a thread that is late is named in the
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
 LATE_S = 5.0
-"""Some dozens of milliseconds are usual."""
+"""Duration of a computation after which it is logged; it usually takes some 10 ms."""
 
 
 class TableMaker:
-    """Makes the tables that decisions on a view want."""
+    """Compute the tables that decisions on a view need."""
 
     def __init__(self, cluster: ClusterView, *, late_s: float = LATE_S) -> None:
         self._policy = fragmentation(cluster)
@@ -40,7 +40,7 @@ class TableMaker:
         self._late_s = late_s
 
     async def once(self) -> None:
-        """Run one round; it ends when the tables that were wanted are in use."""
+        """Run one round, which ends when the wanted tables are in use."""
         make = self._policy.pending()
         if make is None:
             return
@@ -71,13 +71,13 @@ class UsualPodEntry(BaseModel):
     gpu: Annotated[int, Field(ge=1, le=1024)] = 1
     gpucores: Annotated[int, Field(ge=0, le=100)] = 0
     gpumem_mib: Annotated[int, Field(ge=0, le=2**30)] = 0
-    """0: see gpumem_percentage."""
+    """Memory in MiB; 0: see gpumem_percentage."""
     gpumem_percentage: Annotated[int, Field(ge=0, le=100)] = 0
-    """0 with gpumem_mib 0: the whole card's memory, as of a pod that names none."""
+    """Percent of a card's memory; 0 with gpumem_mib 0: all of it."""
     cpu: str | int | float = 0
-    """CPU of the host, a Kubernetes quantity."""
+    """CPU of the host as a Kubernetes quantity."""
     use_types: tuple[str, ...] = ()
-    """Kinds of cards, as in nvidia.com/use-gputype."""
+    """Types of cards, as in nvidia.com/use-gputype."""
 
     def shape(self) -> PodShape:
         """Return the shape as a `PodShape`. Raises: InvalidRequest if the CPU is no quantity."""
@@ -98,7 +98,7 @@ _FILE = TypeAdapter(Annotated[tuple[UsualPodEntry, ...], Field(min_length=1, max
 
 
 def read_usual_pods(path: Path) -> Mix:
-    """The mix of a file.
+    """Read the mix from a file.
 
     Raises: InvalidRequest naming the file, the field and what would be right.
     """

@@ -1,4 +1,4 @@
-"""Choosing cards for a pod and assuming them: one pure choice over the state in memory.
+"""Choose cards for a pod by the state in memory, and assume them.
 
 Nothing is written, and nothing is waited for. /filter (`extender/filter.py`) offers many nodes,
 /bind exactly one. A choice becomes the draft of a grant: what the ledger must know beside the
@@ -49,7 +49,7 @@ def draft_of(
     lease_s: float,
     owner: PodOwner | None = None,
 ) -> Draft:
-    """The grant of `placement`; `cards` are the node's as the choice saw them."""
+    """Return the grant of `placement`; `cards` are the node's at the time of the choice."""
     used = _vendors_of(placement)
     devices = {name: state.usage.device for name, state in cards.items()}
     exact = any(vendor.rules.exact for vendor in vendors if vendor.name in used)
@@ -79,7 +79,7 @@ def vendors_annotations(
     *,
     now: datetime,
 ) -> dict[str, str]:
-    """Return the annotations of the slices' vendors; `devices` are at least the pod's cards."""
+    """Return the annotations of the slices' vendors; `devices` include the pod's cards."""
     used = _vendors_of(placement)
     placed = Placed.by_card_ids(placement, devices, selections, now)
     written: dict[str, str] = {}
@@ -94,7 +94,7 @@ def _vendors_of(placement: Placement) -> set[str]:
 
 
 def assumed_allocation(draft: Draft, now: datetime) -> Allocation:
-    """The draft as an allocation, before the ledger has given it a number and a token."""
+    """Return the draft as an allocation without number and token."""
     return Allocation(
         id=draft.allocation_id,
         pod_uid=draft.pod_uid,
@@ -116,7 +116,7 @@ def _core_totals(
     cards: Mapping[GpuUuid, CardState],
     vendors: Vendors,
 ) -> dict[GpuUuid, int]:
-    """Return core totals that a request counts otherwise than the card registers them."""
+    """Return totals of cores that a request counts differently from the card."""
     own = {v.name: v.rules.need for v in vendors if v.rules.need is not standard_need}
     totals: dict[GpuUuid, int] = {}
     for asked, given in zip(request.containers, placement.containers, strict=True):
@@ -135,7 +135,7 @@ tracer = get_tracer(__name__)
 
 
 class OverQuota(HamiError):
-    """The namespace's quota refuses, whatever the node."""
+    """Error: the namespace's quota refuses the pod on every node."""
 
     def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
         self.quota = quota_short(conflict, vendors)
@@ -143,7 +143,7 @@ class OverQuota(HamiError):
 
 
 class NoRoom(Unschedulable):
-    """The one node that was asked for can't hold the pod."""
+    """Error: the only requested node can't hold the pod."""
 
     def __init__(self, node: NodeName, reason: str) -> None:
         super().__init__({node: reason})
@@ -152,7 +152,7 @@ class NoRoom(Unschedulable):
 
 @dataclass(eq=False, kw_only=True)
 class Placer:
-    """Places pods.
+    """Placer of pods.
 
     `binding_s`: how long a grant may stay in `binding`.
     """
@@ -166,7 +166,7 @@ class Placer:
     def place(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> Draft | Decision:
-        """Assume the best placement on these nodes and return its draft.
+        """Assume the best placement on these nodes, and return its draft.
 
         If no node has room, return the decision with the refusal.
 

@@ -1,1 +1,1 @@
-"""Ports of the use cases in domain terms; `adapters/` implements them."""
+"""Interfaces of the use cases to the outside, implemented in `adapters/`."""

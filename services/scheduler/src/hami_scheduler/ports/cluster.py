@@ -1,4 +1,4 @@
-"""The API server and the nodes as the use cases need them.
+"""Interfaces to the API server and to nodes.
 
 All calls are bounded in time and raise only from `hamicommon.errors`; `adapters/` has how.
 """
@@ -24,7 +24,7 @@ class PodApi(Protocol):
     """Pods at the API server."""
 
     async def get(self, namespace: str, name: str) -> Json:
-        """The pod. Raises: NotFound, Unavailable."""
+        """Read the pod. Raises: NotFound, Unavailable."""
 
     async def annotate(
         self,
@@ -39,40 +39,40 @@ class PodApi(Protocol):
         """
 
     async def bind(self, pod: PodRef, node: NodeName, *, annotations: Mapping[str, str]) -> None:
-        """Bind the pod and annotates it, in one write.
+        """Bind the pod and annotate it, in one write.
 
         Raises: NotFound, Conflict (already bound), Unavailable (not known).
         """
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
-        """Write the pod's conditions, if it has not changed since it was read.
+        """Write the pod's conditions, unless it has changed since it was read.
 
         Raises: NotFound, Conflict, Forbidden, Unavailable.
         """
 
     async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
-        """Writes `status.nominatedNodeName`. Raises: NotFound, Conflict, Forbidden, Unavailable."""
+        """Write `status.nominatedNodeName`. Raises: NotFound, Conflict, Forbidden, Unavailable."""
 
     async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
-        """Evicts this very pod by the eviction API.
+        """Evict exactly this pod by the eviction API.
 
         Raises: NotFound, Conflict (a PodDisruptionBudget forbids it), Forbidden, Unavailable.
         """
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
-        """Delete this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
+        """Delete exactly this pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
 
 
 class NodeApi(Protocol):
     """Node objects at the API server."""
 
     async def get(self, name: NodeName) -> Json:
-        """The node. Raises: NotFound, Unavailable."""
+        """Read the node. Raises: NotFound, Unavailable."""
 
     async def annotate(
         self, name: NodeName, annotations: Mapping[str, str | None], *, resource_version: str
     ) -> None:
-        """One patch of a node that is still at this version; None removes a key.
+        """Patch annotations of a node that is still at this version; None removes a key.
 
         Raises: NotFound, Conflict (the node changed), Unavailable.
         """
@@ -80,7 +80,7 @@ class NodeApi(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """An event to be shown on a pod, or on a node."""
+    """Event to be written on a pod, or on a node."""
 
     kind: Literal["Pod", "Node"] = "Pod"
     namespace: str
@@ -90,23 +90,25 @@ class PodEvent:
     message: str
     warning: bool
     at: datetime
-    """When it happened; it may be shown later."""
+    """Time at which it happened; it may be written later."""
     series: str = ""
-    """Events of one pod, reason and series are one object, whose message is the latest; empty: one
-    object per message."""
+    """Name of the series; events of one pod, reason and series share an object.
+
+    Its message is the latest; empty: one object per message.
+    """
     once: bool = False
-    """An event that is there already with this message is left as it is, not counted up."""
+    """Whether an existing event with this message is left unchanged, not counted up."""
 
 
 class PodEvents(Protocol):
-    """Shows events on pods, later and at most so many."""
+    """Writer of events on pods, rate limited and in the background."""
 
     def emit(self, event: PodEvent) -> None:
-        """Queues the event; drops it when the queue is full. Never waits, never raises."""
+        """Queue the event, or drop it if the queue is full. Never waits, never raises."""
 
 
 class NodeLock(Protocol):
-    """At most one pod per node is between bind and Allocate."""
+    """Lock by which at most one pod per node is between bind and Allocate."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
         """Wait for the lock; a later token of the same allocation takes it over.
@@ -115,21 +117,21 @@ class NodeLock(Protocol):
         """
 
     async def release(self, node: NodeName, token: int) -> bool:
-        """Free the lock if `token` holds it; True when it did. Raises: Unavailable."""
+        """Free the lock if `token` holds it; return whether it did. Raises: Unavailable."""
 
     async def holder(self, node: NodeName) -> LockHolder | None:
         """Return the holder of the lock. Raises: Unavailable."""
 
 
 class AgentNotReady(Conflict):
-    """The node's agent does not run, or can't take a pod now."""
+    """Error: the node's agent does not run, or can't take a pod now."""
 
 
 class GrantAnnouncer(Protocol):
-    """Publishes grants to their nodes."""
+    """Publisher of grants to their nodes."""
 
     async def offer(self, grant: Grant) -> bool | None:
-        """Ask the node's agent whether it and its kubelet can take the pod now, with its grant.
+        """Offer the grant: ask the node's agent whether it and the kubelet can take the pod now.
 
         Returns whether the node binds it late: then no other pod need wait for its Allocate. None
         if it is unknown: a bus that is unavailable proves nothing, and is no reason to wait.
@@ -138,7 +140,7 @@ class GrantAnnouncer(Protocol):
         """
 
     async def binds_late(self, node: NodeName) -> bool | None:
-        """The same question without a grant, before the first one goes there.
+        """Return whether the node binds late, asking its agent before the first grant.
 
         Returns None if it is unknown. Raises: AgentNotReady.
         """
@@ -147,4 +149,4 @@ class GrantAnnouncer(Protocol):
         """Publish the grant to its node. Raises: Unavailable (bus)."""
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
-        """Raises: Unavailable when the bus is unavailable."""
+        """Withdraw the grant at its node. Raises: Unavailable if the bus is."""

@@ -1,1 +1,1 @@
-"""Level-triggered: ledger, pods and annotations compared repeatedly."""
+"""Compare ledger, pods and annotations repeatedly, and repair differences."""

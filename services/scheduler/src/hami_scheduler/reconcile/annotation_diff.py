@@ -1,4 +1,4 @@
-"""Comparison of a pod's annotations with its row in the ledger, without I/O.
+"""Compare a pod's annotations with its row in the ledger. Pure.
 
 Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
 our agent has reported what it made for them (HAMi's plugin writes that into the pod by itself).
@@ -22,7 +22,7 @@ from hamicommon.vendors.interface.vendor import Vendor
 def differing(
     allocation: Allocation, annotations: Mapping[str, str], vendors: Iterable[Vendor]
 ) -> dict[str, str]:
-    """Key -> value that the pod should have, for keys where it has another or none."""
+    """Return the annotations that the pod should have, where it has other values or none."""
     expected = {
         vendor.keys.allocated: _on_its_cards(
             allocation.annotations[vendor.keys.allocated], allocation.containers, vendor.name
@@ -43,7 +43,7 @@ def differing(
 def misread(
     allocation: Allocation, written: Mapping[str, str], vendors: Iterable[Vendor]
 ) -> dict[str, str]:
-    """Key -> value, where the row's own annotation names other slices than the row has.
+    """Return annotations of the row that name other slices than the row has.
 
     `written` is what the vendors write for the row's slices. Which cards they are is not compared:
     the pod may have been moved since. A value of another form (JSON of some vendors) is left.
@@ -58,7 +58,7 @@ def misread(
 
 
 def _amounts(text: str) -> list[list[tuple[int, int]]] | None:
-    """MiB and cores of each container's slices; None where none can be read."""
+    """Return MiB and cores of each container's slices; None if unreadable."""
     try:
         containers = decode_pod_devices(text)
     except InvalidRequest:
@@ -69,7 +69,7 @@ def _amounts(text: str) -> list[list[tuple[int, int]]] | None:
 
 
 def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
-    """Return the reservations that the pod has; empty if they can't be read."""
+    """Return the pod's MIG reservations; empty if unreadable."""
     try:
         return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))
     except InvalidRequest:
@@ -77,7 +77,7 @@ def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
 
 
 def _on_its_cards(text: str, containers: Iterable[ContainerGrant], vendor: str) -> str:
-    """The value as written at the reservation, with the cards that the pod was moved to since.
+    """Return the value as first written, with the cards to which the pod was moved since.
 
     A value of another form (JSON of some vendors) has no cards that move, and stays.
     """

@@ -1,4 +1,4 @@
-"""Refused pods that no longer wait: deleted, finished, or on a node.
+"""End the waits of refused pods that were deleted, finished, or got a node.
 
 The pod watch is the source of truth. Every two seconds the refusals that the ledger counts as
 waiting are compared with the pods that exist, and the wait of each pod that is over is ended. How
@@ -21,22 +21,22 @@ from hami_scheduler.ports.ledger import DecisionLog, OpenWait
 
 COMPARE_INTERVAL_S = 2.0
 MAX_DELETED = 20_000
-"""Deleted pods whose uids are remembered, since the record of a refusal may be written later."""
+"""Maximum number of deleted pods that are remembered, as a refusal may be recorded later."""
 
 
 class WaitEnd(StrEnum):
-    """How a pod's wait ended, as `decisions.wait_end` has it."""
+    """Way in which a pod's wait ended (`decisions.wait_end`)."""
 
     DELETED = "deleted"
     GONE = "gone"
-    """Deleted while no scheduler watched: when is not known."""
+    """The pod was deleted while no scheduler watched, at an unknown time."""
     BOUND = "bound"
     FINISHED = "finished"
 
 
 @dataclass(eq=False)
 class EndedWaits:
-    """Handler of the pod watch's deletions, and the comparison with the ledger.
+    """Handler of deleted pods, and comparison with the ledger.
 
     `pods`: all that exist, once `listed`.
     """
@@ -49,7 +49,7 @@ class EndedWaits:
     )
 
     def on_delete(self, pod: JsonMapping) -> None:
-        """The pod watch saw the pod go."""
+        """Record that the pod was deleted."""
         if not (pod.get("spec") or {}).get("nodeName"):
             self._deleted[PodUid(pod["metadata"]["uid"])] = None
 

@@ -1,4 +1,4 @@
-"""Time since pods wait, by reason, and whether they would fit now.
+"""Compute how long pods have waited, by reason, and whether they would fit now.
 
 In: the waiting pods, the view, and what the ledger has of their last decisions. Out: the moments
 of `hami_pending_oldest_timestamp_seconds`. A pod that fits and is not placed is our fault, so
@@ -38,7 +38,7 @@ MAX_PODS = 5000
 
 
 class Fits(StrEnum):
-    """Whether a waiting pod would be placed if it were tried now."""
+    """Whether a waiting pod would be placed now."""
 
     TRUE = "true"
     FALSE = "false"
@@ -47,7 +47,7 @@ class Fits(StrEnum):
 
 @dataclass(eq=False, kw_only=True)
 class WaitingFigures:
-    """Computes metrics of waiting pods, each time the metrics are scraped.
+    """Compute metrics of waiting pods at each scrape.
 
     `silent`: nodes whose agents are silent; `is_grouped`: whether a pod waits for others, too;
     `clock`: Unix time.
@@ -64,7 +64,7 @@ class WaitingFigures:
     _fits_since: dict[PodUid, float] = field(default_factory=dict, init=False)
 
     async def oldest(self) -> Mapping[tuple[str, Fits], float]:
-        """Return, by last refusal and fit, since when the oldest pod waits. Raises: Unavailable."""
+        """Return by last refusal and fit since when the oldest pod waits. Raises: Unavailable."""
         pods = self.waiting.in_order()[:MAX_PODS]
         if not pods:
             self._fits_since.clear()
@@ -87,7 +87,7 @@ class WaitingFigures:
         return found
 
     async def _placements(self, pods: list[WaitingPod]) -> Mapping[RequestShape, Placement | None]:
-        """Map each shape to its placement now, for the first `MAX_SHAPES` shapes."""
+        """Return each shape's placement now, for the first `MAX_SHAPES` shapes."""
         offered = tuple(name for name in self.view.cluster.nodes if name not in self.silent())
         found: dict[RequestShape, Placement | None] = {}
         for shape, pod in _first_of_each(pods):

@@ -1,4 +1,4 @@
-"""Rows of grants that state what never was, found by comparing and put right.
+"""Find and repair rows of grants that contradict other evidence.
 
 Three witnesses stand beside a row. Its events, which nobody can change and which are written with
 it: its state and its pod are those of its last event. The grant that we signed, which its pod
@@ -47,7 +47,7 @@ _ON_NODE = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 @dataclass(eq=False, kw_only=True)
 class LyingRows:
-    """Compares rows with their witnesses.
+    """Compare rows with other evidence.
 
     `misread`: which of the row's annotations name other slices, as they should be;
         `longest_s`: no state with an end lasts longer.
@@ -60,12 +60,15 @@ class LyingRows:
     annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]]
     longest_s: float
     _looked: set[PodUid] = field(default_factory=set, init=False)
-    """In this turn through all rows."""
+    """Pods that were checked in this pass through all rows."""
     _looks: int = field(default=0, init=False)
     _empty: set[PodUid] = field(default_factory=set, init=False)
 
     async def by_history(self) -> int:
-        """Put right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
+        """Repair rows that contradict their events; return their number.
+
+        Raises: Conflict, Unavailable.
+        """
         rows = await self.store.repair_by_history()
         await self._note(HISTORY_CLASS, rows)
         names = await self.store.repair_names()
@@ -75,7 +78,7 @@ class LyingRows:
         return len(rows) + len(names) + len(endless)
 
     async def put_back(self, allocation_id: AllocationId) -> bool:
-        """Make a row that had ended without an event live again; True if it was one.
+        """Make a row that ended without an event live again; return whether it was one.
 
         Raises: Conflict, Unavailable.
         """
@@ -84,7 +87,7 @@ class LyingRows:
         return bool(rows)
 
     def due(self, allocation: Allocation, pod: JsonMapping) -> bool:
-        """Whether the row is to be read whole for `check`; it may lack its parts here."""
+        """Return whether the row must be read completely for `check`."""
         if allocation.state not in _ON_NODE or GRANT not in annotations_of(pod):
             return False
         if facts_of(pod).node not in (None, allocation.node):
@@ -96,7 +99,7 @@ class LyingRows:
         return True
 
     def next_round(self, held: set[PodUid]) -> None:
-        """All rows were seen; the next turn begins when each was looked at."""
+        """Begin the next pass when each row was checked."""
         if self._looks < MAX_LOOKS:
             self._looked.clear()
         self._looked &= held
@@ -105,7 +108,7 @@ class LyingRows:
         self.drift.show_standing(EMPTY_CLASS, len(self._empty))
 
     async def check(self, row: Allocation, pod: JsonMapping) -> bool:
-        """Whether the whole row was another than its pod's grant. Raises: Conflict, Unavailable."""
+        """Return whether the row differed from its pod's grant. Raises: Conflict, Unavailable."""
         if row.state not in _ON_NODE or row.origin is Origin.CLAIM:
             return False
         grant = self._grant_of(row, pod)
@@ -135,7 +138,7 @@ class LyingRows:
         return True
 
     async def _check_annotations(self, row: Allocation, pod: JsonMapping) -> bool:
-        """Whether the row kept annotations of other slices than it has."""
+        """Return whether the row had annotations of other slices than it has."""
         wrong = self.misread(row, pod) if row.origin is Origin.SCHEDULED and row.token else {}
         if not wrong or not await self.annotate(row.id, row.token or 0, wrong):
             return False
@@ -174,7 +177,7 @@ class LyingRows:
 
 
 def _is_as_signed(row: Allocation, grant: Grant) -> bool:
-    """Apart from the cards."""
+    """Return whether the row equals the signed grant, apart from the cards."""
     names = (row.node, row.namespace, row.pod_name)
     return names == (grant.node, grant.namespace, grant.pod_name) and _shapes(
         row.containers
@@ -203,7 +206,7 @@ def _cards(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
 def _on_cards(
     containers: Sequence[ContainerGrant], cards: Mapping[str, Sequence[str]]
 ) -> list[ContainerGrant]:
-    """The containers on these cards; one with another number of them stays as it is."""
+    """Return the containers with these cards; those with another number are unchanged."""
     return [
         replace(
             each,
@@ -233,7 +236,7 @@ SEQUENCE_CLASS = "number-sequence"
 
 @dataclass(eq=False, kw_only=True)
 class CounterRepairer:
-    """Finds and repairs what is counted wrong."""
+    """Find and repair wrong counters."""
 
     store: PostgresCounters
     view: ClusterState

@@ -1,4 +1,4 @@
-"""Comparing ledger, pods and nodes, and reaping deadlines: what makes missed messages harmless.
+"""Compare ledger, pods and nodes, and end what is past its deadline.
 
 `Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
 asks, as the pod watch would have, and where nothing is due compares the pod's annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Reconciler:
-    """Finds and repairs differences."""
+    """Find and repair differences."""
 
     ledger: AllocationStore
     pods: PodApi
@@ -77,7 +77,7 @@ class Reconciler:
 
     @contextmanager
     def _one(self, uid: PodUid) -> Iterator[None]:
-        """A pod that fails is looked at again; the others need not wait for it."""
+        """Compare one pod; a failure is retried and does not delay others."""
         failed = "Failed to reconcile, retrying in the next round"
         with (
             log_failure(logger, failed, but=Unavailable, level=logging.INFO, pod_uid=uid),
@@ -86,7 +86,7 @@ class Reconciler:
             yield
 
     async def _whole(self, some: Sequence[Allocation]) -> dict[AllocationId, Allocation]:
-        """The whole rows of those whose pods' annotations are to be compared, read together."""
+        """Read the complete rows of pods whose annotations must be compared."""
         due = [
             allocation.id
             for allocation in some
@@ -130,7 +130,7 @@ class Reconciler:
 
 @dataclass(eq=False, kw_only=True)
 class Reaper:
-    """Ends what is past its deadline."""
+    """End allocations past their deadline."""
 
     ledger: AllocationStore
     pods: PodApi
@@ -140,7 +140,7 @@ class Reaper:
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def once(self) -> int:
-        """Check once; return the number of allocations that continued. Raises: Unavailable."""
+        """Check once; return the number of changed allocations. Raises: Unavailable."""
         done = 0
         overdue = await self.ledger.overdue()
         if overdue and await self.rows.by_history():

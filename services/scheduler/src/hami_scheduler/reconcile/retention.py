@@ -1,4 +1,4 @@
-"""How long history is kept: once an hour what is older than the settings allow leaves the ledger.
+"""Remove history that is older than the settings allow, once an hour.
 
 In small batches with a pause between them, so that decisions hardly notice. Any number of replicas
 may do it at once. What auditors want for longer is exported first (docs/operations.md).
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 3600.0
 PAUSE_S = 0.2
-"""Between two batches."""
+"""Pause between two batches."""
 MAX_BATCHES = 5000
-"""Batches of one round and kind; a backlog of years continues in the next."""
+"""Maximum batches of one kind in a round."""
 
 
 KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")
-"""In the order in which they leave: grants hold cards."""
+"""Kinds of history in the order of removal, as grants refer to cards."""
 
 
 @dataclass(eq=False)
 class HistoryCleanup:
-    """Removes what is old, kind by kind.
+    """Remove old history, kind by kind.
 
     `days` by kind; 0 keeps it forever.
     """
@@ -42,7 +42,7 @@ class HistoryCleanup:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def once(self) -> dict[str, int]:
-        """Remove what is old by now; how much of each kind. What fails is logged and stays."""
+        """Remove old history now; return how much of each kind. Failures are logged."""
         gone: dict[str, int] = {}
         for kind in KINDS:
             if not self.days.get(kind):

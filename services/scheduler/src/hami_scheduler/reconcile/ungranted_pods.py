@@ -1,4 +1,4 @@
-"""Pods that are bound to a node and have no grant: the ledger lost it, or they came past us.
+"""Find pods on nodes without a grant: the ledger lost it, or they bypassed the scheduler.
 
 In: a pod that asks for our cards, met by the reconciler. A pod that was bound without the scheduler
 gets one event with what to change. A grant that the ledger lost, as after the restore of an older
@@ -61,19 +61,22 @@ ANSWER_KEPT_S = 5.0
 
 
 class Outcome(StrEnum):
-    """Outcome of an attempt to restore a grant."""
+    """Result of an attempt to restore a grant."""
 
     NONE = "none"
-    """The pod carries no grant of ours that the ledger could have lost."""
+    """The pod has no grant of ours that the ledger could have lost."""
     RESTORED = "restored"
     LATER = "later"
-    """The card is not known yet, the node has not answered, another writer was quicker, or the row
-    is live again: to be looked at again."""
+    """The restoration must be tried again.
+
+    The card is unknown, the node has not answered, another writer was faster, or the row is live
+    again.
+    """
 
 
 @dataclass(eq=False, kw_only=True)
 class GrantRestorer:
-    """Writes grants that the ledger lost back into it."""
+    """Write grants that the ledger lost back into it."""
 
     store: AllocationStore
     apply: Callable[[Change], None]
@@ -88,7 +91,7 @@ class GrantRestorer:
     )
 
     async def restore(self, pod: JsonMapping) -> Outcome:
-        """Enter the pod's grant if the ledger lost it. Raises: Unavailable."""
+        """Restore the pod's grant if the ledger lost it. Raises: Unavailable."""
         facts = facts_of(pod)
         grant = self._signed_for(pod, facts)
         if grant is None:
@@ -184,7 +187,7 @@ class GrantRestorer:
 def as_held(
     signed: Sequence[ContainerGrant], uid: PodUid, held: Iterable[HeldContainer]
 ) -> tuple[ContainerGrant, ...]:
-    """The containers on the cards that the kubelet counts their ids on.
+    """Return the containers with the cards on which the kubelet counts their ids.
 
     A container that the checkpoint doesn't have, or with another number of cards, stays as it was
     signed.
@@ -197,14 +200,14 @@ def as_held(
 
 
 def _cards_by_container(uid: PodUid, held: Iterable[HeldContainer]) -> dict[str, list[str]]:
-    """The cards of each container to which our agent gave its answer."""
+    """Return the cards of each container to which our agent gave its answer."""
     return {
         one.container: list(one.cards_of_ids) for one in held if one.pod_uid == uid and one.ours
     }
 
 
 def _on_cards(shares: tuple[DeviceShare, ...], cards: Sequence[str]) -> tuple[DeviceShare, ...]:
-    """Keep slices on cards that the pod holds; move the others to its remaining cards."""
+    """Return slices on cards that the pod holds; others are moved to its remaining cards."""
     if len(cards) != len(shares):
         return shares
     left = Counter(cards)
@@ -233,7 +236,7 @@ CLAIMS_TEXT = "this pod runs on node {node} with ResourceClaims but has no grant
 
 @dataclass(eq=False, kw_only=True)
 class UngrantedPods:
-    """Restores what was lost, and reports the others, each pod once."""
+    """Restore lost grants, and report other pods, each once."""
 
     store: AllocationStore
     restorer: GrantRestorer
@@ -243,12 +246,12 @@ class UngrantedPods:
     wants_devices: Callable[[JsonMapping], bool]
     scheduler_name: str
     _reported: set[PodUid] = field(default_factory=set, init=False)
-    """They stand until the pod is gone or has a grant."""
+    """Pods that were reported and still exist without a grant."""
     _others: set[PodUid] = field(default_factory=set, init=False)
-    """Pods whose claims are none of ours."""
+    """Pods whose claims are not ours."""
 
     def keep(self, held: Collection[PodUid], pods: Mapping[PodUid, JsonMapping]) -> None:
-        """Forget what was settled; a comparison of all pods is over.
+        """Forget other pods, after all were compared.
 
         `held`: pods with a grant; `pods`: all that are watched.
         """
@@ -261,7 +264,7 @@ class UngrantedPods:
         self.drift.show_standing(CLASS, len(self._reported))
 
     async def check(self, uid: PodUid, pod: JsonMapping) -> int:
-        """How many differences the pod is, 0 or 1. Raises: Conflict, Unavailable."""
+        """Return the number of differences of the pod, 0 or 1. Raises: Conflict, Unavailable."""
         facts = facts_of(pod)
         if (
             facts.node is None

@@ -1,1 +1,1 @@
-"""Edge-triggered: what the API server reports, into the ledger."""
+"""Watch the API server, and apply changes to the ledger."""

@@ -1,4 +1,4 @@
-"""Cards as Node objects show them, if no agent of ours reports them (architecture 2.5).
+"""Read cards from Node objects, if no agent of ours reports them (architecture 2.5).
 
 `read_annotations` is pure: every vendor reads its own part (annotation or capacity). A part that is
 malformed is named, and leaves what was known of that vendor's cards as it was; a vendor whose
@@ -47,7 +47,7 @@ LOOK_INTERVAL_S = 15.0
 
 @dataclass(eq=False, kw_only=True)
 class AnnotatedNodes:
-    """Handlers of the node informer, and the worker behind them.
+    """Handlers of the node informer, and their worker.
 
     `on_written` gets the nodes whose cards changed in the ledger; `clock` is the queue's.
     """
@@ -68,14 +68,14 @@ class AnnotatedNodes:
     """Nodes whose device plugins were asked and may not have answered."""
     _objects: dict[str, JsonMapping] = field(default_factory=dict, init=False)
     _unlocked: dict[str, tuple[NodeName, str, str]] = field(default_factory=dict, init=False)
-    """Locks that were taken off: node, annotation and value, by their key in the queue."""
+    """Removed locks as (node, annotation, value), by their key in the queue."""
 
     def __post_init__(self) -> None:
         self._lock_keys = sorted({v.keys.lock for v in self.vendors if v.keys.lock})
         self.queue = WorkQueue("annotated-nodes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
-        """Note that a node appeared or changed."""
+        """Handle a new or changed node."""
         name = new["metadata"]["name"]
         self._objects[name] = new
         if old is None or looks(new) != looks(old):
@@ -84,7 +84,7 @@ class AnnotatedNodes:
             self._note_unlocked(NodeName(name), annotations_of(new), annotations_of(old))
 
     def on_delete(self, node: JsonMapping) -> None:
-        """A node went; its cards are marked by the keeper of nodes."""
+        """Handle a deleted node; `nodes.py` marks its cards."""
         name = node["metadata"]["name"]
         self._objects.pop(name, None)
         self.queue.discard(name)
@@ -104,7 +104,7 @@ class AnnotatedNodes:
                 self.queue.add(key)
 
     async def ask_again(self) -> None:
-        """Look again at nodes whose plugins were asked and may not have answered."""
+        """Check nodes again whose plugins were asked and may not have answered."""
         for name in self._asked:
             self.queue.revisit(name)
 
@@ -119,7 +119,7 @@ class AnnotatedNodes:
         self._unlocked.pop(key, None)
 
     async def _look(self, node: JsonMapping) -> None:
-        """Take over what the node shows. Raises: Conflict, Unavailable."""
+        """Apply what the Node shows. Raises: Conflict, Unavailable."""
         name = NodeName(node["metadata"]["name"])
         if not self.view.loaded:
             await self.view.refresh()
@@ -149,7 +149,7 @@ class AnnotatedNodes:
         annotations: NodeAnnotations,
         before: NodeAnnotations | None,
     ) -> bool:
-        """Write the node's cards. Return False if another source owns them."""
+        """Write the node's cards; return False if another source owns them."""
         metadata = node["metadata"]
         inventory = NodeInventory(
             node=name,

@@ -1,4 +1,4 @@
-"""ResourceClaimTemplates of pods that the webhook converted: made when needed, deleted when idle.
+"""Create and delete ResourceClaimTemplates for pods that the webhook converted.
 
 In: the pods' shapes (`hamicommon.dra.shapes`), which the webhook writes and tenants could; the
 templates with our label; the sizes of the cluster's cards. Out: one template for each shape in each
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_S = 60.0
-"""A template that no pod needs is kept so long: the pods of a workload come and go."""
+"""Time for which a template without pods is kept."""
 LOOK_INTERVAL_S = 10.0
 CARD_SIZES = "hami.io/card-sizes-mib"
-"""On a template: the sizes of cards that it has an alternative for."""
+"""Annotation of a template: sizes of cards for which it has alternatives."""
 
 
 class Place(NamedTuple):
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class ClaimTemplates:
-    """Handlers of the informers of pods and templates, and the worker behind them."""
+    """Handlers of the informers of pods and templates, and their worker."""
 
     api: KubernetesTemplateApi
     card_sizes_mib: Callable[[], Collection[int]]
@@ -69,7 +69,7 @@ class ClaimTemplates:
         self.queue = WorkQueue("claim-templates", self._sync, self.bulkhead, self.clock)
 
     def pod_seen(self, pod: JsonMapping) -> None:
-        """The informer saw a pod, or a change of one."""
+        """Handle a new or changed pod."""
         text = annotations_of(pod).get(CLAIM_SHAPE)
         uid = str(pod["metadata"]["uid"])
         if text is None and uid not in self._of_pod:
@@ -84,7 +84,7 @@ class ClaimTemplates:
                 self.queue.add(str(place))
 
     def _place(self, pod: JsonMapping, text: str) -> Place | None:
-        """None when it needs no template: it has ended, or the annotation is not the webhook's."""
+        """Return the pod's template; None if the pod ended or the webhook did not convert it."""
         if (pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
             return None
         try:
@@ -96,7 +96,7 @@ class ClaimTemplates:
         return place
 
     def pod_gone(self, pod: JsonMapping) -> None:
-        """The informer saw a pod go."""
+        """Handle a deleted pod."""
         self._leave(str(pod["metadata"]["uid"]))
 
     def _leave(self, uid: str) -> None:
@@ -110,12 +110,12 @@ class ClaimTemplates:
                 self._forget(place)
 
     def template_seen(self, new: JsonMapping, old: JsonMapping | None = None) -> None:
-        """The informer saw a template with our label."""
+        """Handle a new or changed template with our label."""
         del old
         self._made[_place_of(new)] = new
 
     def template_gone(self, template: JsonMapping) -> None:
-        """The informer saw it go."""
+        """Handle a deleted template."""
         place = _place_of(template)
         self._made.pop(place, None)
         self._idle_since.pop(place, None)
@@ -129,7 +129,7 @@ class ClaimTemplates:
         self.queue.discard(str(place))
 
     async def revisit(self, *, listed: bool) -> None:
-        """Have each template looked at whose pods live, and delete what was idle for long.
+        """Check each template with live pods, and delete those that were idle for long.
 
         `listed`: pods and templates were, so what is not known is not there.
         """
@@ -151,7 +151,10 @@ class ClaimTemplates:
             await self._delete(place)
 
     async def _keep(self, place: Place) -> None:
-        """Raises: Forbidden (a namespace that is being deleted), InvalidRequest, Unavailable."""
+        """Create the template, or delete an outdated one.
+
+        Raises: Forbidden (namespace in deletion), InvalidRequest, Unavailable.
+        """
         shape, made = self._shapes[place], self._made.get(place)
         body, rests_on = self._body_for(shape, place.namespace)
         if made is not None:
@@ -169,7 +172,7 @@ class ClaimTemplates:
         logger.info("Created a claim template", extra={"template": str(place)})
 
     def _body_for(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
-        """The template, and what of the cluster it rests on: with another it is another one.
+        """Return the template, and the facts about the cluster on which it depends.
 
         Raises: Unavailable if no card is known yet.
         """
@@ -194,7 +197,7 @@ def _place_of(template: JsonMapping) -> Place:
 
 
 def card_sizes_mib(models: Iterable[GpuDevice | None]) -> frozenset[int]:
-    """MiB of the cards that can be devices of DRA, each size once."""
+    """Return the MiB of cards that can be DRA devices, each size once."""
     return frozenset(
         model.memory_mib
         for model in models

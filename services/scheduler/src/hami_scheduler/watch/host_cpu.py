@@ -1,4 +1,4 @@
-"""Free CPU of the nodes: allocatable minus the requests of their pods.
+"""Compute the free CPU of nodes: allocatable minus the requests of their pods.
 
 kube-scheduler grants it; the node policy `fragmentation` looks at it, because a card is of no use
 on a node whose CPU is spent. Nodes and pods come from the informers that are there anyway.
@@ -18,7 +18,7 @@ from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
 
 
 class HostCpu:
-    """Handlers of the pod and node informers; `publish` gets a node's free thousandths of a core.
+    """Handlers of the pod and node informers; `publish` gets a node's free CPU in thousandths.
 
     None is published for a node whose allocatable CPU is not known.
     """
@@ -30,7 +30,7 @@ class HostCpu:
         self._pods: dict[str, tuple[NodeName, int]] = {}
 
     def node_seen(self, node: Json) -> None:
-        """Note that a node appeared or changed."""
+        """Handle a new or changed node."""
         name = NodeName(node["metadata"]["name"])
         given = ((node.get("status") or {}).get("allocatable") or {}).get("cpu")
         try:
@@ -43,13 +43,13 @@ class HostCpu:
         self._publish_free(name)
 
     def node_gone(self, node: Json) -> None:
-        """Note that a node was deleted."""
+        """Handle a deleted node."""
         name = NodeName(node["metadata"]["name"])
         if self._allocatable.pop(name, None) is not None:
             self._publish_free(name)
 
     def pod_seen(self, pod: Json) -> None:
-        """A pod appeared or changed."""
+        """Handle a new or changed pod."""
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
             self.pod_gone(pod)
@@ -61,7 +61,7 @@ class HostCpu:
             self._add(NodeName(node), cpu)
 
     def pod_gone(self, pod: Json) -> None:
-        """A pod ended or went."""
+        """Handle an ended or deleted pod."""
         held = self._pods.pop(pod["metadata"]["uid"], None)
         if held is not None:
             self._add(held[0], -held[1])

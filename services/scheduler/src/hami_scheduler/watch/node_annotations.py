@@ -1,4 +1,4 @@
-"""Cards as a Node object shows them, if no agent of ours reports them (architecture 2.5).
+"""Parse cards from a Node object without our agent (architecture 2.5).
 
 Pure: every vendor reads its own part (annotation or capacity). A part that is malformed is named,
 and leaves what was known of that vendor's cards as it was; a vendor whose device plugin does not
@@ -20,38 +20,38 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
 ANSWER_S = 60
-"""How long a device plugin may take to answer `Requesting_<time>` (protocol 2.4)."""
+"""Time that a device plugin has to answer `Requesting_<time>` (protocol 2.4)."""
 _ASKING = "Requesting"
 _TIME = "%Y-%m-%d %H:%M:%S"
-"""HAMi writes it in its own time zone and names none; ours is UTC."""
+"""Format of the time, which HAMi writes in its own unnamed time zone; ours is UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnnotations:
-    """One node's answer."""
+    """Cards and handshakes of one node."""
 
     devices: tuple[GpuDevice, ...] = ()
     pair_scores: Mapping[GpuUuid, Mapping[GpuUuid, int]] = field(default_factory=dict)
     malformed: Mapping[str, str] = field(default_factory=dict)
-    """Vendor -> what is wrong; the last good cards of these vendors stay."""
+    """Errors by vendor; the last valid cards of these vendors stay."""
     questions: Mapping[str, str] = field(default_factory=dict)
     """Handshake annotations that are to be set on the node."""
     asked: bool = False
-    """A question of less than `ANSWER_S` is open: the answer may change without a change."""
+    """Whether a recent question is open, so that the result may change without a change."""
 
     @property
     def empty(self) -> bool:
-        """True when it shows no card, and nothing malformed."""
+        """Return whether it shows no card and nothing malformed."""
         return not (self.devices or self.malformed)
 
 
 def has_agent(node: JsonMapping) -> bool:
-    """True when an agent of ours reports this node's cards."""
+    """Return whether an agent of ours reports this node's cards."""
     return AGENT in annotations_of(node)
 
 
 def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
-    """Whether the node lives, by its conditions and the kubelet's count of cards; None: unknown.
+    """Return whether the node lives, by conditions and the kubelet's count of cards; None: unknown.
 
     The kubelet sets `allocatable` to 0 when a device plugin of its has ended.
     """
@@ -70,7 +70,7 @@ def lives(node: JsonMapping, vendors: Iterable[Vendor]) -> bool | None:
 def read_annotations(
     node: JsonMapping, vendors: Iterable[Vendor], now: datetime
 ) -> NodeAnnotations:
-    """Ask every vendor; of a node with our agent nothing is believed."""
+    """Parse the cards of all vendors; those of a node with our agent are ignored."""
     if has_agent(node):
         return NodeAnnotations()
     devices: list[GpuDevice] = []
@@ -109,12 +109,12 @@ def read_annotations(
 
 
 def question(now: datetime) -> str:
-    """Return the handshake key's value; the plugin answers by writing anything else."""
+    """Return the handshake's value, to which the plugin answers by any other value."""
     return f"{_ASKING}_{now.astimezone(UTC).strftime(_TIME)}"
 
 
 def _unanswered(value: str, now: datetime) -> bool:
-    """True for a question that the plugin may still answer, or whose time nobody can read."""
+    """Return whether a question may still be answered, or has an unreadable time."""
     if _ASKING not in value:
         return False
     _, _, text = value.partition("_")
@@ -126,7 +126,7 @@ def _unanswered(value: str, now: datetime) -> bool:
 
 
 def looks(node: JsonMapping) -> tuple[object, ...]:
-    """All of a Node that the answer depends on, but for the time."""
+    """Return all parts of a Node on which the result depends, except the time."""
     status = node.get("status") or {}
     metadata = node["metadata"]
     return (

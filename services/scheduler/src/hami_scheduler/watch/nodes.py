@@ -1,4 +1,4 @@
-"""Nodes that the API server has: their cordons and groups, and that they went.
+"""Apply cordons, groups and deletions of Nodes to the ledger.
 
 Handlers of the node informer note what a node's object wishes, a worker writes it into the ledger.
 """
@@ -29,24 +29,24 @@ CORDON_REASON = "CordonWithoutCard"
 
 
 class _Wish(NamedTuple):
-    """State of a node's rows, by its object."""
+    """Wanted state of a node's rows."""
 
     cordoned: frozenset[str]
-    """Entries of its annotation; no other card of the node is cordoned."""
+    """Entries of its cordon annotation; no other card is cordoned."""
     group: str | None
     unschedulable: bool
 
 
 @dataclass(eq=False, kw_only=True)
 class NodeSync:
-    """Handlers of the node informer, and the worker behind them."""
+    """Handlers of the node informer, and their worker."""
 
     store: PostgresInventory
     view: ClusterState
     group_labels: Sequence[str]
-    """A node's group, such as its rack, is the value of the first of these that it has."""
+    """Labels of which the first that a node has is its group, such as its rack."""
     unmatched: NodeProblems
-    """Entries of `hami.io/device-cordon` that name no card at present."""
+    """Entries of `hami.io/device-cordon` that match no card."""
     events: PodEvents
     on_gone: Callable[[str], None]
     on_freed: Callable[[], None]
@@ -58,11 +58,11 @@ class NodeSync:
         self.queue = WorkQueue("node-changes", self._sync, self.bulkhead, self.clock)
 
     def __contains__(self, node: object) -> bool:
-        """Whether the API server has the node."""
+        """Return whether the API server has the node."""
         return node in self._wished
 
     def on_upsert(self, node: JsonMapping) -> None:
-        """Note that a node appeared or changed."""
+        """Handle a new or changed node."""
         name = node["metadata"]["name"]
         cordoned = frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))
         unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
@@ -72,13 +72,13 @@ class NodeSync:
             self.queue.add(name)
 
     def on_delete(self, node: JsonMapping) -> None:
-        """Note that a node was deleted."""
+        """Handle a deleted node."""
         name = node["metadata"]["name"]
         self._wished.pop(name, None)
         self.queue.add(name)
 
     def on_cards_written(self, nodes: Iterable[str]) -> None:
-        """A wish that came before the cards holds for them too.
+        """Apply the wanted state again to nodes whose cards were just written.
 
         So does the wish for no cordon, for a card that was cordoned on another node.
         """
@@ -137,6 +137,6 @@ class NodeSync:
 
 
 def group_of(node: JsonMapping, labels: Sequence[str]) -> str | None:
-    """Return the value of the first of `labels` that the node has and that is not empty."""
+    """Return the first non-empty value of `labels` on the node."""
     own = node["metadata"].get("labels") or {}
     return next((str(own[label]) for label in labels if own.get(label)), None)

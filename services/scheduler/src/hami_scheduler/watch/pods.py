@@ -1,4 +1,4 @@
-"""The pod watch: what changes at the API server is turned into steps.
+"""Watch pods, and turn their changes into steps of allocations.
 
 Handlers of the informers only note what changed; one worker carries it out, with the ledger's row
 read afresh. A pod is looked at when a fact changed that allocations care about
@@ -46,7 +46,7 @@ PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bin
 
 @dataclass(eq=False, kw_only=True)
 class PodWatch:
-    """Handlers of the pod informer, and the worker behind them."""
+    """Handlers of the pod informer, and their worker."""
 
     store: AllocationStore
     transitions: Transitions
@@ -59,18 +59,18 @@ class PodWatch:
     _changed: dict[str, PodFacts] = field(default_factory=dict, init=False)
     """Facts of the pods in the queue."""
     _usual: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
-    """Not compared with the ledger yet."""
+    """Running pods that are not compared with the ledger yet."""
     _unchanged: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
     """Pods that have not changed since the last comparison."""
     _usual_came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     by_uid: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
-    """Every pod of ours that the API server has."""
+    """All pods of ours at the API server."""
 
     def __post_init__(self) -> None:
         self.queue = WorkQueue("pod-changes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
-        """The informer saw a pod for the first time, or changed."""
+        """Handle a new or changed pod."""
         uid = PodUid(new["metadata"]["uid"])
         if not self._ours(new):
             return
@@ -85,7 +85,7 @@ class PodWatch:
             self._note(facts)
 
     def on_delete(self, pod: JsonMapping) -> None:
-        """The informer saw the pod go."""
+        """Handle a deleted pod."""
         uid = PodUid(pod["metadata"]["uid"])
         self.waiting.remove(uid)
         self.state.forget(uid, Forgotten.POD_GONE)
@@ -93,7 +93,7 @@ class PodWatch:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
     def _forget_if_over(self, pod: JsonMapping, facts: PodFacts) -> None:
-        """Drop the assumed placement of a pod that will not reach /bind any more."""
+        """Drop the assumption of a pod that will not reach /bind any more."""
         assumed = self.state.assumed(facts.uid)
         if assumed is None:
             return
@@ -157,7 +157,7 @@ class PodWatch:
                 self._usual_came.clear()
 
     async def compare(self) -> None:
-        """Queue the running pods whose rows in the ledger differ from their objects.
+        """Queue running pods whose rows in the ledger differ from their objects.
 
         Pods that the watch reported since the last call are compared in the next one.
         """
@@ -191,7 +191,7 @@ class PodWatch:
             del self._changed[uid]
 
     async def look(self, facts: PodFacts) -> bool:
-        """Do what the facts demand; True when something had to be done.
+        """Take the step that the facts require; return whether there was one.
 
         Raises: Conflict, Unavailable.
         """
@@ -214,13 +214,13 @@ class PodWatch:
 
 
 def _usual(facts: PodFacts) -> bool:
-    """Whether the pod is bound to a node, and neither ended nor being deleted."""
+    """Return whether the pod is bound, and neither ended nor being deleted."""
     lives = facts.exists and facts.phase not in TERMINAL_PHASES and not facts.deleting
     return lives and facts.node is not None and not facts.bind_phase
 
 
 def _differs(allocation: Allocation, facts: PodFacts) -> bool:
-    """Whether something is to be done about it; `look` decides on the whole row."""
+    """Return whether the allocation needs a step; `look` decides on the complete row."""
     # Who reported `allocated` has freed the lock.
     holds_lock = facts.started and allocation.state is not AllocationState.ALLOCATED
     return holds_lock or verdict(allocation, facts) is not None

@@ -1,4 +1,4 @@
-"""Keeps the ledger's quotas equal to the ResourceQuota objects of the API server.
+"""Keep the ledger's quotas equal to the cluster's ResourceQuotas.
 
 The watch notes which namespaces changed; the worker writes limits and counts again what is used.
 The count is repeated now and then, for what others change in the ledger.
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class QuotaSync:
-    """Handlers of the quota informer, and the worker behind them."""
+    """Handlers of the quota informer, and their worker."""
 
     store: QuotaStore
     limits_of: Callable[[JsonMapping], QuotaLimits]
@@ -32,13 +32,13 @@ class QuotaSync:
     clock: Callable[[], float] | None = None
     _quotas: dict[str, dict[str, Mapping[str, int]]] = field(default_factory=dict, init=False)
     mistakes: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, init=False)
-    """(namespace, name) of a ResourceQuota -> its entries that limit nothing, each with why."""
+    """Entries without effect by (namespace, name) of their ResourceQuota, with reasons."""
 
     def __post_init__(self) -> None:
         self.queue = WorkQueue("quota-changes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
-        """A ResourceQuota appeared or changed."""
+        """Handle a new or changed ResourceQuota."""
         metadata = new["metadata"]
         found = self.limits_of(new)
         limits = found.limits
@@ -58,14 +58,14 @@ class QuotaSync:
             known[metadata["name"]] = limits
 
     def on_delete(self, quota: JsonMapping) -> None:
-        """A ResourceQuota went."""
+        """Handle a deleted ResourceQuota."""
         metadata = quota["metadata"]
         self.mistakes.pop((metadata["namespace"], metadata["name"]), None)
         if self._quotas.get(metadata["namespace"], {}).pop(metadata["name"], None):
             self.queue.add(metadata["namespace"])
 
     def limits(self, namespace: str) -> dict[str, int]:
-        """The strictest limit per resource."""
+        """Return the lowest limit per resource."""
         strictest: dict[str, int] = {}
         for limits in self._quotas.get(namespace, {}).values():
             for name, limit in limits.items():
@@ -73,7 +73,7 @@ class QuotaSync:
         return strictest
 
     async def recount(self) -> None:
-        """Count again what is used of every quota, and end those that went while nobody watched.
+        """Count the use of every quota again, and end quotas that were deleted unwatched.
 
         Raises: Unavailable.
         """

@@ -1,4 +1,4 @@
-"""Fields of the cluster's objects that a replica keeps: a tenth of their size.
+"""Reduce objects of the cluster to the used fields, a tenth of their size.
 
 The pod and node watches hold every object of the cluster in memory. Managed fields, volumes,
 environment, probes and image lists are most of an object, and nothing here reads them.
@@ -42,7 +42,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def trimmed_pod(pod: Json) -> Json:
-    """Identity, annotations, what its containers ask for, where it is and how far it has come."""
+    """Return the used fields of a pod."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept_spec = _only(spec, _SPEC)
     for key in _CONTAINERS:
@@ -58,7 +58,7 @@ def trimmed_pod(pod: Json) -> Json:
 
 
 def trimmed_node(node: Json) -> Json:
-    """Identity, labels and annotations, whether it is cordoned, taints, capacity, conditions."""
+    """Return the used fields of a node."""
     return {
         "metadata": _metadata(node),
         "spec": _only(node.get("spec") or {}, ("unschedulable", "taints")),

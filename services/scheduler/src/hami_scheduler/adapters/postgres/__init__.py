@@ -1,1 +1,1 @@
-"""The ledger in PostgreSQL."""
+"""Ledger in PostgreSQL."""

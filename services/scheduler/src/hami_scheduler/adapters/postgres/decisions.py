@@ -1,4 +1,4 @@
-"""Decisions in Postgres, written in batches after the replies.
+"""Decisions in Postgres, written in batches after the answers.
 
 The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
 that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
@@ -28,11 +28,11 @@ RENEW_S = 60.0
 SPARE_S = 600.0
 
 MAX_WATCH_DELAY_S = 60.0
-"""A pod that was refused longer ago is known to the pod watch, if it exists."""
+"""Age of a refusal above which the pod watch must have seen the pod, if it exists."""
 ENDED_TOGETHER = 1000
 
 MAX_ROWS = 60
-"""Rows of one pod in an hour, its placements not counted."""
+"""Maximum rows of one pod per hour, placements not counted."""
 
 # Only the newest partitions are looked at for an identical decision.
 _REPEAT = """
@@ -64,7 +64,7 @@ _COLUMNS = (
     *("request", "policy", "reason_counts", "message", "shortfalls", "view_version", "phase_ms"),
     *("trace_id", "summary", "inventory", "counters", "group_key", "group_size"),
 )
-"""Columns as `_values` has them; the first is $3."""
+"""Columns in the order of `_values`; the first is $3."""
 _PARAMETERS = [f"${number}" for number in range(3, 3 + len(_COLUMNS))]
 _OUTCOME, _UID, _GROUP = (
     _PARAMETERS[_COLUMNS.index(name)] for name in ("outcome", "pod_uid", "group_key")
@@ -115,13 +115,13 @@ RETURNING id
 
 
 class PostgresDecisionLog:
-    """Port DecisionLog."""
+    """Store of decisions, and of waits of refused pods."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
-        """See the port."""
+        """Write decisions; a repeated identical refusal or error only raises its row's count."""
         async with self._database.transaction() as connection:
             fresh: list[DecisionRow] = []
             found: list[tuple[_Row, DecisionRow]] = []
@@ -146,19 +146,19 @@ class PostgresDecisionLog:
             )
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
-        """See the port."""
+        """Return the requests of the latest decisions, newest first, some pods repeatedly."""
         async with self._database.connection() as connection:
             rows = await connection.fetch(_ARRIVALS, limit)
         return [request for row in rows if (request := request_of(row)) is not None]
 
     async def open_waits(self) -> list[OpenWait]:
-        """See the port."""
+        """Return refused pods that wait, each once. Raises: Unavailable, Conflict."""
         async with self._database.connection() as connection:
             rows = await connection.fetch(_OPEN_WAITS, MAX_WATCH_DELAY_S)
         return [OpenWait(PodUid(row["pod_uid"]), row["is_watched"]) for row in rows]
 
     async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
-        """See the port."""
+        """End the wait of each pod now, or for `gone` at the earliest possible time."""
         rows = sorted(ends.items())
         for first in range(0, len(rows), ENDED_TOGETHER):
             some = rows[first : first + ENDED_TOGETHER]
@@ -168,7 +168,7 @@ class PostgresDecisionLog:
                 )
 
     async def tidy(self, *, keep_days: int) -> int:
-        """See the port."""
+        """Delete decisions older than `keep_days`, and cards that no decision refers to."""
         async with self._database.connection() as connection:
             now = await connection.fetchval("SELECT now()")
             await keep_partitions(
@@ -185,7 +185,7 @@ class PostgresDecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row that counted a decision."""
+    """Row that counted a decision."""
 
     at: datetime
     id: int
@@ -193,7 +193,7 @@ class _Row:
 
 
 async def _count_repeat(connection: Connection, decision: DecisionRow) -> _Row | None:
-    """The row that counts the decision from now on; None: it wants one of its own."""
+    """Return the row that now counts the decision; None: it needs a new row."""
     row = await connection.fetchrow(
         _REPEAT,
         decision.pod_uid,

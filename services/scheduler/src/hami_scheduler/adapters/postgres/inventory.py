@@ -1,4 +1,4 @@
-"""Nodes and cards in Postgres: written from reports, read for the view.
+"""Nodes and cards in Postgres: written from reports, read for the cluster's state.
 
 Capacity may be written down at any time: the ceiling rises to what is used when it shrinks below
 (architecture 2.1), and such a card gets no new grants because grants are guarded by
@@ -29,7 +29,7 @@ from hami_scheduler.ledger.inventory_diff import (
 from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
 _HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
-"""Details of all live slices of a row of `devices`."""
+"""Details of all live slices in a row of `devices`."""
 # In the order of names: two writers never wait for each other.
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
@@ -150,7 +150,7 @@ UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING n
 
 @dataclass(eq=False)
 class PostgresInventory:
-    """The rows of nodes and cards."""
+    """Store of nodes and cards."""
 
     database: Database
     on_commit: Callable[[], None]
@@ -158,7 +158,7 @@ class PostgresInventory:
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
-        """Write what differs from reports of different nodes, all or none.
+        """Write the changes in reports of different nodes, all or none.
 
         None for a report that is older than what is known. The row of a node is written first, so
         that nobody else writes its cards until the end, and cards that are as reported need no lock
@@ -184,7 +184,7 @@ class PostgresInventory:
         return [recorded.get(report.inventory.node) for report in reports]
 
     async def forget_number(self, node: NodeName) -> int | None:
-        """Forget how many reports of its agent are known, so that the next one is taken.
+        """Forget the number of the agent's last report, so that the next one is accepted.
 
         Returns the number; None: the node is not known. Raises: Unavailable.
         """
@@ -203,7 +203,7 @@ class PostgresInventory:
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
-        """Write what a Node object has, for a node without our agent.
+        """Write the cards of a Node object whose node has no agent of ours.
 
         Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
         the node's own agent reports, or a later state is known already: `sequence` grows within
@@ -236,7 +236,7 @@ class PostgresInventory:
     async def _known(
         self, connection: Connection, inventory: NodeInventory
     ) -> tuple[dict[GpuUuid, KnownCard], dict[GpuUuid, NodeName]]:
-        """This node's cards (those that it takes over included), and what other nodes have."""
+        """Return cards of this node, with those it takes over, and conflicting ones of others."""
         rows = await connection.fetch(
             f"{_SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
             " ORDER BY d.uuid FOR UPDATE",
@@ -263,16 +263,19 @@ class PostgresInventory:
         return known, holders
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
-        """Mark exactly these cards of the node as cordoned; True when something changed."""
+        """Cordon exactly these cards of the node; return whether something changed."""
         names = uuids | {card_key(node, uuid) for uuid in uuids}
         return bool(await self.database.fetch(_CORDON, node, sorted(names)))
 
     async def set_node(self, node: NodeName, *, group: str | None, unschedulable: bool) -> None:
-        """Write what the Node object states, if the node is known. Raises: Unavailable."""
+        """Write group and cordon of the Node object, if the ledger has the node.
+
+        Raises: Unavailable.
+        """
         await self.database.fetch(_SET_NODE, node, group, unschedulable)
 
     async def mark_gone(self, node: NodeName) -> None:
-        """The Node object was deleted: its cards are no longer present."""
+        """Mark the cards of a deleted Node as absent."""
         async with self.database.transaction() as connection:
             if await connection.fetchrow(_GONE, node) is None:
                 return
@@ -287,7 +290,7 @@ class PostgresInventory:
         self.on_commit()
 
     async def tally(self) -> tuple[int, int]:
-        """See the port."""
+        """Return the number of present cards and the sum of their versions."""
         row = await self.database.fetchrow(
             # As numeric: what one row has wrong must not be beyond the sum's type.
             "SELECT count(*), coalesce(sum(version), 0) FROM devices WHERE present"
@@ -295,12 +298,12 @@ class PostgresInventory:
         return int(row[0]), int(row[1])
 
     async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        """See the port."""
+        """Return card uuid -> (node, version) of every present card."""
         rows = await self.database.fetch("SELECT uuid, node, version FROM devices WHERE present")
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See the port."""
+        """Return the mark of every node with an agent. Raises: Unavailable."""
         rows = await self.database.fetch(
             "SELECT name, agent_id, agent_sequence FROM nodes"
             " WHERE source = 'agent' AND gone_at IS NULL"
@@ -308,7 +311,7 @@ class PostgresInventory:
         return {NodeName(row[0]): (row[1], row[2]) for row in rows}
 
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
-        """See the port."""
+        """Return cards of these nodes, or of all, ordered by node and index."""
         rows = await self.database.fetch(
             f"{_SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
             " ORDER BY d.node, d.index",
@@ -317,7 +320,7 @@ class PostgresInventory:
         return [_ledger_card(row) for row in rows]
 
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
-        """See the port."""
+        """Return the connection scores of these nodes' cards, where measured."""
         rows = await self.database.fetch(
             "SELECT name, pair_scores FROM nodes WHERE name = ANY($1::text[])"
             " AND pair_scores <> '{}'::jsonb",
@@ -329,7 +332,7 @@ class PostgresInventory:
 async def _upsert_nodes(
     connection: Connection, reports: Sequence[AgentInventory]
 ) -> frozenset[NodeName]:
-    """The nodes whose report is the newest; each is in `reports` once."""
+    """Write nodes, and return those whose report is the newest."""
     rows = await connection.fetch(
         _UPSERT_NODES,
         [each.inventory.node for each in reports],
@@ -354,7 +357,7 @@ async def _cards_of(
 
 
 def _repeats(known: Mapping[GpuUuid, KnownCard], inventory: NodeInventory) -> bool:
-    """Whether the ledger has all of it: each card once, and as it is."""
+    """Return whether the ledger already has exactly these cards."""
     once = len({device.uuid for device in inventory.devices}) == len(inventory.devices)
     return once and len(known) <= MAX_CARDS and compare(known, inventory.devices).empty
 
@@ -401,7 +404,7 @@ def _card_columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:
 
 
 def _ledger_card(row: Any) -> LedgerCard:
-    """A row of `SELECT_CARDS`, with what is granted on it."""
+    """Decode a row of `SELECT_CARDS`, with granted amounts."""
     return LedgerCard(
         node=NodeName(row["node"]),
         version=row["version"],
@@ -424,7 +427,7 @@ def _device_of(row: Any) -> GpuDevice:
 _UNREADABLE = (
     MigProfile(name="unreadable", memory_mib=0, core_percent=0, slice_count=0, placements=()),
 )
-"""Holds nothing, and differs from all that a node reports: its next report is written."""
+"""Placeholder for an unreadable card, which differs from every report so that it is rewritten."""
 
 
 def _mig_profiles(items: Sequence[Any]) -> tuple[MigProfile, ...]:

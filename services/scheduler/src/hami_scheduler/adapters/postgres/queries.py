@@ -1,4 +1,4 @@
-"""Read-only answers: for people as plain JSON values, and the ledger's statistics for the bus."""
+"""Read the ledger for people, as plain JSON values, and its statistics for the bus."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ SELECT now() AS taken_at,
 
 
 class PostgresQueries:
-    """Answers to operators' questions, each read from the ledger when it is asked."""
+    """Answers to operators' questions, read from the ledger on each call."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -206,46 +206,49 @@ class PostgresQueries:
         pod_name: str | None = None,
         limit: int = 1000,
     ) -> list[Row]:
-        """Allocations, newest first. Raises: Unavailable."""
+        """Return allocations, the newest first. Raises: Unavailable."""
         return await self._rows(
             _ALLOCATIONS, node, namespace, state, pod_uid, live, pod_name, limit
         )
 
     async def nodes(self) -> list[Row]:
-        """Nodes with the sums of their cards. Raises: Unavailable."""
+        """Return nodes with the sums of their cards. Raises: Unavailable."""
         return await self._rows(_NODES)
 
     async def devices(self, *, node: str | None = None) -> list[Row]:
-        """Cards with capacity and what is granted. Raises: Unavailable."""
+        """Return cards with capacity and granted amounts. Raises: Unavailable."""
         return await self._rows(_DEVICES, node)
 
     async def history(self, pod_uid: str) -> list[Row]:
-        """Every state change of the pod's allocations, in order. Raises: Unavailable."""
+        """Return every state change of the pod's allocations, in order. Raises: Unavailable."""
         return await self._rows(_HISTORY, pod_uid)
 
     async def decisions(self, pod_uid: str) -> list[Row]:
-        """The pod's latest decisions, newest first, as they are stored. Raises: Unavailable."""
+        """Return the pod's stored decisions, the newest first. Raises: Unavailable."""
         return await self._rows(_DECISIONS, pod_uid)
 
     async def pods_named(self, namespace: str, name: str) -> list[Row]:
-        """Pods that have or had the name (or uid), latest first. Raises: Unavailable."""
+        """Return pods that have or had this name or uid, the newest first. Raises: Unavailable."""
         return await self._rows(_PODS_NAMED, namespace, name)
 
     async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
-        """Differences that the reconciler found, newest first. Raises: Unavailable."""
+        """Return differences that the reconciler found, the newest first. Raises: Unavailable."""
         return await self._rows(_DRIFT, kind, limit)
 
     async def broken_promises(self) -> list[Row]:
-        """Return a sentence for each broken invariant. Raises: Unavailable."""
+        """Return a sentence for each violated invariant. Raises: Unavailable."""
         async with self._database.connection() as connection:
             return [{"sentence": sentence} for sentence in await broken(connection)]
 
     async def limits(self, pod_uid: str) -> list[Row]:
-        """When the pod was not held to its grants, what continues first. Raises: Unavailable."""
+        """Return periods in which the pod exceeded its limits, open ones first.
+
+        Raises: Unavailable.
+        """
         return await self._rows(_LIMITS, pod_uid)
 
     async def wanted_nodes(self, pod_uid: str) -> list[str]:
-        """Name the nodes that are wanted for the pod. Raises: Unavailable."""
+        """Return the nodes that are wanted for the pod. Raises: Unavailable."""
         return [
             f"{count_noun(row['nodes'], 'node')} of {row['type']} "
             f"{'asked for' if row['asked'] else 'wanted'}; it is 1 of {row['pods']}"
@@ -256,7 +259,7 @@ class PostgresQueries:
     async def pod_cards(
         self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
     ) -> list[PodCard]:
-        """The cards that a pod holds, or those of all pods that may be in trouble.
+        """Return the pod's cards; without a uid, the cards of all pods that may have a problem.
 
         Raises: Unavailable.
         """
@@ -264,31 +267,37 @@ class PostgresQueries:
             return await read_pod_cards(connection, pod_uid=pod_uid, silent=silent)
 
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Cards that decisions saw, by name. Raises: Unavailable."""
+        """Return stored states of cards at decisions, by name. Raises: Unavailable."""
         rows = await self._rows(_SNAPSHOTS, list(ids))
         return {row["id"]: row["content"] for row in rows}
 
     async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
-        """Slices that pods on these nodes or of this namespace held then. Raises: Unavailable."""
+        """Return the slices that pods held then on nodes or in a namespace. Raises: Unavailable."""
         return await self._rows(_HELD, at, list(nodes), namespace)
 
     async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
-        """Return since when cards were unhealthy that were so then. Raises: Unavailable."""
+        """Return since when cards were unhealthy at a moment. Raises: Unavailable."""
         rows = await self._rows(_UNHEALTHY_SINCE, list(uuids), at)
         return {row["device_uuid"]: row["at"] for row in rows if not row["healthy"]}
 
     async def outbox_lag(self) -> tuple[float, datetime | None]:
-        """(rows not yet announced, when the oldest was written). Raises: Unavailable."""
+        """Return the number of unpublished rows, and the time of the oldest.
+
+        Raises: Unavailable.
+        """
         row = await self._database.fetchrow(_UNPUBLISHED)
         return row["rows"], row["oldest_at"]
 
     async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
-        """Return the last refusal of each of these pods. Raises: Unavailable."""
+        """Return the last refusal of each pod. Raises: Unavailable."""
         rows = await self._rows(_LAST_REFUSALS, list(uids))
         return {row.pop("pod_uid"): LastRefusal(**row) for row in rows}
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
-        """Return what is left of each quota, by namespace and resource. Raises: Unavailable."""
+        """Return the unused amount of each quota, by namespace and resource.
+
+        Raises: Unavailable.
+        """
         rows = await self._database.fetch(_QUOTAS)
         return {
             (row["namespace"], row["resource"]): row["limit_amount"] - row["used_amount"]
@@ -302,7 +311,7 @@ class PostgresQueries:
 
 @dataclass(eq=False)
 class PostgresLedgerStats:
-    """Figures of the ledger for the bus."""
+    """Statistics of the ledger for the bus."""
 
     database: Database
     bulkhead: Bulkhead = field(default_factory=Bulkhead)

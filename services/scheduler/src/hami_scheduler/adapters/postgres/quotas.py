@@ -1,4 +1,4 @@
-"""Quotas of namespaces in Postgres: limits as the API server has them, use as the ledger has it."""
+"""Quotas of namespaces in Postgres: limits of ResourceQuotas, and use by the ledger's grants."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ UPDATE quotas SET used_amount = $3, updated_at = now()
 
 @dataclass(eq=False)
 class PostgresQuotas:
-    """Port QuotaStore."""
+    """Store of quotas."""
 
     database: Database
     quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts]
     _uncounted: set[str] = field(default_factory=set, init=False)
-    """Namespaces with a new quota, until what they use has been counted once."""
+    """Namespaces with a new quota whose use is still to be counted."""
 
     async def used(self) -> list[QuotaUse]:
-        """See the port."""
+        """Return every limit with its use. Raises: Unavailable."""
         rows = await self.database.fetch(_USED)
         return [QuotaUse(*row) for row in rows]
 
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
-        """See the port."""
+        """Set exactly these limits, and count their use. Raises: Conflict, Unavailable."""
         names = sorted(limits)
         amounts = [limits[name] for name in names]
         if await self.database.fetch(_NEW, namespace, names, amounts):
@@ -95,7 +95,7 @@ class PostgresQuotas:
         self._uncounted.discard(namespace)
 
     async def _wait_for_writers(self) -> None:
-        """Wait for transactions that may have seen no quota. Raises: Conflict, Unavailable.
+        """Wait for transactions that may not have seen the quota. Raises: Conflict, Unavailable.
 
         Those that begin later see it, and are counted or refused.
         """

@@ -1,4 +1,4 @@
-"""Rows that contradict what else the ledger knows, put right.
+"""Repair rows of the ledger that contradict other rows.
 
 Grants: a row and its event are written in one transaction, and events can't be changed; where both
 differ, the row lies. Cards: a row is locked before it is counted, as by each grant and each
@@ -100,18 +100,18 @@ RETURNING id::text AS id, namespace, pod_name, pod_uid, true AS live,
 
 @dataclass(eq=False)
 class PostgresRowRepairs:
-    """Repairs of rows that contradict their witnesses."""
+    """Repair rows by the history and other evidence."""
 
     database: Database
     on_commit: Callable[[], None]
 
     async def repair_by_history(self) -> list[RepairedRow]:
-        """Give live rows the state and the pod of their last event, where they have others."""
+        """Set state and pod of live rows to those of their last event, where they differ."""
         found = [row["id"] for row in await self.database.fetch(_FIND)]
         return await self._by_history(found) if found else []
 
     async def put_back(self, allocation_id: AllocationId) -> list[RepairedRow]:
-        """The same for one row, live or not; empty where it is as its history has it."""
+        """Repair one row, live or not, by its history; return it if it was changed."""
         return await self._by_history([allocation_id])
 
     async def _by_history(self, ids: Sequence[str]) -> list[RepairedRow]:
@@ -124,15 +124,15 @@ class PostgresRowRepairs:
         return [_repaired(row) for row in rows]
 
     async def repair_names(self) -> list[RepairedRow]:
-        """Give slices of live grants the name and the role of their container's row."""
+        """Set name and role in slices of live grants to those of their container's row."""
         return [_repaired(row) for row in await self.database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
-        """Let states end now that have no end, or one further away than any state lasts."""
+        """Set a deadline of now for states without one, or with one too far in the future."""
         return [_repaired(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
-        """Cards by container after the grant's last move; None: it was never moved."""
+        """Return the cards by container after the grant's last move; None: it was never moved."""
         row = await self.database.fetchrow(_LAST_MOVE, allocation_id)
         return None if row is None else row["cards"]
 
@@ -146,7 +146,7 @@ class PostgresRowRepairs:
         containers: Sequence[ContainerGrant],
         reason: str,
     ) -> bool:
-        """Write the row's node, names and parts again, with an event.
+        """Rewrite the row's node, names and parts, with an event.
 
         False, and nothing changed, when the row is another one by now. The counters of its cards
         are for who counts them (`reconcile/lying_rows.py`).
@@ -187,13 +187,13 @@ def _repaired(row: Any) -> RepairedRow:
 async def _write_shares(
     connection: Connection, allocation_id: AllocationId, containers: Sequence[ContainerGrant]
 ) -> None:
-    """Write these slices in place of those that the allocation has."""
+    """Replace the allocation's slices."""
     await connection.execute(_DELETE_SHARES, allocation_id)
     await connection.execute(_INSERT_SHARES, allocation_id, *columns(share_rows(containers), 11))
 
 
 def _card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
-    """The cards' ids by container name."""
+    """Return the cards' ids by container name."""
     return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}
 
 
@@ -266,13 +266,13 @@ _REPAIR_NUMBERS = "SELECT name, was, is_now FROM hami_repair_numbers()"
 
 
 class PostgresCounters:
-    """Counters of cards, and numbers, compared with their rows."""
+    """Compare counters of cards, and sequences, with the rows."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def repair_cards(self) -> list[RepairedCard]:
-        """Count the live grants of every card that has other counters."""
+        """Recompute the counters of cards that differ from their live grants."""
         found = [row["uuid"] for row in await self._database.fetch(_FIND_CARDS, None)]
         if not found:
             return []
@@ -282,6 +282,6 @@ class PostgresCounters:
         return [RepairedCard(**dict(row)) for row in rows]
 
     async def repair_sequences(self) -> list[RepairedSequence]:
-        """Let numbers continue beyond the newest rows."""
+        """Advance sequences beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
         return [RepairedSequence(**dict(row)) for row in rows]

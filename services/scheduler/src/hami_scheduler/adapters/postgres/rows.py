@@ -1,4 +1,4 @@
-"""Rows of the ledger as domain values: the one SELECT that reads allocations, and its decoding."""
+"""Decode rows of the ledger, and the SELECT that reads allocations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid
 from hamicommon.ledger.connection import Connection
 
 LIVE_SQL = "a.ended_at IS NULL"
-"""A constraint keeps it equal to the live states; indexes of it stay as a live state changes."""
+"""SQL condition of live rows; a constraint keeps it equal to the live states."""
 
 COLUMNS = """
 a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
@@ -50,7 +50,7 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
        NULL AS claims
   FROM allocations a JOIN nodes n ON n.name = a.node
 """
-"""Without containers, shares and annotations, which cost ten times as much to read."""
+"""SELECT without containers, shares and annotations, ten times as fast."""
 SELECT_STANDING = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2"
 SELECT_STANDING_OF = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text[])"
 
@@ -59,7 +59,7 @@ _PLAIN = (
     *("id", "pod_uid", "namespace", "pod_name", "attempt", "node", "token", "reserved_at"),
     *("deadline", "traceparent", "reason", "annotations", "has_agent"),
 )
-"""Columns that are fields as they are."""
+"""Columns whose values are fields unchanged."""
 
 
 def allocation_of(row: Any) -> Allocation:
@@ -121,7 +121,7 @@ def _claimed(row: Sequence[Any]) -> ClaimedSlice:
 
 
 async def locked(connection: Connection, allocation_id: AllocationId) -> Allocation | None:
-    """The allocation, its row locked until the transaction ends."""
+    """Return the allocation, its row locked until the transaction ends."""
     row = await connection.fetchrow(
         f"{SELECT_ALLOCATION} WHERE a.id = $1 FOR UPDATE OF a", allocation_id
     )

@@ -1,1 +1,1 @@
-"""Grants in Postgres: each call is one transaction with its event and its announcement."""
+"""Grants in Postgres: each write is one transaction with its events."""

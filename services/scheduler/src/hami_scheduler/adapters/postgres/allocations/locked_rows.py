@@ -1,4 +1,4 @@
-"""Cards and quotas that a transaction has locked: judged and counted in memory, written at once.
+"""Check and count grants on locked rows of cards and quotas in memory, then write them together.
 
 Locks are taken in one order: allocations, then quotas, then cards by uuid.
 """
@@ -53,7 +53,7 @@ class _Quota:
 
 
 class LockedRows:
-    """The locked rows; nothing is written before `write`."""
+    """Rows of cards and quotas that a transaction has locked, changed in memory until `write`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LockedRows:
         *,
         absent: Collection[GpuUuid],
     ) -> None:
-        """Create the instance.
+        """`cards` and `quotas` are locked; `absent` are cards that the ledger lacks.
 
         `absent` cards are those that their node does not report any more; they give back, and
         take nothing.
@@ -90,7 +90,7 @@ class LockedRows:
         )
 
     def check_quota(self, namespace: str, amounts: QuotaAmounts) -> None:
-        """Raises: QuotaConflict."""
+        """Check a namespace's quotas. Raises: QuotaConflict."""
         for resource, wanted in sorted(amounts.items()):
             quota = self._quotas.get((namespace, resource))
             if quota is None or quota.limit is None or wanted <= 0:
@@ -107,7 +107,9 @@ class LockedRows:
         *,
         without: Mapping[AllocationId, Sequence[CardDemand]] = MappingProxyType({}),
     ) -> None:
-        """Raises: CapacityConflict, which names the first card that can't take its part.
+        """Check the cards of a new grant.
+
+        Raises: CapacityConflict naming the first that can't take it.
 
         The grants in `without` are left out of account.
         """
@@ -127,20 +129,23 @@ class LockedRows:
                 )
 
     def check_present(self, node: NodeName, held: Sequence[CardDemand]) -> None:
-        """Raises: CapacityConflict, which names the first card that the node does not have."""
+        """Check that the node has the cards.
+
+        Raises: CapacityConflict naming the first that it lacks.
+        """
         for card in held:
             row = self._cards.get(card.uuid)
             if row is None or row.node != node or card.uuid in self._absent:
                 raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
 
     def take(self, owner: AllocationId, wanted: Iterable[CardDemand], *, held: bool) -> None:
-        """Count a grant; `held`: its slices are held already, so ceilings rise to them."""
+        """Count a grant; `held`: its slices already exist, so that ceilings rise to them."""
         for want in wanted:
             row = self._card(want.uuid)
             (row.count_held if held else row.take)(owner, want)
 
     def take_room(self, owner: AllocationId, node: NodeName, room: Sequence[CardDemand]) -> None:
-        """Make a room that is counted already an ordinary grant.
+        """Make a counted room (cards kept for a waiting pod) an ordinary grant.
 
         Raises: CapacityConflict if the cards still have no place for it; it stays counted then.
         """
@@ -153,13 +158,13 @@ class LockedRows:
             self.take(owner, (each for each in room if each.uuid in self._cards), held=not fits)
 
     def give_back(self, owner: AllocationId, held: Iterable[CardDemand]) -> None:
-        """Return a grant's slices; a card that is no more in the ledger has none."""
+        """Subtract a grant's slices; a card that is no longer in the ledger is skipped."""
         for card in held:
             if card.uuid in self._cards:
                 self._card(card.uuid).give_back(owner, card)
 
     def count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
-        """Add the amounts to what the namespace uses, or (`sign` -1) subtract them."""
+        """Add the amounts to the namespace's use, or with `sign` -1 subtract them."""
         for resource, amount in amounts.items():
             quota = self._quotas.get((namespace, resource))
             if quota is not None and amount:
@@ -181,11 +186,11 @@ class LockedRows:
             await connection.execute(_WRITE_CARDS, *map(list, zip(*rows, strict=True)))
 
     def counters(self, uuids: Iterable[GpuUuid]) -> tuple[CardCounters, ...]:
-        """The counters of these cards as they are written."""
+        """Return the counters of these cards as they will be written."""
         return tuple(self._cards[uuid].counters() for uuid in uuids if uuid in self._cards)
 
     def quota_use(self, namespace: str, amounts: Mapping[str, int]) -> tuple[QuotaUse, ...]:
-        """The use of the namespace's quotas on these resources, as it is written."""
+        """Return the use of the namespace's quotas on these resources as it will be written."""
         return tuple(
             QuotaUse(namespace, resource, quota.limit, quota.used)
             for resource in sorted(amounts)
@@ -211,4 +216,4 @@ _COLUMNS = attrgetter(
     *("uuid", "used_slots", "used_memory_mib", "used_core_percent", "ceiling_slots"),
     *("ceiling_memory_mib", "ceiling_core_percent", "holdings", "version"),
 )
-"""Values of a card for `_WRITE_CARDS`."""
+"""Columns of a card for `_WRITE_CARDS`."""

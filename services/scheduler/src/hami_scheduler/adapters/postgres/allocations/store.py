@@ -1,4 +1,4 @@
-"""The ledger of grants in Postgres: commands and reads.
+"""Ledger of grants in Postgres: commands and reads.
 
 Commands that come together are one transaction with their events. What they need is locked, judged
 on the locked rows in memory, and written together: allocations first, then quotas, then cards.
@@ -68,7 +68,7 @@ Answer = Change | HamiError | None
 
 @dataclass(slots=True)
 class _Row:
-    """A locked allocation, as the steps of this transaction leave it."""
+    """Locked allocation as changed by this transaction."""
 
     allocation: Allocation
     last: StateStep | None = None
@@ -80,7 +80,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Batch:
-    """Commands by their number, and what they do to the rows."""
+    """Commands by number, with their effects on the rows."""
 
     answers: list[Answer]
     rows: dict[AllocationId, _Row] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Batch:
 async def commit(
     connection: Connection, commands: Sequence[Command], rules: Rules, quota_of: QuotaOf
 ) -> list[Answer]:
-    """Carry out the commands.
+    """Carry out commands in one transaction.
 
     For each its change, why a grant was refused, or None for a step that is not due.
 
@@ -159,7 +159,7 @@ async def commit(
 
 
 async def _lock(connection: Connection, steps: Sequence[StateStep]) -> dict[AllocationId, _Row]:
-    """Lock the steps' allocations; those that end or get a new token are read whole."""
+    """Lock the steps' allocations; those that end or get a new token are read completely."""
     if not steps:
         return {}
     ids = sorted({step.allocation_id for step in steps})
@@ -201,7 +201,7 @@ def _is_due(allocation: Allocation, step: StateStep) -> bool:
 
 
 async def _prepare_end(connection: Connection, row: _Row) -> None:
-    """Compute what the ended allocation gives back.
+    """Compute the amounts that the ended allocation returns.
 
     A slice that other pods hold is counted for one of those from now on.
     """
@@ -213,7 +213,7 @@ async def _prepare_end(connection: Connection, row: _Row) -> None:
 
 
 async def _with_shared_claims(connection: Connection, entry: Entry, quota_of: QuotaOf) -> Entry:
-    """The entry without the slices that are counted for others who hold them."""
+    """Return the entry without slices that count for another pod."""
     if not entry.claims:
         return entry
     held = await counted_elsewhere(connection, entry.claims)
@@ -243,7 +243,7 @@ def _grant(
     wanted: Sequence[CardDemand],
     leaving: Sequence[Allocation] | None,
 ) -> None:
-    """Count the grant, or nothing.
+    """Count the grant, or nothing if it is refused.
 
     A room counts beside the grants in `leaving`, and must fit without them.
 
@@ -270,7 +270,7 @@ def _take_back(
     why: HamiError,
     wanted: Mapping[int, Sequence[CardDemand]],
 ) -> None:
-    """Count no entry of this name, one of which was refused."""
+    """Undo the entries of this name, because one of them was refused."""
     for number, entry in list(batch.granted.items()):
         if entry.together == name:
             draft = entry.draft
@@ -364,7 +364,7 @@ RETURNING a.id
 
 
 class PostgresAllocationStore:
-    """Ports AllocationStore and LedgerReader.
+    """Store and reader of grants in the ledger.
 
     `quota_of` returns what an allocation's slices count in quotas, `rules` the rules of the vendors
     of its cards; `on_commit` is called after each change, so that it is announced without delay.
@@ -384,7 +384,7 @@ class PostgresAllocationStore:
         self._on_commit = on_commit
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
-        """See the port."""
+        """Commit commands together; steps that end a grant come before new grants."""
         try:
             async with self._database.transaction() as connection:
                 answers = await commit(connection, commands, self._rules, self._quota_of)
@@ -394,11 +394,11 @@ class PostgresAllocationStore:
         return answers
 
     async def begin(self, draft: Draft) -> Change:
-        """See the port."""
+        """Take the cards and write the allocation in state `binding`, with a fencing token."""
         return await self.enter(Entry(draft=draft))
 
     async def enter(self, entry: Entry) -> Change:
-        """See the port."""
+        """Write a grant as the entry describes it, with token and evidence."""
         [answer] = await self.commit([entry])
         if isinstance(answer, HamiError):
             raise answer
@@ -406,7 +406,7 @@ class PostgresAllocationStore:
         return answer
 
     async def advance(self, step: StateStep) -> Change | None:
-        """See the port."""
+        """Change the state if the row still allows it; otherwise return None."""
         [answer] = await self.commit([step])
         if isinstance(answer, HamiError):
             raise answer
@@ -415,45 +415,45 @@ class PostgresAllocationStore:
     async def annotate(
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
     ) -> bool:
-        """See the port."""
+        """Keep further annotations that the pod must have while the grant is live."""
         row = await self._database.fetchrow(_ANNOTATE, allocation_id, token, dict(annotations))
         return row is not None
 
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
-        """See the port."""
+        """Return the allocation. Raises: Unavailable."""
         return await self._one("a.id = $1", allocation_id)
 
     async def live_of(self, pod_uid: PodUid) -> Allocation | None:
-        """See the port."""
+        """Return the pod's live allocation. Raises: Unavailable."""
         return await self._one(f"a.pod_uid = $1 AND {LIVE_SQL}", pod_uid)
 
     async def live(self, node: NodeName | None = None) -> list[Allocation]:
-        """See the port."""
+        """Return all live allocations, of one node or of all. Raises: Unavailable."""
         where = f"{LIVE_SQL} AND ($1::text IS NULL OR a.node = $1)"
         return await self._many(where, node)
 
     async def standing(self) -> AsyncIterator[list[Allocation]]:
-        """See the port."""
+        """Yield all live allocations without containers, some hundreds at a time."""
         after = ""
         while rows := await self._database.fetch(SELECT_STANDING, after, STANDING_BATCH):
             yield [allocation_of(row) for row in rows]
             after = rows[-1]["pod_uid"]
 
     async def standing_of(self, pod_uids: Sequence[PodUid]) -> list[Allocation]:
-        """See the port."""
+        """Return the live allocations of these pods, without containers. Raises: Unavailable."""
         rows = await self._database.fetch(SELECT_STANDING_OF, list(pod_uids))
         return [allocation_of(row) for row in rows]
 
     async def whole(self, ids: Sequence[AllocationId]) -> list[Allocation]:
-        """See the port."""
+        """Return these allocations with containers; a few hundred at most. Raises: Unavailable."""
         return await self._many("a.id = ANY($1::uuid[])", list(ids))
 
     async def overdue(self) -> list[Allocation]:
-        """See the port."""
+        """Return live allocations past their deadline. Raises: Unavailable."""
         return await self._many(f"a.deadline < now() AND {LIVE_SQL}")
 
     async def late(self, after_s: float) -> list[Allocation]:
-        """See the port."""
+        """Return allocations still `bound` so long after the binding. Raises: Unavailable."""
         return await self._many(
             "a.state = 'bound' AND a.bound_at < now() - make_interval(secs => $1)", after_s
         )

@@ -1,4 +1,4 @@
-"""The statements that write allocations: new grants, steps of state, their events, and claims.
+"""Statements that write allocations: new grants, state changes, their events, and claims.
 
 Each takes arrays, one element per allocation, so a batch of one is a batch. A slice that pods hold
 together by a ResourceClaim is counted for one of them, for the first to come; when that one ends,
@@ -62,7 +62,7 @@ _EVENT_WIDTH = 7
 
 
 def _events_from(first: int) -> str:
-    """The common table expressions of new events, whose arrays begin at this parameter."""
+    """Return the SQL expressions of new events, whose arrays begin at this parameter."""
     return _EVENTS.format(*range(first, first + _EVENT_WIDTH))
 
 
@@ -136,7 +136,7 @@ _INSERT_EVENTS = f"WITH {_events_from(1)} SELECT sequence FROM step ORDER BY num
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event of an allocation."""
+    """Event of an allocation that is to be written."""
 
     allocation_id: AllocationId
     pod_uid: PodUid
@@ -150,7 +150,7 @@ class NewEvent:
 async def insert_grants(
     connection: Connection, entries: Sequence[Entry], events: Sequence[NewEvent]
 ) -> list[Any]:
-    """Write grants with their containers, slices and first events, one per grant.
+    """Insert grants with containers, slices and a first event each.
 
     Returns in order the rows (attempt, token, reserved_at, deadline, has_agent, sequence).
     """
@@ -181,7 +181,7 @@ async def insert_grants(
 async def write_steps(
     connection: Connection, last: Sequence[StateStep], events: Sequence[NewEvent]
 ) -> list[Any]:
-    """Write the last step of each allocation, and the events of all its steps.
+    """Write the last state of each allocation, and the events of all its steps.
 
     Returns in the order of the events the rows (sequence, token, deadline).
     """
@@ -196,7 +196,7 @@ async def write_steps(
 
 
 async def insert_events(connection: Connection, events: Sequence[NewEvent]) -> list[int]:
-    """Write events of allocations that change otherwise. Returns their sequence numbers."""
+    """Insert events of changes other than steps; return their sequence numbers."""
     rows = await connection.fetch(_INSERT_EVENTS, *_event_columns(events))
     return [row["sequence"] for row in rows]
 
@@ -214,12 +214,12 @@ def _event_columns(events: Sequence[NewEvent]) -> list[list[Any]]:
 
 
 def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    """The rows as one array per column."""
+    """Return the rows as one array per column."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width
 
 
 def share_rows(containers: Sequence[ContainerGrant]) -> list[tuple[Any, ...]]:
-    """The slices of the containers, in the order of SHARE_COLUMNS without the allocation."""
+    """Return the slices of the containers in the order of SHARE_COLUMNS, without the allocation."""
     return [
         (
             *(container.index, position, container.name, container.role, share.uuid),
@@ -232,7 +232,7 @@ def share_rows(containers: Sequence[ContainerGrant]) -> list[tuple[Any, ...]]:
 
 
 def _stored_role(container: ContainerGrant) -> str:
-    """The role in `allocation_containers`; that it is a sidecar is stored with its slices."""
+    """Return the role for `allocation_containers`, in which sidecars are app containers."""
     return "init" if container.role == "init" else "app"
 
 
@@ -307,7 +307,7 @@ UPDATE allocations SET reserved_at = now(), bound_at = now(),
 async def counted_elsewhere(
     connection: Connection, claims: Sequence[ClaimedSlice]
 ) -> Set[SliceKey]:
-    """Which of these slices are counted for another live grant.
+    """Return which of these slices count for another live grant.
 
     Nobody else enters a grant of these claims, and none of those grants ends, until the transaction
     does.
@@ -323,7 +323,7 @@ async def counted_elsewhere(
 async def record_claims(
     connection: Connection, allocation_id: AllocationId, claims: Sequence[ClaimedSlice]
 ) -> None:
-    """Write what the pod uses by claims."""
+    """Write the slices that the pod uses by claims."""
     if not claims:
         return
     rows = [
@@ -338,7 +338,7 @@ async def record_claims(
 
 
 async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[SliceKey]:
-    """Count the slices of the locked `old`, which ends, for those that hold them beside it.
+    """Count the slices of the ending, locked `old` for the pods that share them.
 
     Returns which have such a holder; the others are to be given back.
     """
