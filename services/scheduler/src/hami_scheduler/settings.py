@@ -264,7 +264,7 @@ class Settings(BaseSettings):
             raise ValueError("tls_cert_file needs operator_bind: the extender's port has no TLS")
         if not (self.published_locally or is_loopback(host_name(self.http_bind))):
             raise ValueError(
-                f"http_bind is {self.http_bind}, where anybody could call /bind: take 127.0.0.1, "
+                f"http_bind is {self.http_bind}, where anybody could call /bind: use 127.0.0.1, "
                 "and operator_bind for calls of operators from elsewhere"
             )
         return self

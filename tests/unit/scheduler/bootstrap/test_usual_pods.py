@@ -47,7 +47,7 @@ def test_a_file_is_the_mix_and_arrivals_do_not_change_it(tmp_path: Path) -> None
         ("- {part: 1, gpucores: 101}", "0.gpucores: Input should be less than or equal to 100"),
         ("- {part: 1, cpu: lots}", "cpu: "),
         ("[]", "the file: "),
-        ("{", "no YAML"),
+        ("{", "not YAML"),
         ("part: 1", "the file: "),
     ],
 )

@@ -64,7 +64,7 @@ class NatsGrantAnnouncer:
                 )
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
-                    raise AgentNotReady(f"the node-agent of {node} does not run") from exc
+                    raise AgentNotReady(f"the node-agent of {node} is not running") from exc
                 await asyncio.sleep(ASK_INTERVAL_S)
             except Unavailable:
                 return None
@@ -74,7 +74,9 @@ class NatsGrantAnnouncer:
             answer = read_of_node(Readiness, readiness_subject(node), reply, "readiness")
         except InvalidRequest as exc:
             # An agent that answers runs; whether it is ready is unknown, as without a bus.
-            logger.warning("Failed to read the readiness", extra={"node": node, "error": str(exc)})
+            logger.warning(
+                "Failed to read a node-agent's answer", extra={"node": node, "error": str(exc)}
+            )
             return None
         if not answer.ready:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")

@@ -350,7 +350,7 @@ class Adopter:
         pod = await self.pods.get(claim.namespace, claim.name)
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or is_over(pod):
-            raise NotFound("it has ended or was replaced")
+            raise NotFound("the pod has ended or was replaced")
         # Its annotation could only be its author's: HAMi's webhook stamps no creator.
         owner = owner_of(pod, self.label_keys, stamped=False)
         change = await self.ledger.enter(self._entry(claim, verdict, owner))

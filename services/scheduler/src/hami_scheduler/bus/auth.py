@@ -74,7 +74,7 @@ class Logins:
             raise InvalidRequest("the client sent no token")
         bearer = await self._reviews.review(question.token)
         if bearer.username != self._agents:
-            raise InvalidRequest(f"{bearer.username} is not the node-agents' {self._agents}")
+            raise InvalidRequest(f"{bearer.username} is not the service account {self._agents}")
         if bearer.node is None:
             raise InvalidRequest("the token is bound to no pod that runs on a node")
         return bearer.node

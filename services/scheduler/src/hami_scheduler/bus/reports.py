@@ -171,7 +171,7 @@ class GrantReports:
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
-        raise Conflict(f"grant {report.allocation_id} changed {MAX_ATTEMPTS} times since")
+        raise Conflict(f"grant {report.allocation_id} changed at each of {MAX_ATTEMPTS} tries")
 
     async def _report_orphan(self, allocation: Allocation) -> None:
         """Report that a pod's processes run although its object is gone and its grant has ended.
@@ -223,7 +223,7 @@ class GrantReports:
             return await self._gone(allocation)
         if allocation.token != report.token:
             logger.info(
-                "Ignoring a report under an old token", extra={"allocation_id": allocation.id}
+                "Ignoring a report with an old token", extra={"allocation_id": allocation.id}
             )
         elif isinstance(report, Allocated):
             if not await self._allocated(allocation):
@@ -268,7 +268,7 @@ class GrantReports:
             return
         except (Conflict, Unavailable) as exc:
             logger.warning(
-                "Failed to annotate the names of MIG instances",
+                "Failed to annotate a pod with its MIG instances",
                 extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
             )
             self.doubt_mirror(allocation.pod_uid)

@@ -132,7 +132,7 @@ class MirroredLocks:
             except Conflict:
                 continue
             return
-        raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times since")
+        raise Conflict(f"node {allocation.node} changed at each of {RELEASE_TRIES} tries")
 
     async def _holds(self, allocation: Allocation) -> bool:
         holder = await self.lock.holder(allocation.node)

@@ -114,7 +114,7 @@ def read_usual_pods(path: Path) -> Mix:
         pods = _FILE.validate_python(yaml.safe_load(text))
         shapes = [pod.shape() for pod in pods]
     except yaml.YAMLError as exc:
-        raise InvalidRequest(f"usual_pods_file {path}: no YAML") from exc
+        raise InvalidRequest(f"usual_pods_file {path}: not YAML") from exc
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
