@@ -27,7 +27,7 @@ from tests.processes import http_ready, running
 
 
 def make_pki(folder: Path) -> None:
-    """Write ca.crt, server.crt, server.key and service-account.key; what is there is kept."""
+    """Write ca.crt, server.crt, server.key and service-account.key, unless they exist."""
     if (folder / "service-account.key").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -285,7 +285,7 @@ class Assets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """A running API server and what is needed to put a kube-scheduler beside it."""
+    """Running API server, with the files that a kube-scheduler needs."""
 
     assets: Assets
     folder: Path

@@ -84,7 +84,7 @@ class EmbeddedServers:
 
 @contextmanager
 def embedded_servers() -> Iterator[EmbeddedServers]:
-    """Servers in a folder that everybody can enter: PostgreSQL may have to run as nobody."""
+    """Run servers in a folder open to every user, as PostgreSQL may have to run as nobody."""
     folder = Path(tempfile.mkdtemp(prefix="hami-tests-", dir=memory_folder()))
     folder.chmod(0o755)
     try:
@@ -129,7 +129,7 @@ class Databases:
             self._left.append(name)
 
     def close(self) -> None:
-        """Waits for what is being copied; the server may go then."""
+        """Wait for running copies, after which the server may stop."""
         self._copies.shutdown(cancel_futures=True)
 
     def _copy(self, template: str, left: Sequence[str]) -> str:

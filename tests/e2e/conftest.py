@@ -160,7 +160,7 @@ def no_secret_written(system: System) -> Iterator[None]:
 def running_cluster(
     cluster_kind: str, shared: ExitStack, tmp_path_factory: pytest.TempPathFactory
 ) -> System:
-    """Three nodes with four cards each; what is usual does not depend on the cases before."""
+    """Run three nodes with four cards each, with a fixed file of usual pods."""
     file: Path = tmp_path_factory.mktemp("mix") / "usual.yaml"
     file.write_text(USUAL_PODS)
     environment = {"HAMI_SCHEDULER_USUAL_PODS_FILE": str(file)}

@@ -42,7 +42,7 @@ class ApiServer:
     _plurals: dict[tuple[str, str], tuple[str, bool]] = field(default_factory=dict)
 
     def apply(self, objects: Iterable[Json]) -> None:
-        """All of them, in kubectl's order: namespaces and kinds before what is in or of them.
+        """Apply all objects in kubectl's order: namespaces and kinds first.
 
         Unknown and doubled fields are errors, as with `kubectl --validate=strict`.
         """
@@ -116,7 +116,7 @@ class ApiServer:
         ]
 
     def remove(self, objects: Iterable[Json]) -> None:
-        """All of them, and what is in the namespace."""
+        """Delete all objects, and wait until the namespace is empty."""
         for each in objects:
             answer = self.client.delete(self.path(each))
             assert answer.status_code in (200, 202, _ABSENT), answer.text

@@ -45,7 +45,7 @@ def install(cluster: Cluster) -> None:
 
 
 def helm(cluster: Cluster, *argv: str) -> str:
-    """With the administrator's kubeconfig; the server checks what is applied."""
+    """Run helm with the administrator's kubeconfig; the server validates the objects."""
     assert HELM is not None
     checks = () if describes_itself(cluster) else ("--disable-openapi-validation",)
     values = [part for each in SINGLE for part in ("--set", each)]

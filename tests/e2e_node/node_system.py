@@ -46,7 +46,7 @@ class Agent:
 
     @property
     def log(self) -> str:
-        """All lives' log."""
+        """Return the log of all runs."""
         return (self.folder / "node-agent.log").read_text()
 
     def start(self, **settings: str) -> None:
@@ -160,7 +160,7 @@ class NodeSystem(System):
         return pod
 
     def log(self, pod: Json, container: str) -> list[Json]:
-        """The JSON lines that a container has printed in the lives whose logs are kept."""
+        """Return the JSON lines that a container printed in the runs whose logs are kept."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         lines = self.node.pod_log("default", name, container, uid=uid).splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]

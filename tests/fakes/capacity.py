@@ -53,7 +53,7 @@ class LedgerCapacity:
         self._quotas.setdefault((namespace, resource), [0, 0])[0] = limit
 
     def usage(self, uuid: GpuUuid) -> DeviceUsage:
-        """The card with what is granted on it."""
+        """Return the card with its granted amounts."""
         row = self._cards[uuid]
         return DeviceUsage(
             device=self._devices[uuid],

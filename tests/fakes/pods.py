@@ -22,7 +22,7 @@ class FakePodApi:
         self.fail_next: HamiError | None = None
 
     def put(self, pod: Json) -> Json:
-        """Creates or replaces a pod; returns what is kept."""
+        """Create or replace a pod; return the stored object."""
         self._version += 1
         metadata = {"namespace": "default", **pod["metadata"]}
         kept = {**pod, "metadata": {**metadata, "resourceVersion": str(self._version)}}

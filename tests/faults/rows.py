@@ -92,13 +92,13 @@ def from_json(text: str) -> list[Row]:
 
 
 def figures() -> Figures:
-    """Return what was measured last."""
+    """Return the latest measurements."""
     found: Figures = json.loads(FIGURES.read_text())
     return found
 
 
 def with_figures(rows: Iterable[Row], known: Figures, new: Figures) -> Figures:
-    """Return the figures of these rows; what was not measured again keeps its own."""
+    """Return the figures of these rows; rows without a new measurement keep the old one."""
     names = sorted(row.name for row in rows)
     return {name: {**known.get(name, {}), **new.get(name, {})} for name in names}
 

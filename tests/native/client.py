@@ -121,7 +121,7 @@ def give_back(token: int) -> dict[str, Any]:
 
 
 def synchronize() -> dict[str, Any]:
-    """Until then pools hold what was freed in streams, and `cuMemFreeAsync` gives nothing back."""
+    """Wait for the device; only then does memory freed in streams return to its pool."""
     return {"result": cuda.cuCtxSynchronize()}
 
 
@@ -165,7 +165,7 @@ def churn(bytes: int, rounds: int) -> dict[str, Any]:
 
 
 def fork_and_alloc(bytes: int) -> dict[str, Any]:
-    """Fork a child that reports and allocates (the simulated driver lives on in a child)."""
+    """Fork a child that reports and allocates (the simulated driver also runs in a child)."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -195,8 +195,10 @@ def own_context(bytes: int) -> dict[str, Any]:
 
 
 def further_context(how: str, bytes: int) -> dict[str, Any]:
-    """A further context, a block in it, and the end of each: what is free then. `left` is before
-    the end of a block that outlives its context."""
+    """Create a context, allocate a block in it, end both, and report the free memory after each.
+
+    `left` is before the end of a block that outlives its context.
+    """
     try:
         end = CONTEXTS[how]()
     except RefusedError as refused:

@@ -83,7 +83,7 @@ class Client:
         return answer["free"], answer["total"]
 
     def nvml(self, name: str, *arguments: Any) -> Any:
-        """The answer of a pynvml function; a number stands for the device of that index."""
+        """Call a pynvml function; a number means the device of that index."""
         return self.call("nvml", name=name, arguments=arguments)
 
     def kill(self) -> None:

@@ -60,7 +60,7 @@ class RealNode:
 
     @property
     def kubelet_log(self) -> Path:
-        """One file for all its lives."""
+        """Return the file with the kubelet's log of all runs."""
         return self.kubelet.plan.log_path
 
     @property
@@ -83,7 +83,7 @@ class RealNode:
         return next((int(row[1]) for row in rows if row[0] == wanted), 0)
 
     def pod_log(self, namespace: str, pod: str, container: str, *, uid: str = "*") -> str:
-        """Return the output of a container in all its lives ("" if it has not started).
+        """Return the output of a container in all its runs ("" if it has not started).
 
         Without `uid` also of an earlier pod of that name whose files are still there.
         """

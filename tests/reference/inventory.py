@@ -29,7 +29,7 @@ CSV_REGISTER = {
 
 
 def card(vendor: str, identity: str, index: int, **fields: Any) -> Card:
-    """A healthy card that nobody uses."""
+    """Return a healthy, unused card."""
     return {
         "vendor": vendor,
         "id": identity,
@@ -54,7 +54,7 @@ def card(vendor: str, identity: str, index: int, **fields: Any) -> Card:
 
 
 def from_json(vendor: str, text: str) -> list[Card]:
-    """Sheet 2.1.1: what is left out is zero."""
+    """Read an inventory (sheet 2.1.1); missing fields are zero."""
     found = []
     for entry in json.loads(text):
         found.append(

@@ -26,7 +26,7 @@ ILUVATAR = ("MR-V100", "MR-V50", "BI-V150", "BI-V100")
 
 
 def request(vendor: str, count: int, **fields: Any) -> Request:
-    """A request; what is not given is not asked for."""
+    """Build a request with only the given fields."""
     return {"vendor": vendor, "count": count, "memory": 0, "percent": None, "cores": 0} | fields
 
 

@@ -61,7 +61,7 @@ async def _run(wanted: Scenario) -> Run:
 
 
 def shrunk(failing: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """Leaves out what is not needed for the failure: halves first, then one action at a time."""
+    """Remove actions that the failure does not need: halves first, then one by one."""
     best, tries = failing, 0
     size = max(1, len(best.actions) // 2)
     while size:

@@ -60,7 +60,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A cluster and what is done to it."""
+    """Cluster with the actions to be carried out on it."""
 
     seed: str
     nodes: tuple[str, ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """Clock that changes only when moved."""
 
     def __init__(self, now: Any = 0.0) -> None:
         self.now = now

@@ -15,7 +15,7 @@ def numbers() -> Iterator[int]:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This thread runs a quarter of the time that it could; a look takes a second."""
+    """Let this thread seem to run a quarter of the time; each check takes a second."""
     seconds = iter(range(1000))
     monkeypatch.setattr(waiting.time, "monotonic", lambda: float(next(seconds)))
     scheduled = iter(range(1000))

@@ -262,7 +262,7 @@ class Node:
         return str((await self.pod(name)).get("status", {}).get("phase"))
 
     async def pods_listed(self) -> dict[str, dict[str, tuple[str, ...]]] | None:
-        """PodResources: ids by container by pod; None while nobody answers."""
+        """Return device ids by pod and container (PodResources); None without an answer."""
         socket = self.root / "pod-resources" / "kubelet.sock"
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
             stub: Any = podresources_pb2_grpc.PodResourcesListerStub

@@ -148,7 +148,7 @@ class Hands:
         self._instead(lambda: os.mkfifo(self._region, dir_fd=self._folder))
 
     def door(self) -> None:
-        """A socket that nobody serves."""
+        """Replace the region's file by a socket without a server."""
         self._instead(self._bind)
 
     def _bind(self) -> None:
@@ -200,7 +200,7 @@ class Hands:
             os.close(descriptor)
 
     def swap(self) -> None:
-        """File and link in turn: between a look and an open it is the other one."""
+        """Exchange file and link repeatedly, also between a check and an open."""
         with contextlib.suppress(OSError):
             os.symlink(self._decoys.file, "link", dir_fd=self._folder)
         for _ in range(200):

@@ -86,7 +86,7 @@ HOSTILE_NAME = ") Z 1 1 ("
 
 @dataclass
 class Attempts:
-    """Pods made so far, and what was done."""
+    """Create hostile pods, and count their attempts."""
 
     system: System
     decoys: Decoys

@@ -13,7 +13,7 @@ MACHINES_OWN = ("/sys", "/proc", "/usr/local", "/var/lib")
 
 
 class PodVolumes:
-    """`kubelet` is the folder that stands for /var/lib/kubelet."""
+    """Volumes of pods; `kubelet` is the folder used as /var/lib/kubelet."""
 
     def __init__(self, objects: PodObjects, folder: Path, ca_file: Path, kubelet: Path) -> None:
         self._objects, self._folder, self._ca_file = objects, folder, ca_file

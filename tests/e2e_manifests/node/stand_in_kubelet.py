@@ -81,7 +81,7 @@ class StandInKubelet:
         )
 
     def tick(self) -> None:
-        """Starts what is new, goes on with what ended, reports."""
+        """Start new pods, continue those whose container ended, and report their status."""
         pods = self.objects.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
         present = {pod["metadata"]["uid"] for pod in pods}
         for uid in set(self.pods) - present:

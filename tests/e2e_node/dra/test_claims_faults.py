@@ -146,7 +146,7 @@ def no_binding(system: NodeSystem) -> Iterator[None]:
 
 
 def binding_is_refused(system: NodeSystem) -> bool:
-    """Whether the API server goes by the policy."""
+    """Return whether the API server enforces the admission policy."""
     asked = system.api.post(
         "/api/v1/namespaces/default/pods/nobody/binding?dryRun=All",
         json={

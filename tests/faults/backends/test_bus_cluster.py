@@ -82,7 +82,7 @@ def _server(folder: Path, name: str, routes: dict[str, int]) -> ServerPlan:
 
 
 async def leader_of(url: str, stream: str) -> str:
-    """The name of the server that takes what is published into the stream, once there is one."""
+    """Wait for the stream's leader, and return the server's name."""
     client = await nats.connect(url)
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -58,7 +58,7 @@ async def bind_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:
 
 @contextmanager
 def lock_table(system: System, table: str) -> Iterator[None]:
-    """Everybody may read the table, nobody else may write to it."""
+    """Lock the table against writes, but not against reads."""
 
     async def begin(dsn: str) -> asyncpg.Connection:
         connection = await asyncpg.connect(dsn)

@@ -73,7 +73,7 @@ class Got:
 
 
 def running_containers(system: System) -> Iterator[Got]:
-    """Every container with cards whose process lives now."""
+    """Return every container with cards whose process runs now."""
     for file in system.folder.glob("nodes/*/kubelet/pods/*/containers/*/*.pid"):
         pods = file.parents[3]
         with contextlib.suppress(OSError, ValueError):
@@ -291,7 +291,7 @@ class Crowd:
             self.compared.add((got.pod_uid, got.container))
 
     def check(self) -> None:
-        """The wave stands still: every container has its row, on its cards (LIVE-2)."""
+        """Wait until every container has its row, on its cards (LIVE-2)."""
         self.look()
         assert self.wrong == []
         wait(

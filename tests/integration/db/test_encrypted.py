@@ -85,7 +85,7 @@ async def test_the_job_the_commands_and_the_pools_take_bootstraps_dsn(
 
 
 def wrong_dsns(front: Front, plain: str, folder: Path) -> dict[str, tuple[str, str]]:
-    """By what is wrong: the DSN, and what the sentence must contain."""
+    """Return, by kind of error, a wrong DSN and the text that its message must contain."""
     other = folder / "other"
     other.mkdir()
     with tls_front(other, plain) as another:

@@ -259,7 +259,7 @@ BEFORE, INSIDE, LATER = SINCE - timedelta(microseconds=1), SINCE, UNTIL
 
 @pytest.fixture
 async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """Grants that ended before, in and after the month, and one that lives."""
+    """Write grants that ended before, in and after the month, and a live one."""
     opened = await connect_with_a_card(postgres_dsn)
     for number, ended in enumerate((BEFORE, INSIDE, UNTIL - timedelta(seconds=1), LATER, None)):
         await opened.execute(

@@ -48,7 +48,7 @@ class Time:
 
 
 class Stream:
-    """Keeps what was published; refuses what `refuses` names."""
+    """Stream that stores published messages, and refuses those in `refuses`."""
 
     connected = True
 

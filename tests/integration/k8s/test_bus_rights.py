@@ -169,11 +169,11 @@ async def test_neither_of_them_writes_what_the_scheduler_or_a_node_does(
 
 
 class Anything(BaseModel):
-    """A message whose content nobody reads here."""
+    """Message whose content does not matter."""
 
 
 async def count_unsettled(url: str) -> int:
-    """Messages of deliveries that nobody has acknowledged."""
+    """Return the number of delivered messages without an acknowledgement."""
     client = await nats.connect(url, user=SCHEDULER_USER, password="secret", inbox_prefix=INBOXES)
     try:
         js = client.jetstream()

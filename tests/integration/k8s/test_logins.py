@@ -123,7 +123,7 @@ async def test_an_agent_hears_its_grants_asks_for_them_and_is_asked(cluster: Clu
 
 
 async def answer_of(bus: Bus, subject: str, question: events.Payload) -> bytes:
-    """Asks until somebody serves the subject."""
+    """Repeat the request until a responder answers."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

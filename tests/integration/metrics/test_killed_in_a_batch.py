@@ -45,7 +45,7 @@ async def process(postgres_dsn: str, nats_url: str) -> AsyncIterator[asyncio.sub
 
 
 async def read_again(bus: Bus, nats_url: str) -> None:
-    """The bus forgets what was acknowledged, and the scheduler makes the consumer again."""
+    """Delete the consumer, with its acknowledgements, and let the scheduler create a new one."""
     client = await nats.connect(nats_url)
     await client.jetstream().delete_consumer(USAGE.stream, USAGE.consumer)
     await client.close()

@@ -94,7 +94,7 @@ async def store(db: Any, history: list[Held]) -> None:
 
 @asynccontextmanager
 async def pages(dsn: str) -> AsyncIterator[httpx.AsyncClient]:
-    """In this process; nothing but the ledger stands behind it."""
+    """Serve the pages in this process, with the ledger as the only backend."""
     async with open_database(PostgresSettings(dsn=SecretStr(dsn)), application="test") as ledger:
         app, _, close = create_pages(
             PagesNeeds(

@@ -214,7 +214,7 @@ class AgentProcess:
         return self._log.read_text()
 
     def get(self, path: str) -> tuple[int, str]:
-        """(status, body); status 0 while nobody listens."""
+        """Return (status, body); status 0 if nothing listens."""
         url = f"http://127.0.0.1:{self._machine.port}{path}"
         try:
             with urlopen(url, timeout=5) as answer:

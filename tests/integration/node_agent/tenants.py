@@ -152,7 +152,7 @@ class Tenants:
 
 
 class Checks:
-    """The node's reports, as the scheduler hears them."""
+    """Limit checks that the node's agent publishes."""
 
     def __init__(self) -> None:
         self.messages: list[events.LimitCheck] = []

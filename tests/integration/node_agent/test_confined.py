@@ -45,7 +45,7 @@ class Confined(AgentProcess):
 async def confined(
     request: pytest.FixtureRequest, machine: Machine, kubelet: Kubelet, control: Control
 ) -> AsyncIterator[Confined]:
-    """Ready; as nobody it has been given the node's folders and the kubelet's sockets."""
+    """Run a confined agent, which as nobody may use the node's folders and kubelet's sockets."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None or shutil.which("unshare") is None:
         pytest.skip("a mount namespace and another user need root, unshare and setpriv")
     machine.extra["TMPDIR"] = "/nowhere"

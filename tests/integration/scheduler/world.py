@@ -226,7 +226,7 @@ class World:
         limits: Json | None = None,
         **meta: Any,
     ) -> Json:
-        """A pod that asks for one slice (or for `limits`), as it is at the API server."""
+        """Create a pod that requests one slice (or `limits`) at the API server."""
         limits = limits or {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
         if cores:
             limits["nvidia.com/gpucores"] = str(cores)

@@ -41,7 +41,7 @@ def new_graph() -> c_void_p:
 
 @contextmanager
 def instantiate_graph(graph: c_void_p) -> Iterator[c_void_p]:
-    """The executable graph; on failure of what is done with it, it is destroyed."""
+    """Yield the executable graph; destroy it if a call in the block is refused."""
     runnable = c_void_p()
     ok(cuda.cuGraphInstantiateWithFlags(byref(runnable), graph, c_ulonglong(0)))
     try:

@@ -73,7 +73,7 @@ def shares(loads: Sequence[Load], settle_s: float = SETTLE_S) -> list[float]:
 
 
 def assert_shares(look: Callable[[], list[float]], *limits: float) -> None:
-    """Assert that no tenant ever has more than its limit, and that all have theirs at one time."""
+    """Assert that no tenant ever exceeds its limit, and that all reach theirs at one time."""
     seen: list[list[float]] = []
 
     def theirs() -> bool:

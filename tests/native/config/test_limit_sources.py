@@ -259,7 +259,7 @@ def test_a_zero_in_the_file_means_no_limit(container: Container) -> None:
 
 
 def wait_for_total(client: Client, total: int) -> None:
-    """The file is looked at every 10 ms at most; a call is a look."""
+    """Call until the total has this value; a call reads the file, at most every 10 ms."""
     wait(lambda: client.info()[1] == total, f"the limit to be {total}")
 
 

@@ -112,7 +112,7 @@ class Tenant:
     # What is done to the region.
     @contextlib.contextmanager
     def region_file(self) -> Iterator[int | None]:
-        """A file of the container's own, open: what a link names is nobody's to write to."""
+        """Open the container's region; None if it is not a file of its own, such as a link."""
         try:
             file = os.open(self.region, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:

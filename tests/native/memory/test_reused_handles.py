@@ -229,7 +229,7 @@ def take(
     kind: int = PINNED,
     sizes: str = "4, 2",
 ) -> list[list[int]]:
-    """The result and what is free of the first card's 4 MiB, for each size that is taken."""
+    """Return, for each size, the result and the free memory of the first card's 4 MiB."""
     limit_both(container)
     container.machine.settings["future_location"] = place[0]
     container.machine.write()

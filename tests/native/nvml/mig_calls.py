@@ -35,7 +35,7 @@ def profiles(index: str) -> list[Any]:
 
 
 def make(index: str, profile: str, start: str) -> list[Any]:
-    """GPU instance, compute instance and uuid of what was made."""
+    """Create a MIG instance; return its GPU instance, compute instance and uuid."""
     info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card(index), int(profile))
     count = c_uint(0)
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card(index), info.id, None, byref(count))

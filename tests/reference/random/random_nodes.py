@@ -110,7 +110,7 @@ def add_cards(r: Random, into: Json, vendor: str) -> None:
 
 
 def nvidia_card(r: Random, name: str, index: int) -> Json:
-    """A card as the plugin registers it: what is zero is left out."""
+    """Return a card as the plugin registers it, without fields that are zero."""
     mig = flip(r, MIG_SHARE)
     fields: Json = {
         "id": f"GPU-{name}-{index}",

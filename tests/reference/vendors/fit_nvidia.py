@@ -70,7 +70,7 @@ def mig_choice(
 
 
 def realise(each: Pick, on_card: list[Pick]) -> None:
-    """A MIG pick gets its profile, after those picked before it."""
+    """Choose the MIG profile of a pick, after earlier picks on the card."""
     card = each["card"]
     before = [p["place"] for p in on_card if "place" in p]
     choice = mig_choice(card, each["mem"], [*card["mig"], *before])

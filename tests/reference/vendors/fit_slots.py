@@ -83,7 +83,7 @@ def first_of(cards: list[Card], request: Request, annotations: Json) -> Picks:
 
 
 def vastai(cards: list[Card], request: Request, annotations: Json, earlier: list[Pick]) -> Picks:
-    """Sheet 1.14: dies of one board together."""
+    """Choose dies of one board together (sheet 1.14)."""
     if not die_mode(cards):
         return first_of(cards, request, annotations)
     count = request["count"]

@@ -115,7 +115,7 @@ class DeviceManager:
 
 @dataclass(slots=True, eq=False)
 class SeenPod:
-    """A pod of the node, and what is to become of it."""
+    """Pod of the node, with its next steps."""
 
     seen: Json
     changed: asyncio.Event = field(default_factory=asyncio.Event)

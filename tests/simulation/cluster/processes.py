@@ -24,7 +24,7 @@ STALL_S = 6.0
 
 
 class Weather:
-    """How bad each wire is at present: target -> share of the calls that something happens to."""
+    """Share of disturbed calls on each connection at present."""
 
     def __init__(self) -> None:
         self._bad: dict[str, tuple[str, float, float]] = {}

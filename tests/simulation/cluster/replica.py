@@ -67,7 +67,7 @@ class _Events:
 
 
 class Silent:
-    """Limits and statistics: no node reports limits here, and nobody reads statistics."""
+    """Stub for limit checks and statistics, which the simulation does not have."""
 
     async def close_silent(self, *, silent_s: float) -> int:
         """Closes nothing."""

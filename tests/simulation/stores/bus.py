@@ -107,7 +107,7 @@ class BusConnection:
     def on_request(
         self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
     ) -> None:
-        """Our side of somebody's request; what can't be answered never is."""
+        """Answer another process's request; a request that can't be answered times out."""
         self._process.start(self._answer(respond, subject, data, answer))
 
     async def _answer(

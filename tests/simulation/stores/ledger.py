@@ -132,7 +132,7 @@ class SimLedger(Inventories):
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """See PostgresJournal; nobody reads it in here."""
+        """Do nothing; see PostgresJournal."""
 
     async def outbox_lag(self) -> tuple[float, datetime | None]:
         """See LedgerQueries; a row has no moment in here."""

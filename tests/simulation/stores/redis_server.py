@@ -22,7 +22,7 @@ class RedisServer:
         self._keys: dict[str, tuple[bytes, float]] = {}
 
     def lose(self) -> None:
-        """A fail-over to a replica that had not heard of the locks yet."""
+        """Lose all locks, as in a fail-over to a replica that had not received them."""
         self._keys.clear()
 
     async def look(self, key: str) -> list[Any]:

@@ -118,7 +118,7 @@ def node_ports(state: NodeState, played: Any) -> NodePorts:
 
 
 class QuietNode:
-    """Ports of a node whose state is kept in memory and whose files nobody looks at."""
+    """Ports of a node with its state in memory and no files."""
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""

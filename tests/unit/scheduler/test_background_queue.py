@@ -13,7 +13,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 
 class Time:
-    """A clock that advances when somebody sleeps."""
+    """Clock that advances when a task sleeps."""
 
     now_s = 100.0
 

@@ -227,7 +227,7 @@ def _nothing() -> None:
 
 @contextlib.contextmanager
 def recorded(sent: list[tuple[str, Any]]) -> Iterator[None]:
-    """Appends what is sent over the pools of all services, in order; not what the driver asks."""
+    """Record statements of all services' pools in order, except the driver's own."""
     prepare = connections._prepare
 
     def note(query: asyncpg.connection.LoggedQuery) -> None:

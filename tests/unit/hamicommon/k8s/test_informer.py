@@ -155,7 +155,7 @@ class Response:
 
 
 class Nobody:
-    """Credentials and session of a client that asks nobody."""
+    """Credentials and session of a client without a server."""
 
     server_url = "https://nowhere"
 

@@ -96,7 +96,7 @@ def pod(
     selection: Selection | None = None,
     policy: Policy | None = None,
 ) -> PodRequest:
-    """A pod; a bare request stands for an app container with it."""
+    """Build a pod; a bare request becomes an app container."""
     chosen = policy or Policy()
     return PodRequest(
         uid=PodUid("uid"),

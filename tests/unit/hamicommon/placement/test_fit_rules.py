@@ -74,7 +74,7 @@ def test_a_card_that_breaks_one_rule_is_refused_with_its_reason(rule: str) -> No
 
 
 def can_break_both(pair: tuple[str, str]) -> bool:
-    """Cores of a request are 0, 20 or 100: rule 14 speaks of none, 12 and 13 of some."""
+    """Return whether a request can break both: rule 14 needs 0 cores, 12 and 13 need some."""
     return not ("14 exhausted" in pair and {"12 cores", "13 exclusive"} & {*pair})
 
 

@@ -32,7 +32,7 @@ def test_the_answers_are_hamis(file: str) -> None:
 
 
 def record(pod: Json, *nodes: Json, **changed: Json) -> tuple[Json, Json]:
-    """A record of which HAMi answered what we answer, but for what is `changed` in its answer."""
+    """Return a record in which HAMi's answer is ours, except for `changed`, and our answer."""
     case = {"name": "case", "in": {"nodes": list(nodes), "pods": [], "pod": pod}}
     ours = SIMULATOR.answer_line(json.dumps(case), 1)
     theirs = json.loads(json.dumps(ours)) | changed

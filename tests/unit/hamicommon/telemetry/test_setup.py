@@ -56,7 +56,7 @@ def test_a_span_reaches_the_file_clipped_and_with_its_service(tmp_path: Path) ->
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """The address of an OTLP/HTTP endpoint, and what was sent to it."""
+    """Serve an OTLP/HTTP endpoint; yield its address and the received requests."""
     received: list[ExportTraceServiceRequest] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -69,7 +69,7 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
             self.end_headers()
 
         def log_message(self, *_parts: object) -> None:
-            """Nothing: what was received is the test's."""
+            """Log nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

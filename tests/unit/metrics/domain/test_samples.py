@@ -20,7 +20,7 @@ START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 
 
 class Bus:
-    """Keeps what is published; may fail, with the report lost or stored."""
+    """Bus that records published reports, and may fail before or after storing one."""
 
     connected = True
 

@@ -12,7 +12,7 @@ from hamicommon.kubelet_api._generated import dra_pb2
 
 
 class Preparing:
-    """Claims by name: what is prepared of them."""
+    """Prepared devices by claim name."""
 
     def __init__(self, **claims: tuple[Prepared, ...]) -> None:
         self._claims = claims

@@ -257,7 +257,7 @@ class Day:
     # What the agent sees.
 
     def look(self, *, hiccup: bool = False) -> None:
-        """One look and what is decided of it. `hiccup`: the driver lists nothing this time."""
+        """Inspect the node once, and decide. `hiccup`: the driver lists no process this time."""
         view = view_of(
             self._look(hiccup),
             resolver=Resolver(self, limits := self._limits(), frozenset({"kube-system"})),
@@ -280,7 +280,7 @@ class Day:
                 self.found.setdefault(key, (str(standing.state), self.now))
 
     def restart(self) -> None:
-        """The agent begins again; what is on disk (records) is there."""
+        """Restart the agent; records on disk are kept."""
         self.standings, self._unresolved = {}, {}
 
     def _limits(self) -> dict[ContainerKey, dict[str, object]]:

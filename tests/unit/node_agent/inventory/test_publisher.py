@@ -79,7 +79,7 @@ LINKS = tuple(
 
 
 class Bus:
-    """Keeps what is published."""
+    """Bus that records published messages."""
 
     connected = True
 

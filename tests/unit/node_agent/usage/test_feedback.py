@@ -14,7 +14,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 
 class Node:
-    """A pod's env, and what is written."""
+    """Node with a pod's environment, which records writes."""
 
     def __init__(self, priority: str) -> None:
         self.priority = priority

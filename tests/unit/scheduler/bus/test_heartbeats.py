@@ -15,7 +15,7 @@ SILENT_S = 60.0
 
 
 class Cluster:
-    """Agents, the bus and the ledger, as far as they are heard; the test lets time pass."""
+    """Agents, bus and ledger as the monitor of heartbeats sees them, with a clock of the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -54,7 +54,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster() -> Cluster:
-    """Both agents were heard for two minutes."""
+    """Return a cluster whose two agents have sent heartbeats for two minutes."""
     made = Cluster()
     await made.liveness.once()
     await made.run(120, A, B)

@@ -210,7 +210,7 @@ async def call(
     gate: Activity | None = None,
     parts: Sequence[bytes] = (b'{"Pod":{}}',),
 ) -> bytes:
-    """The body of the answer; what was not read of `parts` is in `done`."""
+    """Return the body of the answer; unread `parts` are added to `done`."""
     verbs = ExtenderVerbs(
         filtering=cast(Filter, filtering),
         hosts=cast(HostScoring, Hosts()),

@@ -486,7 +486,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
 def read_state(
     view: ClusterState, node: str, assumed: Sequence[Draft] = ()
 ) -> list[tuple[DeviceUsage, int]]:
-    """Everything that a state has of a node's cards, without what is assumed."""
+    """Return a node's cards in the state, without the assumed placements."""
     if NodeName(node) not in view.cluster.nodes:
         return []
     cards = view.cluster.cards(NodeName(node))

@@ -107,7 +107,7 @@ class Story:
             assert self.state.assumed(PodUid(name)) is None, what
 
     def check(self) -> None:
-        """Compare cards and quota with what is assumed, once for each pod."""
+        """Compare cards and quota with the assumptions, each pod counted once."""
         wanted: Counter[str] = Counter()
         for name in PODS:
             assumed = self.state.assumed(PodUid(name))

@@ -50,7 +50,7 @@ def test_the_reason_is_what_is_known(
 
 
 class Ledger:
-    """One late row, which somebody else changes while the first look is at it."""
+    """Ledger with one late row, which another caller changes during the first check."""
 
     def __init__(self) -> None:
         self.row = an_allocation(has_agent=True)

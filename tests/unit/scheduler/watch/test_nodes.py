@@ -39,7 +39,7 @@ def test_without_labels_to_look_at_and_without_any_a_node_has_none() -> None:
 
 
 class Store:
-    """Notes what is written."""
+    """Store that records writes."""
 
     def __init__(self) -> None:
         self.groups: list[dict[NodeName, str | None]] = []

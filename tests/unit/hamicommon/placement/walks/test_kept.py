@@ -21,7 +21,7 @@ NODES = 6
 
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows were walked, by walk of what is kept."""
+    """Record the number of rows in each walk over cached results."""
     counts: list[int] = []
 
     def count_rows(request: PodRequest, view: ClusterView, rows: Int, *rest: tuple[()]) -> object:
