@@ -1,4 +1,4 @@
-"""Tell pods what became of their cards: bound without them yet, or holding one that changed.
+"""Report what became of bound pods' cards: missing still, or changed since.
 
 A bound pod can't be unbound, so its slices stay reserved (architecture 4). After a minute without
 its cards the reason is kept with the allocation (and so in its history), shown in an event on the
