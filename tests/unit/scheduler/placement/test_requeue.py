@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Policy
-from hamicommon.placement.cluster.view import CardState
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import Need, VendorRules
 from hamicommon.vendors.nvidia.nvidia import Nvidia
 from hamicommon.vendors.pod_request import pod_request
@@ -132,7 +131,6 @@ async def test_shapes_whose_hashes_are_equal_do_not_share_a_fate(
 # --- fields of a reservation beside its slices
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CARD = a_device("x", memory_mib=1000, core_percent=20)
 
 
@@ -168,14 +166,11 @@ def drafted(**rules: Any) -> Any:
         ContainerGrant(index=0, name="idle", role="app"),
         ContainerGrant(index=1, name="main", role="app", shares=(share,)),
     )
-    return draft_of(
-        request,
-        Placement(node=NodeName("n"), containers=containers),
-        {CARD.uuid: CardState(DeviceUsage(device=replace(CARD)), 7)},
-        Vendors((vendor,)),
-        now=NOW,
-        lease_s=60,
-    )
+    vendors, node = Vendors((vendor,)), NodeName("n")
+    cluster = ClusterView(vendors.rules)
+    cluster.set_node(node, [CardState(DeviceUsage(device=replace(CARD)), 7)])
+    placement = Placement(node=node, containers=containers)
+    return draft_of(request, placement, cluster, vendors, lease_s=60)
 
 
 def test_a_draft_carries_what_the_vendors_write_on_the_pod_and_what_quotas_count() -> None:

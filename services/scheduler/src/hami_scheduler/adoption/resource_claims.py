@@ -190,14 +190,14 @@ class ClaimGrants:
         request: PodRequest,
         claimed: Sequence[ContainerClaims],
     ) -> Entry:
-        cards = {s.usage.device.uuid: s for s in self.view.cluster.cards(asked.node)}
-        shares = granted_shares(claimed, named_devices({u: s.usage for u, s in cards.items()}))
+        usages = [card.usage for card in self.view.cluster.cards(asked.node)]
+        named = named_devices({usage.device.uuid: usage for usage in usages})
+        shares = granted_shares(claimed, named)
         draft = draft_of(
             request,
             Placement(node=asked.node, containers=granted_containers(claimed, shares)),
-            cards,
+            self.view.cluster,
             self.vendors,
-            now=datetime.now(UTC),
             lease_s=asked.arriving_s,
             owner=owner_of(pod, self.label_keys, stamped=False),
         )

@@ -23,7 +23,6 @@ from cachetools import LRUCache, TTLCache
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.clipping import clip
-from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
@@ -257,7 +256,8 @@ class SliceCheck:
             devices = [card.usage.device for node in view.nodes for card in view.cards(node)]
             return group_sentence(found, stock_of(devices), candidates=len(offered))
         for request in found.members:
-            draft = self._draft(request, found.placements[request.uid])
+            placement, vendors = found.placements[request.uid], self.rules.vendors
+            draft = draft_of(request, placement, view, vendors, lease_s=self.booking_s)
             conflict = self.state.quotas.conflict(draft.namespace, draft.quota)
             if conflict is not None:
                 return quota_sentence(quota_short(conflict, self.rules.vendors))
@@ -274,17 +274,6 @@ class SliceCheck:
         }
         closed = frozenset[NodeName]().union(*self.closed.by_reason().values())
         return nodes_for(pods, self.nodes(), labels).intersection(self.state.cluster.nodes) - closed
-
-    def _draft(self, request: PodRequest, placement: Placement) -> Draft:
-        cards = self.state.cluster.cards(placement.node)
-        return draft_of(
-            request,
-            placement,
-            {card.usage.device.uuid: card for card in cards},
-            self.rules.vendors,
-            now=self.clock(),
-            lease_s=self.booking_s,
-        )
 
     def _refused(self, workload: JsonMapping, sets: Iterable[PodSet], problem: str) -> Verdict:
         never = self._never_fits(workload["metadata"]["uid"], sets)

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodOwner
@@ -252,13 +251,11 @@ class GroupPlans:
             placement = decision.placements.get(member.request.uid)
             if placement is None:
                 continue
-            cards = self.state.cluster.cards(placement.node)
             draft = draft_of(
                 member.request,
                 placement,
-                {card.usage.device.uuid: card for card in cards},
+                self.state.cluster,
                 self.requests.vendors,
-                now=datetime.now(UTC),
                 lease_s=self.binding_s,
                 owner=self.owner_of(member.pod),
             )

@@ -24,7 +24,7 @@ from hamicommon.explain.sentences import quota_sentence
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft
-from hamicommon.placement.cluster.view import CardState
+from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.placement.vendor_policy import standard_need
 from hamicommon.vendors.interface.vendor import Placed
@@ -42,14 +42,14 @@ ACTOR = "scheduler"
 def draft_of(
     request: PodRequest,
     placement: Placement,
-    cards: Mapping[GpuUuid, CardState],
+    cluster: ClusterView,
     vendors: Vendors,
     *,
-    now: datetime,
     lease_s: float,
     owner: PodOwner | None = None,
 ) -> Draft:
-    """Return the grant of `placement`; `cards` are the node's at the time of the choice."""
+    """Return the grant of `placement`; `cluster` is that of the choice."""
+    cards = {card.usage.device.uuid: card for card in cluster.cards(placement.node)}
     used = _vendors_of(placement)
     devices = {name: state.usage.device for name, state in cards.items()}
     exact = any(vendor.rules.exact for vendor in vendors if vendor.name in used)
@@ -62,7 +62,9 @@ def draft_of(
         lease_s=lease_s,
         quota=quota_amounts(placement.containers, vendors),
         policy=request.policy,
-        annotations=vendors_annotations(placement, devices, request.selections, vendors, now=now),
+        annotations=vendors_annotations(
+            placement, devices, request.selections, vendors, now=datetime.now(UTC)
+        ),
         seen={name: state.version for name, state in cards.items()} if exact else {},
         core_totals=_core_totals(request, placement, cards, vendors),
         traceparent=telemetry.traceparent(),
@@ -195,7 +197,14 @@ class Placer:
                 if conflict is not None:
                     raise OverQuota(conflict, self.requests.vendors)
                 return decision
-            draft = self._draft(request, decision.placement, trace)
+            draft = draft_of(
+                request,
+                decision.placement,
+                cluster,
+                self.requests.vendors,
+                lease_s=self.binding_s,
+                owner=self.owner_of(trace.pod),
+            )
             conflict = state.quotas.conflict(draft.namespace, draft.quota)
             if conflict is None:
                 state.assume(draft)
@@ -205,15 +214,3 @@ class Placer:
             if larger <= beyond:
                 raise OverQuota(conflict, self.requests.vendors)
             beyond |= larger
-
-    def _draft(self, request: PodRequest, placement: Placement, trace: DecisionTrace) -> Draft:
-        cards = self.state.cluster.cards(placement.node)
-        return draft_of(
-            request,
-            placement,
-            {card.usage.device.uuid: card for card in cards},
-            self.requests.vendors,
-            now=datetime.now(UTC),
-            lease_s=self.binding_s,
-            owner=self.owner_of(trace.pod),
-        )

@@ -393,13 +393,11 @@ class Preemptor:
         return ""
 
     def _draft(self, waiting: WaitingPod, pod: Json, plan: Plan, *, lease_s: float) -> Draft:
-        cards = self.state.cluster.cards(plan.placement.node)
         draft = draft_of(
             waiting.request,
             plan.placement,
-            {card.usage.device.uuid: card for card in cards},
+            self.state.cluster,
             self.requests.vendors,
-            now=self.clock(),
             lease_s=lease_s,
             owner=owner_of(pod),
         )
