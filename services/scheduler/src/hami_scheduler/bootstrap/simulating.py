@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from hamicommon import device_config
 from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
-from hamicommon.ledger.database import open_database
+from hamicommon.ledger.database import Database, open_database
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.preemption.planner import Preview
 from hamicommon.process.computing import ComputeProcess
@@ -34,6 +35,8 @@ from hami_scheduler.ports.ledger import CardReader, Row
 from hami_scheduler.preemption.planning import PreemptionQuestion, find_plans
 from hami_scheduler.scaling.planning import ScaleAnswer, ScaleQuestion, plan_scaling
 from hami_scheduler.settings import Settings
+
+T = TypeVar("T")
 
 NAME = "hami-scheduler-simulate"
 # `hamictl` waits a minute; the largest body takes a few seconds.
@@ -101,13 +104,13 @@ def simulate(
 
 def preempt(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> bytes:
     """Answer /v1/preempt, in the other process. Raises: InvalidRequest, Unavailable."""
-    view, rows = read_for(question, settings)
+    view, rows = _read_ledger(settings, partial(_holders, question))
     return written_plans(question, view, rows, vendors_of(settings), defaults)
 
 
 def plan(question: PreemptionQuestion, settings: Settings, defaults: Policy) -> Preview:
     """Search plans, in the other process. Raises: InvalidRequest, Unavailable."""
-    view, rows = read_for(question, settings)
+    view, rows = _read_ledger(settings, partial(_holders, question))
     return find_plans(question, view, rows, vendors_of(settings), defaults)
 
 
@@ -116,17 +119,11 @@ def prepare(settings: Settings) -> None:
     vendors_of(settings)
 
 
-def read_for(question: PreemptionQuestion, settings: Settings) -> tuple[ClusterView, list[Row]]:
-    """Read the ledger's cards, and the holders on candidate nodes. Raises: Unavailable."""
-
-    async def read() -> tuple[ClusterView, list[Row]]:
-        async with open_database(settings.postgres, application=NAME) as database:
-            reader = PostgresInventory(database, on_commit=lambda: None)
-            view = await read_view(reader, vendors_of(settings))
-            nodes = question.candidates(view.nodes)
-            return view, await PostgresQueries(database).held_at(datetime.now(UTC), nodes, "")
-
-    return asyncio.run(read())
+async def _holders(
+    question: PreemptionQuestion, database: Database, view: ClusterView
+) -> list[Row]:
+    nodes = question.candidates(view.nodes)
+    return await PostgresQueries(database).held_at(datetime.now(UTC), nodes, "")
 
 
 def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:
@@ -138,24 +135,27 @@ def filter_given(body: bytes, settings: Settings, defaults: Policy) -> bytes:
 
 def scale(question: ScaleQuestion, settings: Settings) -> ScaleAnswer:
     """Plan nodes, in the other process. Raises: InvalidRequest, Unavailable."""
+    pods = [uid for uid, _ in question.pods]
     # After the cards: a pod that has some by then is not planned once more.
-    view, held = _read_ledger(settings, [uid for uid, _ in question.pods])
+    view, held = _read_ledger(settings, lambda found, _: PostgresScaling(found).held(pods))
     return plan_scaling(question, view, held, vendors_of(settings))
 
 
 def live_view(settings: Settings) -> ClusterView:
     """Read the ledger's cards. Raises: Unavailable."""
-    return _read_ledger(settings)[0]
+    return _read_ledger(settings, lambda found, _: found.ping())[0]
 
 
 def _read_ledger(
-    settings: Settings, pods: Sequence[PodUid] = ()
-) -> tuple[ClusterView, set[PodUid]]:
-    async def read() -> tuple[ClusterView, set[PodUid]]:
+    settings: Settings, also: Callable[[Database, ClusterView], Awaitable[T]]
+) -> tuple[ClusterView, T]:
+    """Read the ledger's cards, and then `also` something. Raises: Unavailable."""
+
+    async def read() -> tuple[ClusterView, T]:
         async with open_database(settings.postgres, application=NAME) as database:
             reader = PostgresInventory(database, on_commit=lambda: None)
             view = await read_view(reader, vendors_of(settings))
-            return view, await PostgresScaling(database).held(pods) if pods else set()
+            return view, await also(database, view)
 
     return asyncio.run(read())
 

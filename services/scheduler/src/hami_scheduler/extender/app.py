@@ -27,9 +27,9 @@ from hami_scheduler.extender.protocol import (
     MAX_BODY_BYTES,
     MAX_SIMULATION_BYTES,
     FilterResult,
-    HostPriorities,
     NamesReader,
     bind_result,
+    host_priorities,
     no_victims,
     parse_bind_args,
     parse_extender_args,
@@ -70,7 +70,7 @@ class ExtenderVerbs:
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
-            "prioritize-without-cards": (self._score_hosts, _no_scores),
+            "prioritize-without-cards": (self._score_hosts, lambda _: host_priorities()),
             "bind": (self._bind, bind_result),
             "preempt": (self._preempt, no_victims),
             SIMULATION: (self._simulate, lambda text: FilterResult(error=text).to_json()),
@@ -108,7 +108,7 @@ class ExtenderVerbs:
 
     async def _score_hosts(self, body: bytes) -> tuple[bytes, Record]:
         scores = self._hosts.scores(parse_extender_args(body))
-        return HostPriorities(scores=scores).to_json(), _nothing
+        return host_priorities(scores), _nothing
 
     async def _bind(self, body: bytes) -> tuple[bytes, Record]:
         args = parse_bind_args(body)
@@ -120,10 +120,6 @@ class ExtenderVerbs:
 
     async def _simulate(self, body: bytes) -> tuple[bytes, Record]:
         return await self._simulating(body), _nothing
-
-
-def _no_scores(_: str) -> bytes:
-    return HostPriorities().to_json()
 
 
 def _nothing() -> None:
@@ -170,21 +166,21 @@ class ExtenderApp:
 
     async def _answer(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
         try:
-            if verb == SIMULATION:
-                asked = await _read(
-                    receive, MAX_SIMULATION_BYTES, "ask about fewer nodes in one call"
-                )
-            else:
-                asked = await _read(
-                    receive,
-                    MAX_BODY_BYTES,
-                    "expected names of nodes here (nodeCacheCapable: true); ask /filter-simulation "
-                    "about whole Node objects",
-                )
+            asked = await _read(receive, *_LIMITS.get(verb, _USUAL_LIMIT))
+            if verb != SIMULATION:
                 await self.activity.wait()
         except HamiError as exc:
             return self.verbs.refuse(verb, exc), None
         return await self.verbs.answer(verb, asked)
+
+
+_USUAL_LIMIT = (
+    MAX_BODY_BYTES,
+    "expected names of nodes here (nodeCacheCapable: true); ask /filter-simulation about whole "
+    "Node objects",
+)
+_LIMITS = {SIMULATION: (MAX_SIMULATION_BYTES, "ask about fewer nodes in one call")}
+"""The longest body of a verb, and the advice to a caller with a longer one."""
 
 
 async def _read(receive: Receive, max_bytes: int, advice: str) -> bytes:

@@ -272,8 +272,7 @@ class Filter:
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
         reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}
         trace.refuse(reasons, refusal.shortfalls)
-        for series, message in refusal_messages(trace.reasons, trace.candidates).items():
-            self._announce(trace, FILTERING_FAILED, message, series=series)
+        self._announce_refusal(trace)
         return FilterResult(refused=reasons)
 
     def _over_quota(
@@ -285,8 +284,7 @@ class Filter:
         )
         trace.refuse(reasons, None)
         trace.message, trace.quota = str(error), error.quota
-        for series, message in refusal_messages(reasons, len(names)).items():
-            self._announce(trace, FILTERING_FAILED, message, series=series)
+        self._announce_refusal(trace)
         return FilterResult(refused=reasons)
 
     def _undoes_slices(
@@ -311,6 +309,10 @@ class Filter:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
             logger.warning("Failed to filter nodes", extra=extra)
         return FilterResult(error=why)
+
+    def _announce_refusal(self, trace: DecisionTrace) -> None:
+        for series, message in refusal_messages(trace.reasons, trace.candidates).items():
+            self._announce(trace, FILTERING_FAILED, message, series=series)
 
     def _announce(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import cast
 
 import orjson
@@ -78,15 +79,9 @@ class BindArgs:
     node: NodeName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPriorities:
-    """Response to /prioritize-without-cards: a score from 0 to 10 per node."""
-
-    scores: Mapping[NodeName, int] = field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """Return the body."""
-        return orjson.dumps([{"Host": node, "Score": score} for node, score in self.scores.items()])
+def host_priorities(scores: Mapping[NodeName, int] = MappingProxyType({})) -> bytes:
+    """Return the answer of /prioritize-without-cards: a score from 0 to 10 per node."""
+    return orjson.dumps([{"Host": node, "Score": score} for node, score in scores.items()])
 
 
 def parse_extender_args(body: bytes) -> ExtenderArgs:
