@@ -14,7 +14,8 @@ from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
-from hamicommon.preemption.planner import Holder, preview
+from hamicommon.preemption.holdings import Holder, Holdings
+from hamicommon.preemption.planner import preview
 from hamicommon.vendors.pod_request import pod_request
 
 from tests.unit.hamicommon import recorded
@@ -97,7 +98,7 @@ def check_plan(nodes: list[Json], pod: Json) -> None:
     holders = filled(view, request)
     assert holders
 
-    found = preview(request, 1000, view, holders, now=NOW)
+    found = preview(request, 1000, Holdings(holders, view, now=NOW))
 
     [best, *_] = found.plans
     assert len(best.victims) == 1

@@ -24,7 +24,8 @@ from hamicommon.errors import Conflict, Unavailable
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Entry, StateStep
 from hamicommon.placement.cluster.view import CardState
-from hamicommon.preemption.planner import Holder, Plan, Preview
+from hamicommon.preemption.holdings import Holder
+from hamicommon.preemption.planner import Plan, Preview
 from hamicommon.vendors.pod_request import PodRequests, pod_request
 from hamicommon.vendors.registry import Vendors
 

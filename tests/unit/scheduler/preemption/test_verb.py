@@ -21,7 +21,7 @@ from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import CardState
 from hamicommon.preemption.holders import Wish
-from hamicommon.preemption.planner import Holder
+from hamicommon.preemption.holdings import Holder
 from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 

@@ -63,6 +63,18 @@ def fit_with_places(
     return walk.rows, walk.picks
 
 
+def ask_of(request: PodRequest, wanted: DeviceRequest, view: ClusterView, rows: Int) -> Ask:
+    """Return one request of the pod, ready to be put to the cards of these rows."""
+    ask = Ask.of(request, wanted, view)
+    selection = ask.selection
+    if selection.use_uuids:
+        ask.barred = ~view.chosen(selection.use_uuids, rows)
+    if selection.avoid_uuids:
+        avoided = view.chosen(selection.avoid_uuids, rows)
+        ask.barred = avoided if ask.barred is None else ask.barred | avoided
+    return ask
+
+
 class _Walk:
     """State of fitting one pod: remaining rows, their cards, and slices given so far."""
 
@@ -142,16 +154,9 @@ class _Walk:
         picks.spend(stock.cards)
 
     def _prepared(self, stock: Stock, wanted: DeviceRequest) -> Ask:
-        view = self.view
-        ask = Ask.of(self.request, wanted, view)
-        selection = ask.selection
-        if selection.use_uuids:
-            ask.barred = ~view.chosen(selection.use_uuids, self.rows)
-        if selection.avoid_uuids:
-            avoided = view.chosen(selection.avoid_uuids, self.rows)
-            ask.barred = avoided if ask.barred is None else ask.barred | avoided
+        ask = ask_of(self.request, wanted, self.view, self.rows)
         if self.without:
-            ask.taken = view.marks(self.without, self.rows)
+            ask.taken = self.view.marks(self.without, self.rows)
         if ask.rules.same_card:
             ask.elsewhere = self._elsewhere(stock, wanted.vendor)
         return ask

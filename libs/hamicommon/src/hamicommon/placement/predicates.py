@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Policy, Selection
@@ -96,6 +97,35 @@ class Ask:
                 np.copyto(codes, rule.value, where=failing)
         np.copyto(codes, Rule.NO_CARD.value, where=self.type_codes[cards.model] == Rule.NO_CARD)
         return codes
+
+    def lacks(self, cards: Cards) -> npt.NDArray[np.float64]:
+        """(nodes * places, 3): MiB, cores and slots that a card lacks for a slice; at most 0: none.
+
+        Infinite where the rule that refuses the card is about something else.
+        """
+        memory, core, slots = np.zeros((3, *cards.model.shape))
+        closed = self.type_codes[cards.model] == Rule.NO_CARD
+        for rule in self._order:
+            match rule:
+                case Rule.MEMORY:
+                    memory = self.need.memory_on(cards) - cards.free_memory
+                case Rule.CORES:
+                    core = np.maximum(
+                        core, self.need.core_on(cards) - self.need.free_core_of(cards)
+                    )
+                case Rule.SLOTS:
+                    slots = np.maximum(slots, self.need.slots_on(cards) - cards.free_slots)
+                case _ if (failing := self._fails(rule, cards)) is None:
+                    pass
+                case Rule.IN_USE | Rule.MUTEX | Rule.EXCLUSIVE:
+                    slots = np.where(failing, cards.slots - cards.free_slots, slots)
+                case Rule.CORES_EXHAUSTED:
+                    core = np.where(failing, 1, core)
+                case _:
+                    closed |= failing
+        lacks = np.stack([memory, core, slots], axis=-1)
+        lacks[closed] = np.inf
+        return lacks.reshape(-1, 3)
 
     @property
     def _order(self) -> tuple[Rule, ...]:

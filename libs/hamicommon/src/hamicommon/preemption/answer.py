@@ -9,7 +9,8 @@ from datetime import datetime
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.preemption.planner import Holder, Plan, Preview
+from hamicommon.preemption.holdings import Holder
+from hamicommon.preemption.planner import Plan, Preview
 
 HOST_NOTE = "the host's CPU and memory, selectors, taints and quotas are not looked at"
 

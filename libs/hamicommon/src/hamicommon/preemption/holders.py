@@ -21,7 +21,7 @@ from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.pod_object import KUEUE_WORKLOAD_NAME, is_managed_by_kueue, owner_of
 from hamicommon.k8s.types import Json, JsonMapping
-from hamicommon.preemption.planner import Holder
+from hamicommon.preemption.holdings import Holder
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a static pod's mirror; only its kubelet can end the pod."""

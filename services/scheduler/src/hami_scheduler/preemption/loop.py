@@ -29,7 +29,8 @@ from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.pod_object import is_managed_by_kueue, owner_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
-from hamicommon.preemption.planner import Holder, Plan
+from hamicommon.preemption.holdings import Holder
+from hamicommon.preemption.planner import Plan
 from hamicommon.vendors.pod_request import PodRequests
 
 from hami_scheduler.ledger.cluster_state import ClusterState

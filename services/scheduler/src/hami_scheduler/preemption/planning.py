@@ -28,7 +28,8 @@ from hamicommon.preemption.holders import (
     protected_namespaces,
     wish_of,
 )
-from hamicommon.preemption.planner import Holder, Preview, preview
+from hamicommon.preemption.holdings import Holder, Holdings
+from hamicommon.preemption.planner import Preview, preview
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
@@ -147,12 +148,15 @@ def find_plans(
     wants, _ = fill_in(question.pod, vendors)
     if not wants:
         raise InvalidRequest("the pod asks for no card: kube-scheduler's own preemption is for it")
+    holdings = Holdings(
+        question.holders(rows),
+        view,
+        now=datetime.now(UTC),
+        budgets=budget_room(question.budgets),
+    )
     return preview(
         pod_request(question.pod, vendors, defaults),
         question.wish.priority,
-        view,
-        question.holders(rows),
-        now=datetime.now(UTC),
-        budgets=budget_room(question.budgets),
+        holdings,
         candidates=question.candidates(view.nodes),
     )

@@ -22,7 +22,8 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.preemption.holders import budget_room
-from hamicommon.preemption.planner import Holder, preview
+from hamicommon.preemption.holdings import Holder, Holdings
+from hamicommon.preemption.planner import preview
 from hamicommon.vendors.pod_request import PodRequests
 
 from hami_scheduler.ledger.cluster_state import ClusterState
@@ -98,10 +99,7 @@ class PreemptVerb:
         found = preview(
             request,
             priority,
-            self.state.cluster,
-            holders,
-            now=datetime.now(UTC),
-            budgets=budgets,
+            Holdings(holders, self.state.cluster, now=datetime.now(UTC), budgets=budgets),
             candidates=(node,),
             budget_s=NODE_BUDGET_S,
         )

@@ -64,6 +64,14 @@ class CardsByRow:
         """Return the node of a row."""
         return self._rows.names[row]
 
+    def row_of(self, node: NodeName) -> int:
+        """The row of a node; -1 if it has none."""
+        return self._rows.of_node.get(node, -1)
+
+    def place_of(self, uuid: GpuUuid) -> tuple[int, int] | None:
+        """Row and place of a card; None if it is unknown."""
+        return self._rows.places.get(uuid)
+
     def names(self, rows: Int) -> tuple[NodeName, ...]:
         """Return the nodes of the rows."""
         return tuple(map(self._rows.names.__getitem__, rows.tolist()))

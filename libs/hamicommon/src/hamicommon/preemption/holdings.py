@@ -1,0 +1,336 @@
+"""Holdings of pods as arrays: on which nodes the end of pods may be enough, and the least it costs.
+
+Made once for a reading of the ledger; each pod that wants room is then a few passes over arrays.
+Only amounts are looked at (MiB, percent of cores, slots), card by card, so a cost is never too
+high. The engine decides whether the pod fits (`planner.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from itertools import combinations, islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.counterfactuals import PodHolding
+from hamicommon.placement.cluster.cards import Bools, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.filter import ask_of
+
+Amounts = npt.NDArray[np.float64]
+
+OF_NO_LOWER_PRIORITY = "of its priority or a higher one"
+LOWEST_PRIORITY = -(2.0**31)
+"""Priorities are summed up from here, as kube-scheduler does: one pod more costs more than one of a
+higher priority, up to the highest."""
+NO_COST = (float("-inf"), 0.0, 0.0, 0.0)
+MAX_TRIED = 12
+"""Pods of a card of which every set is tried; of more, those of few amounts are put back."""
+MAX_SETS = 256
+"""Sets of a node's cards that are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod that holds cards, with what decides whether it may end."""
+
+    uid: PodUid
+    pod: str
+    """`namespace/name`."""
+    node: NodeName
+    priority: int
+    held: tuple[PodHolding, ...]
+    """Footprint of the pod on each of its cards."""
+    started_at: datetime | None = None
+    owner: str = ""
+    """Such as `Job train-3`; empty: nothing would make it again."""
+    budgets: tuple[str, ...] = ()
+    """Names of the PodDisruptionBudgets that it counts for, `namespace/name`."""
+    shield: str = ""
+    """Which pods like it may not end, after "pods " (`of DaemonSets`); empty: it may."""
+    is_ending: bool = False
+    """Whether the pod is being deleted: its cards come back without a plan."""
+    allocation_id: AllocationId | None = None
+    """Grant that it holds; None: unknown."""
+    is_room: bool = False
+    """Whether it only waits for cards that are held for it: no program ends with it."""
+
+    @property
+    def memory_mib(self) -> int:
+        """Memory that it holds on all cards."""
+        return sum([each.memory_mib for each in self.held])
+
+    def ran_s(self, now: datetime) -> float:
+        """Return for how long it has run; 0: unknown."""
+        if self.started_at is None:
+            return 0.0
+        return max(0.0, (now - self.started_at).total_seconds())
+
+    def lost(self, now: datetime) -> float:
+        """Return the work that ends with it, in MiB seconds."""
+        return self.memory_mib * self.ran_s(now)
+
+
+class Holdings:
+    """Pods that hold cards of the view, as arrays.
+
+    Args:
+        holders: every pod that holds cards.
+        view: the cards; no node comes or goes while this is in use.
+        now: for the work that would be lost.
+        budgets: PodDisruptionBudget -> evictions that it allows now; an absent one allows none.
+    """
+
+    def __init__(
+        self,
+        holders: Iterable[Holder],
+        view: ClusterView,
+        *,
+        now: datetime,
+        budgets: Mapping[str, int] | None = None,
+    ) -> None:
+        self.view, self.now, self.budgets = view, now, budgets or {}
+        self.holders = list(holders)
+        self.of_uid = defaultdict[PodUid, list[int]](list)
+        self.places = view.shape[1]
+        numbers = {"": 0}
+        rows, shields, found = [], [], []
+        for pod, one in enumerate(self.holders):
+            self.of_uid[one.uid].append(pod)
+            rows.append(view.row_of(one.node))
+            shields.append(numbers.setdefault(self._shield(one), len(numbers)))
+            for each in one.held:
+                where = view.place_of(each.uuid)
+                if where is not None:
+                    card = where[0] * self.places + where[1]
+                    found.append((pod, card, each.memory_mib, each.core_percent, each.slots))
+        self.rows, self.shields = np.array(rows, np.int64), np.array(shields, np.int64)
+        self.reasons = list(numbers)
+        """Why pods may not end, by the number in `shields`; 0: they may."""
+        self.priorities = np.array([one.priority for one in self.holders], np.float64)
+        self.is_ending = np.array([one.is_ending for one in self.holders], np.bool_)
+        table = np.array(found, np.float64).reshape(len(found), 5)
+        self.pod, card_of = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+        self.card, self.amounts = card_of, table[:, 2:]
+        weights = (self.priorities - LOWEST_PRIORITY)[self.pod]
+        lost = np.array([one.lost(now) for one in self.holders], np.float64)[self.pod]
+        self.costs = np.column_stack([weights, np.ones(len(weights)), lost])
+        """By holding, as the sums in `Plan.cost`: priority, pods, work lost."""
+        self.by_weight, self.by_loss = _Order.of(card_of, weights), _Order.of(card_of, lost)
+        self.by_amount = [_Order.of(card_of, -amounts) for amounts in self.amounts.T]
+
+    def _shield(self, one: Holder) -> str:
+        if one.shield:
+            return one.shield
+        for name in one.budgets:
+            if self.budgets.get(name, 0) < 1:
+                return f"of which PodDisruptionBudget {name} allows no eviction"
+        return ""
+
+    def find_victims(
+        self, request: PodRequest, priority: int, rows: Int
+    ) -> tuple[Bools, dict[str, int]]:
+        """Return which pods may end for it, and how many on the rows may not, by the reason."""
+        others = np.isin(self.rows, rows) & ~self.is_ending
+        others[self.of_uid.get(request.uid, [])] = False
+        lower = others & (self.priorities < priority)
+        numbers = np.bincount(self.shields[lower], minlength=len(self.reasons)).tolist()
+        left_out = dict(zip(self.reasons[1:], numbers[1:], strict=True))
+        left_out[OF_NO_LOWER_PRIORITY] = int(others.sum() - lower.sum())
+        return lower & (self.shields == 0), {why: n for why, n in left_out.items() if n}
+
+
+class _Order(NamedTuple):
+    """Holdings card by card, those of a card in an order."""
+
+    at: Int
+    card: Int
+    first: Int
+    """Position at which the holdings of the same card begin."""
+
+    @classmethod
+    def of(cls, card: Int, key: Amounts) -> _Order:
+        """Sort by card, then by the key."""
+        at = np.lexsort((key, card))
+        begins = np.flatnonzero(np.diff(card[at], prepend=-1))
+        return cls(at, card[at], np.repeat(begins, np.diff(begins, append=len(at))))
+
+    def sums(self, values: Amounts) -> Amounts:
+        """Return at each position the sum of the card's values up to there."""
+        values = values[self.at]
+        sums = np.cumsum(values, axis=0)
+        before: Amounts = (sums - values)[self.first]
+        return sums - before
+
+    def firsts(self, where: Bools) -> Int:
+        """Return the first position of each card at which it is true."""
+        found = np.flatnonzero(where)
+        firsts: Int = found[np.diff(self.first[found], prepend=-1) != 0]
+        return firsts
+
+    def least(self, values: Amounts, where: Bools, numbers: Amounts) -> Amounts:
+        """Return by card the sum of so many of its first values where it is true."""
+        counted = where[self.at] & (self.sums(where.astype(np.float64)) <= numbers[self.card])
+        sums = np.bincount(self.card[counted], values[self.at[counted]], len(numbers))
+        return sums.astype(np.float64)
+
+
+class Costs:
+    """The least that it costs to make room for a pod, node by node.
+
+    Args:
+        of: who holds what.
+        request: the pod's.
+        may_end: by pod of the holdings.
+        rows: the nodes.
+    """
+
+    def __init__(self, of: Holdings, request: PodRequest, may_end: Bools, rows: Int) -> None:
+        self._of, self._rows = of, rows
+        wanted = [each for container in request.containers for each in container.requests]
+        asks = [ask_of(request, each, of.view, rows) for each in wanted]
+        self.count = max(1 if ask.rules.reuses_card else ask.request.count for ask in asks)
+        """Cards on which there has to be room."""
+        self._cards = (rows[:, None] * of.places + np.arange(of.places)).ravel()
+        self._lack = np.full((len(of.view.nodes) * of.places, 3), np.inf)
+        """(cards, 3): MiB, cores and slots; infinite where no end of pods helps."""
+        table = of.view.table(rows)
+        self._lack[self._cards] = np.minimum.reduce([ask.lacks(table) for ask in asks])
+        self._lacking = np.flatnonzero(((self._lack > 0) & (self._lack < np.inf)).any(axis=0))
+        """Which of the amounts any card lacks."""
+        self._ends = may_end[of.pod]
+        order = of.by_weight
+        found = order.firsts(self._are_enough(order, self._ends, order.sums))
+        self._tops = np.full(len(self._lack), np.inf)
+        """By card the lowest weight up to which pods have to end; 0: none has to."""
+        self._tops[order.card[found]] = of.costs[order.at[found], 0]
+        self._tops[np.isinf(self._lack[:, 0])] = np.inf
+        self._tops[(self._lack <= 0).all(axis=1)] = 0
+        self._tops_of_rows = np.full(len(of.view.nodes), np.inf)
+        if self.count <= of.places:
+            by_row = np.partition(self._tops.reshape(-1, of.places), self.count - 1, axis=1)
+            self._tops_of_rows = by_row[:, self.count - 1]
+        # Of several cards any may need the most important of the pods.
+        self._upto = self._tops if self.count == 1 else np.repeat(self._tops_of_rows, of.places)
+        on = np.bincount(of.pod[self._ends], minlength=len(of.holders))
+        self._most_cards = np.ones(len(of.view.nodes), np.int64)
+        """By row, of how many cards one of the pods that may end holds some, at most."""
+        np.maximum.at(self._most_cards, of.rows[on > 1], on[on > 1])
+
+    def spots(self) -> list[tuple[tuple[float, ...], int]]:
+        """Return the rows where the end of pods may be enough, the cheapest first.
+
+        Each is after the least that it may cost, as `Plan.cost`.
+        """
+        of, rows = self._of, self._rows
+        ends = self._ends & (of.costs[:, 0] <= self._upto[of.card])
+        pods = self._fewest(ends)
+        if self.count == 1:
+            # One of them is as important as it has to be.
+            weights = of.by_weight.least(of.costs[:, 0], ends, pods - 1) + self._tops
+        else:
+            weights = of.by_weight.least(of.costs[:, 0], ends, pods)
+        order, lost = of.by_loss, of.by_loss.least(of.costs[:, 2], ends, pods)
+        first = order.firsts(self._are_enough(order, ends, lambda amounts: amounts[order.at]))
+        first = first[pods[order.card[first]] == 1]
+        lost[order.card[first]] = of.costs[order.at[first], 2]
+        weights[self._tops > self._upto] = np.inf
+        keys = (lost, pods, weights, np.minimum(self._tops, self._upto))
+        by_row = np.lexsort((*(key[self._cards] for key in keys), self._cards // of.places))
+        cheapest = self._cards[by_row].reshape(-1, of.places)[:, : self.count]
+        sums = np.stack([part[cheapest].sum(axis=1) for part in (weights, pods, lost)])
+        if self.count > 1:
+            sums /= self._most_cards[rows]
+        tops = self._tops_of_rows[rows]
+        costs = np.stack([tops + LOWEST_PRIORITY, *sums])
+        costs[:, tops == 0] = np.array(NO_COST)[:, None]
+        ranked = np.lexsort((of.view.ranks(rows), *costs[::-1]))[: np.isfinite(tops).sum()]
+        return [(tuple(costs[:, each].tolist()), int(rows[each])) for each in ranked]
+
+    def _are_enough(self, order: _Order, ends: Bools, freed: Callable[[Amounts], Amounts]) -> Bools:
+        """Return at each position of the order whether so much of the amounts is enough."""
+        enough = ends[order.at]
+        for each in self._lacking.tolist():
+            amounts = freed(np.where(ends, self._of.amounts[:, each], 0))
+            enough &= amounts >= self._lack[:, each][order.card]
+        return enough
+
+    def _fewest(self, ends: Bools) -> Amounts:
+        """Return by card how many of these pods have to end at least."""
+        of, fewest, counted = self._of, np.zeros(len(self._lack)), ends.astype(np.float64)
+        for each in self._lacking.tolist():
+            order = of.by_amount[each]
+            freed = order.sums(np.where(ends, of.amounts[:, each], 0))
+            found = order.firsts(ends[order.at] & (freed >= self._lack[:, each][order.card]))
+            cards = order.card[found]
+            fewest[cards] = np.maximum(fewest[cards], order.sums(counted)[found])
+        fewest[self._tops == 0] = 0
+        return fewest
+
+    def on(self, row: int) -> list[Holder]:
+        """Return the pods of the node that may end."""
+        return self._pods(self._on_cards(row))
+
+    def _on_cards(self, row: int) -> list[list[int]]:
+        """Return the node's holdings of pods that may end, card by card."""
+        of, order = self._of, self._of.by_weight
+        bounds = np.searchsorted(order.card, np.arange(of.places + 1) + row * of.places)
+        return [
+            [each for each in order.at[low:high].tolist() if self._ends[each]]
+            for low, high in pairwise(bounds.tolist())
+        ]
+
+    def choices(self, row: int) -> list[list[Holder]]:
+        """Return sets of pods whose end is enough by amounts, the cheapest first."""
+        of, found = self._of, list[tuple[tuple[float, ...], list[int]]]()
+        if self.count > 1 and self._most_cards[row] > 1:
+            return []  # what is cheapest card by card need not be so in sum
+        for card, holdings in enumerate(self._on_cards(row), row * of.places):
+            top = self._upto[card]
+            if self._tops[card] <= top < np.inf:
+                some = [each for each in holdings if of.costs[each, 0] <= top]
+                sums, victims = self._cheapest(self._lack[card], some)
+                found.append(((top, *sums), victims))
+        sets = islice(combinations(sorted(found), self.count), MAX_SETS)
+        ranked = sorted(sets, key=lambda some: np.sum([cost for cost, _ in some], axis=0).tolist())
+        return [self._pods(victims for _, victims in some) for some in ranked]
+
+    def _pods(self, holdings: Iterable[Iterable[int]]) -> list[Holder]:
+        found = dict.fromkeys(self._of.pod[each] for some in holdings for each in some)
+        return [self._of.holders[pod] for pod in found]
+
+    def _cheapest(self, lack: Amounts, holdings: list[int]) -> tuple[tuple[float, ...], list[int]]:
+        """Return what it costs to free what a card lacks, and whose end does."""
+        amounts, costs = self._of.amounts[holdings], self._of.costs[holdings]
+        if len(holdings) <= MAX_TRIED:
+            sets = _all_sets(len(holdings))
+            sets = sets[(sets @ amounts >= lack).all(axis=1)]
+        else:
+            sets = _put_back(amounts, lack, np.lexsort((amounts[:, 0], -costs[:, 0])))[None]
+        sums = sets @ costs
+        best = np.lexsort(sums.T[::-1])[0]
+        chosen = np.flatnonzero(sets[best]).tolist()
+        return tuple(sums[best].tolist()), [holdings[each] for each in chosen]
+
+
+@lru_cache(maxsize=MAX_TRIED + 1)
+def _all_sets(of: int) -> Amounts:
+    """(2 ** of, of): 1 where the member is in the set."""
+    return (np.arange(2**of)[:, None] >> np.arange(of) & 1).astype(np.float64)
+
+
+def _put_back(amounts: Amounts, lack: Amounts, order: Int) -> Amounts:
+    """Return 1 for those that have to end, when they are put back in this order while it can be."""
+    ends, freed = np.ones(len(amounts)), amounts.sum(axis=0)
+    for each in order.tolist():
+        if (freed - amounts[each] >= lack).all():
+            ends[each], freed = 0, freed - amounts[each]
+    return ends
