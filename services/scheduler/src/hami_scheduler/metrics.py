@@ -207,6 +207,20 @@ class SchedulerInstruments:
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
+        self.preemption_blocked = self._counter(
+            "preemption_blocked",
+            "Pods that no other ends for: no-plan, limit, eviction (refused), quota, error",
+            ["why"],
+        )
+        self.preemption_room_seconds = Histogram(
+            "hami_scheduler_preemption_room_seconds",
+            "Time from a plan until its pod has taken the room",
+            buckets=(1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+            registry=self.registry,
+        )
+        self.preemption_held_memory = self._gauge(
+            "preemption_held_memory_bytes", "Memory of cards that rooms hold", ["node"]
+        )
         self.rooms_held = self._gauge("rooms_held", "Rooms that wait for pods to end")
         self.scale_wanted_nodes = self._gauge(
             "scale_wanted_nodes", "Nodes that are wanted for waiting pods", ["type"]

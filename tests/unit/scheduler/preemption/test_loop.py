@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Entry, StateStep
 from hamicommon.placement.cluster.view import CardState
@@ -97,6 +99,9 @@ class Stored:
 
     async def held(self) -> list[HeldRoom]:
         return self.rooms
+
+    async def taken_after_s(self, rooms: Collection[str]) -> list[float]:
+        return [7.0 for _ in rooms]
 
     async def note_eviction(self, room: str, victim: str, *, problem: str) -> None:
         del room
@@ -192,6 +197,7 @@ class World:
             pod_name="high",
             node=live.node,
             priority=1000,
+            memory_mib=8000,
             victims=victims,
         )
         self.store.rooms = [room]
@@ -369,6 +375,8 @@ async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:
 
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert "default/low-0 can't be evicted" in made.blocked()[0]
+    blocked = made.preemptor.instruments.preemption_blocked.labels("eviction")
+    assert blocked._value.get() == 1
 
 
 async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
@@ -483,8 +491,10 @@ async def test_a_pod_has_one_plan_until_its_room_is_read() -> None:
     assert len(made.plans.asked) == 1
 
 
-async def test_a_pod_whose_room_is_ready_is_woken() -> None:
+async def test_a_pod_whose_room_is_ready_is_woken_and_seldom_again() -> None:
     made = await world()
+    woken, now, ticks = [], NOW, count()
+    made.preemptor.clock = lambda: now + timedelta(microseconds=next(ticks))
     gone = Victim(
         allocation_id=AllocationId("v"),
         pod_uid=PodUid("low-0"),
@@ -501,14 +511,25 @@ async def test_a_pod_whose_room_is_ready_is_woken() -> None:
             pod_name="high",
             node=NODE,
             priority=1000,
+            memory_mib=8000,
             victims=[gone],
         )
     ]
 
-    await made.preemptor.keep_rooms()
+    for second in range(31):
+        now = NOW + timedelta(seconds=second)
+        await made.preemptor.keep_rooms()
+        woken.append((await made.pods.get("default", "high"))["metadata"]["annotations"][RETRY_AT])
 
-    annotations = (await made.pods.get("default", "high"))["metadata"]["annotations"]
-    assert "hami.io/retry-at" in annotations
+    assert woken[0] == NOW.isoformat(timespec="milliseconds")
+    assert 4 <= len(set(woken)) <= 6  # after 2, 4, 8 and 16 s, and up to half of that earlier
+    sample = made.preemptor.instruments.registry.get_sample_value
+    held = sample("hami_scheduler_preemption_held_memory_bytes", {"node": NODE})
+    assert held == 8000 * 2**20
+    made.store.rooms = []
+    await made.preemptor.keep_rooms()
+    assert sample("hami_scheduler_preemption_room_seconds_sum") == 7
+    assert sample("hami_scheduler_preemption_held_memory_bytes", {"node": NODE}) is None
 
 
 async def test_a_pod_that_was_not_refused_lately_is_tried_before_anybody_ends() -> None:
@@ -544,3 +565,21 @@ async def test_a_nomination_binds_the_pod_to_its_node_if_it_is_kube_schedulers(
     await made.preemptor.plan_next()
 
     assert made.plans.asked == [asked]
+
+
+@pytest.mark.parametrize("victims", [0, 1], ids=["only hold cards", "end others"])
+async def test_a_nominated_pod_waits_its_delay_only_if_others_have_to_end(victims: int) -> None:
+    made = await world(victims=victims)
+    later, now = NOW + timedelta(seconds=4000), NOW
+    made.preemptor.clock = lambda: now
+    made.preemptor.limits = replace(made.preemptor.limits, after_s=3601.0)
+    high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
+    made.preemptor.pods = watched(made.pods.put(high), pod_of("x", 1, nodeName="n"))
+    for _ in range(3):
+        await made.preemptor.plan_next()
+    assert (len(made.plans.asked), await made.room()) == (1, "" if victims else "reserved")
+
+    now = later
+    await made.preemptor.plan_next()
+
+    assert await made.room() == "reserved"

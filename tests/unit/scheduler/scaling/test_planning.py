@@ -101,6 +101,7 @@ def room_of(name: str) -> HeldRoom:
         pod_name=name,
         node=NodeName("n"),
         priority=5,
+        memory_mib=1000,
     )
 
 

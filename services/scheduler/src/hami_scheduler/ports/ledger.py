@@ -118,6 +118,8 @@ class HeldRoom:
     pod_name: str
     node: NodeName
     priority: int
+    memory_mib: int
+    """Memory that it holds, on all cards."""
     victims: list[Victim] = field(default_factory=list)
 
     @property

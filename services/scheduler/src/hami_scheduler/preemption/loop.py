@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cachetools import TTLCache
@@ -31,6 +31,7 @@ from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry, Room, RoomVictim, StateStep
 from hamicommon.preemption.holdings import Holder
 from hamicommon.preemption.planner import Plan
+from hamicommon.process.backoff import Backoff
 from hamicommon.vendors.pod_request import PodRequests
 
 from hami_scheduler.ledger.cluster_state import ClusterState
@@ -57,6 +58,8 @@ KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 room, and begins no preemption of its own."""
 SWITCHED_OFF = "no pod ends for another any more (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0
+MIN_WAKE_S, MAX_WAKE_S = 2.0, 30.0
+"""A pod that does not come for its room, as it lacks something else, is woken again after these."""
 PLAN_AGAIN_S = REFUSED_S
 """A pod for which there was no plan is looked at again then: where it may go is known no longer."""
 MAX_ROOMS_PER_HOUR = 3
@@ -103,8 +106,14 @@ class Preemptor:
     )
     """Pods that were planned for: None; or that were woken, because it was not known which nodes
     they may go to, and their nomination then."""
+    _held_only: TTLCache[PodUid, None] = field(
+        default_factory=lambda: TTLCache(MAX_PLANNED, PLAN_AGAIN_S), init=False
+    )
+    """Nominated pods for which others would have to end: they wait for that like the rest."""
     _noted: set[AllocationId] = field(default_factory=set, init=False)
     """Victims whose history has the reason already."""
+    _wakes: dict[AllocationId, tuple[Backoff, datetime]] = field(default_factory=dict, init=False)
+    """When the pod of a room that is ready is woken next."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held while a room is written, and while a pod is evicted for one: nobody ends for a room that
     another plan takes over."""
@@ -113,9 +122,13 @@ class Preemptor:
 
     async def keep_rooms(self) -> None:
         """Go on with the rooms that are held. Raises: Unavailable."""
+        before = {room.id for room in self.rooms}
         self.rooms.replace(await self.store.held())
-        self.instruments.rooms_held.set(len(self.rooms))
+        await self._measure(before - {room.id for room in self.rooms})
         self._noted &= {each.allocation_id for room in self.rooms for each in room.victims}
+        self._wakes = {
+            room.id: self._wakes[room.id] for room in self.rooms if room.id in self._wakes
+        }
         for room in self.rooms:
             with self.instruments.bulkhead.item("preemption", room.pod_uid):
                 try:
@@ -124,6 +137,15 @@ class Preemptor:
                     # The next look goes on; the room's deadline ends it.
                     extra = {"pod_uid": room.pod_uid, "error": str(exc)}
                     logger.warning("Failed to go on with a room, retrying", extra=extra)
+
+    async def _measure(self, over: Collection[AllocationId]) -> None:
+        self.instruments.rooms_held.set(len(self.rooms))
+        self.instruments.preemption_held_memory.clear()
+        for room in self.rooms:
+            held = self.instruments.preemption_held_memory.labels(room.node)
+            held.inc(room.memory_mib * 2**20)
+        for taken_s in await self.store.taken_after_s(over) if over else ():
+            self.instruments.preemption_room_seconds.observe(taken_s)
 
     async def _keep(self, room: HeldRoom) -> None:
         closed = next(
@@ -144,8 +166,11 @@ class Preemptor:
             if problem:
                 await self._give_up(room, problem)
                 return
-        if room.is_ready:
+        now = self.clock()
+        backoff, due_at = self._wakes.get(room.id, (Backoff(MIN_WAKE_S, MAX_WAKE_S), now))
+        if room.is_ready and now >= due_at:
             await self._wake(PodRef(room.namespace, room.pod_name, room.pod_uid))
+            self._wakes[room.id] = backoff, now + timedelta(seconds=backoff.next_s())
 
     async def _nominate(self, room: HeldRoom) -> bool:
         """Have kube-scheduler keep the host's room, too; False if the pod is gone."""
@@ -284,8 +309,11 @@ class Preemptor:
             return False
         if asked == _nominated(pod) and not self.waiting.offered_to(waiting.uid):
             return False  # kube-scheduler has not tried it since: it lacks something else
-        if _nominated(pod):
-            return True  # kube-scheduler has ended pods for it
+        if _nominated(pod) and waiting.uid not in self._held_only:
+            return True  # kube-scheduler has ended pods for it, whose cards are to be held
+        return self._has_waited(waiting, pod)
+
+    def _has_waited(self, waiting: WaitingPod, pod: JsonMapping) -> bool:
         age_s = (self.clock() - datetime.fromisoformat(waiting.created_at)).total_seconds()
         return age_s >= _delay_s(pod, self.limits.after_s)
 
@@ -310,14 +338,19 @@ class Preemptor:
             if found.fits_now:
                 await self._wake(reference)
                 return
-            problem = found.problem
+            why, problem = "no-plan", found.problem
+            if found.plans and found.plans[0].victims and not self._has_waited(waiting, pod):
+                self._looked_at.pop(waiting.uid, None)
+                self._held_only[waiting.uid] = None
+                return
             for plan in found.plans:
-                problem = await self._begin(waiting, pod, plan, evicted=evicted, rooms=rooms)
+                why, problem = await self._begin(waiting, pod, plan, evicted=evicted, rooms=rooms)
                 if not problem:
                     return
         except HamiError as exc:
-            problem = str(exc)
+            why, problem = "error", str(exc)
         self.instruments.preemption_plans.labels("none").inc()
+        self.instruments.preemption_blocked.labels(why).inc()
         self.announcer.announce(reference, BLOCKED, clip(f"no pod ends for it: {problem}"))
 
     async def _wake(self, pod: PodRef) -> None:
@@ -327,8 +360,8 @@ class Preemptor:
 
     async def _begin(
         self, waiting: WaitingPod, pod: Json, plan: Plan, *, evicted: int, rooms: int
-    ) -> str:
-        """Write the plan with its room, and begin; return why it can't be.
+    ) -> tuple[str, str]:
+        """Write the plan with its room, and begin; return why it can't be, as label and text.
 
         Args:
             waiting: the pod that gets room.
@@ -341,11 +374,11 @@ class Preemptor:
         """
         victims = [each for each in plan.victims if not each.is_room]
         if rooms >= MAX_ROOMS_PER_HOUR:
-            return f"it had {rooms} rooms within the last hour"
+            return "limit", f"it had {rooms} rooms within the last hour"
         if len(victims) > self.limits.max_victims:
-            return f"{len(victims)} pods would have to end, {self.limits.max_victims} may"
+            return "limit", f"{len(victims)} pods would have to end, {self.limits.max_victims} may"
         if evicted + len(victims) > self.limits.per_minute:
-            return f"{evicted} pods ended within a minute, {self.limits.per_minute} may"
+            return "limit", f"{evicted} pods ended within a minute, {self.limits.per_minute} may"
         longest_s = 0
         for holder in victims:
             namespace, _, name = holder.pod.partition("/")
@@ -354,13 +387,13 @@ class Preemptor:
             try:
                 await self.pod_api.evict(victim, dry_run=True)
             except Conflict as exc:
-                return f"{holder.pod} can't be evicted: {exc}"
+                return "eviction", f"{holder.pod} can't be evicted: {exc}"
         for holder in plan.ending:
             ending = self.pods.get(holder.uid)
             longest_s = max(longest_s, _grace_s(ending or {}))
         draft = self._draft(waiting, pod, plan, lease_s=longest_s + self.limits.room_s)
         if self.state.quotas.conflict(draft.namespace, draft.quota) is not None:
-            return "its namespace's quota has no room for it"
+            return "quota", "its namespace's quota has no room for it"
         room = Room(
             priority=waiting.priority,
             victims=(
@@ -391,7 +424,7 @@ class Preemptor:
             for step in ended:
                 await step
             self._on_planned(waiting, change.allocation, victims, plan.ending)
-        return ""
+        return "", ""
 
     def _draft(self, waiting: WaitingPod, pod: Json, plan: Plan, *, lease_s: float) -> Draft:
         draft = draft_of(

@@ -6,6 +6,7 @@ other grant fits there. `preempted` keeps who ends for it, and how that went.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation
@@ -15,6 +16,7 @@ from hamicommon.errors import Conflict
 from hamicommon.ledger.card_rows import CardDemand, demands
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
+from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.model import Room, Rules
 
 from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of
@@ -36,8 +38,11 @@ SELECT $1, v.id, $2, v.priority, CASE WHEN v.is_ending THEN now() END
   FROM unnest($3::uuid[], $4::int[], $5::bool[]) AS v (id, priority, is_ending)
 """
 # A room lives for minutes, so the few rows of the last hour have it.
-_ROOMS = """
+_ROOMS = f"""
 SELECT r.id::text AS id, r.pod_uid, r.namespace, r.pod_name, r.node, p.room_priority,
+       (SELECT sum(memory_mib) FROM (SELECT {footprint("memory_mib")} AS memory_mib
+          FROM allocation_devices x WHERE x.allocation_id = r.id GROUP BY x.device_uuid) AS cards
+       )::bigint AS memory_mib,
        v.id::text AS victim_id, v.pod_uid AS victim_uid, v.namespace AS victim_namespace,
        v.pod_name AS victim_name, p.evicted_at IS NOT NULL AS is_evicted,
        v.ended_at IS NOT NULL AS is_gone
@@ -50,6 +55,10 @@ SELECT r.id::text AS id, r.pod_uid, r.namespace, r.pod_name, r.node, p.room_prio
 _NOTE = """
 UPDATE preempted SET problem = $3, evicted_at = CASE WHEN $3 = '' THEN now() END
  WHERE room_id = $1 AND victim_id = $2 AND evicted_at IS NULL
+"""
+_TAKEN = """
+SELECT extract(epoch FROM binding_at - reserved_at)::float8 AS after_s FROM allocations
+ WHERE id = ANY($1::uuid[]) AND binding_at IS NOT NULL
 """
 _IS_HELD = "SELECT FROM allocations WHERE id = $1 AND state = 'reserved'"
 # A pod that was being deleted already has the moment of the plan.
@@ -113,6 +122,10 @@ class PostgresRooms:
         """Return whether the room still waits for others to be gone. Raises: Unavailable."""
         return bool(await self._database.fetch(_IS_HELD, room_id))
 
+    async def taken_after_s(self, rooms: Collection[AllocationId]) -> list[float]:
+        """Return how long the rooms among these were held that were taken. Raises: Unavailable."""
+        return [row["after_s"] for row in await self._database.fetch(_TAKEN, list(rooms))]
+
     async def note_eviction(
         self, room_id: AllocationId, victim_id: AllocationId, *, problem: str
     ) -> None:
@@ -136,6 +149,7 @@ def _room(row: Any) -> HeldRoom:
         pod_name=row["pod_name"],
         node=NodeName(row["node"]),
         priority=row["room_priority"],
+        memory_mib=row["memory_mib"],
     )
 
 
