@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -136,6 +137,8 @@ def test_a_group_that_lacks_a_hosts_cpu_frees_what_it_holds(groups: System) -> N
     groups.run(*(member("alone", number, 1, cpu=str(each)) for number in range(7)))
     groups.delete(*(f"alone-{number}" for number in range(7)))
     assert "GroupWaiting" in {reason for n in range(8) for reason, _ in groups.events(f"short-{n}")}
+    attempts = r"8 pods on 2 nodes, 8 needed / \d of 8 pods of group .* came to be bound within"
+    wait(lambda: re.search(attempts, groups.sql(why_it_waited("short"))), "both to be recorded")
 
     groups.delete("blocker")
     wait(lambda: bound(groups, "short") == 8 or None, "all to be bound", timeout_s=120)
