@@ -439,11 +439,13 @@ async def test_a_decision_on_a_group_is_of_no_pod_that_waits(world: World) -> No
     await log.record([an_error(member, now, "waits", **whole)])
     for second in range(3):
         await log.record([an_error(key, now + timedelta(seconds=second), "7 fit", **about_all)])
-    await log.record([an_error(key, now + timedelta(seconds=3), "8 fit", **about_all)])
+    placed = {**about_all, "outcome": "placed", "kept": True}
+    for second in range(3, 5):
+        await log.record([an_error(key, now + timedelta(seconds=second), "8 fit", **placed)])
 
     assert [(row["summary"], row["repeat_count"]) for row in await rows_of(world, key)] == [
         ("7 fit", 3),
-        ("8 fit", 1),
+        ("8 fit", 2),
     ]
     for waiting in ("waiting_pods_at(now())", "v_pending_reasons"):
         found = await world.database.fetch(

@@ -353,6 +353,7 @@ async def test_each_attempt_is_recorded_once_and_answers_from_memory_are_not(sta
         stage.ask(name)
     [refused] = stage.recorded[3:]
     assert "4 of the 5 pods that start together fit" in refused.message
+    assert all(each.kept for each in stage.recorded), "an equal one would not raise its count"
     assert (refused.uid, refused.group_key, refused.name) == (*["group/default/g"] * 2, "")
     assert (refused.namespace, refused.group_size) == ("default", 5)
 

@@ -169,6 +169,7 @@ def group_trace(
         pod={"metadata": {"uid": key, "namespace": namespace}},
         started=time.perf_counter(),
         outcome="placed" if is_placed else "refused",
+        kept=True,  # kube-scheduler may ask for the same placement ten times a second
         message=clip(message, MAX_MESSAGE_LENGTH),
         group_key=key,
         group_size=size,
