@@ -30,6 +30,7 @@ WISH = ScaleWish(
     is_asked=False,
     reason="",
     wanted_at=datetime(2026, 11, 30, tzinfo=UTC),
+    age_s=0.0,
 )
 KIND = NodeType(name="t", labels={}, selector={"pool": "t"}, cards=())
 

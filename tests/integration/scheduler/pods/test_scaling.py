@@ -239,6 +239,41 @@ async def test_a_placeholder_on_a_node_that_another_wish_got_is_made_again(
     assert term["matchExpressions"][0]["values"] == ["new"]
 
 
+@pytest.mark.parametrize("jump", ["10 minutes", "-10 minutes"])
+async def test_a_clock_that_jumps_ends_no_wish_and_hides_no_node(
+    rig: World, settings: dict[str, Any], jump: str
+) -> None:
+    """Postgres's clock; our own wall clock decides nothing."""
+    await rig.replica(**settings)
+    await waiting(rig, 1)
+    await asked(rig, 1)
+    await rig.database.fetch(
+        f"UPDATE scale_wishes SET wanted_at = wanted_at + interval '{jump}', asked_at = NULL"
+    )
+
+    # Looked at again since the jump.
+    await asked(rig, 1)
+    await join(rig, "new")
+
+    [row] = await until(rig, "arrived")
+    assert row["node"] == "new"
+
+
+async def test_a_node_from_just_before_is_not_taken_for_the_one_that_is_wanted(
+    rig: World, settings: dict[str, Any]
+) -> None:
+    replica = await rig.replica(**settings)
+    await join(rig, "small", memory_mib=20 * 1024)
+    await eventually(lambda: _true(len(replica.cards("small")) == 4), "its cards")
+    await waiting(rig, 1)
+    await asked(rig, 1)
+
+    await join(rig, "new")
+
+    [row] = await until(rig, "arrived")
+    assert (row["node"], row["reason"]) == ("new", "")
+
+
 @pytest.mark.parametrize(
     ("cards", "card"),
     [

@@ -47,18 +47,32 @@ def test_a_pod_that_never_came_was_not_given_up() -> None:
     assert not WaitingPods().is_given_up_since(pod(2, refused_at="t"))
 
 
+def a_waiting_pod(uid: str, created: str = "1", priority: int = 0) -> WaitingPod:
+    return WaitingPod(
+        uid=PodUid(uid),
+        namespace="d",
+        name=uid,
+        created_at=created,
+        priority=priority,
+        request=REQUEST,
+    )
+
+
 def test_the_order_is_priority_then_age() -> None:
     waiting = WaitingPods()
     for uid, created, priority in (("late", "2", 0), ("early", "1", 0), ("vip", "3", 9)):
-        waiting.add(
-            WaitingPod(
-                uid=PodUid(uid),
-                namespace="d",
-                name=uid,
-                created_at=created,
-                priority=priority,
-                request=REQUEST,
-            )
-        )
+        waiting.add(a_waiting_pod(uid, created, priority))
 
     assert [p.name for p in waiting.in_order()] == ["vip", "early", "late"]
+
+
+def test_a_pod_waits_since_it_was_first_seen() -> None:
+    now_s = 100.0
+    waiting = WaitingPods(clock=lambda: now_s)
+    waiting.add(a_waiting_pod("u"))
+    now_s = 107.0
+    waiting.add(a_waiting_pod("u", priority=1))
+
+    assert waiting.waits_s(PodUid("u")) == 7
+    waiting.remove(PodUid("u"))
+    assert waiting.waits_s(PodUid("u")) == 0

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from hami_scheduler.ports.scaling import ScaleWish
-from hami_scheduler.scaling.placeholders import placeholder, placeholder_name
+from hami_scheduler.scaling.placeholders import nodes_before, placeholder, placeholder_name
 from hamicommon.domain.requests import HostRequest
 from hamicommon.k8s.types import Json
 from hamicommon.scaling.node_types import NodeType, Taint
@@ -20,6 +20,7 @@ WISH = ScaleWish(
     is_asked=False,
     reason="",
     wanted_at=datetime(2026, 11, 30, tzinfo=UTC),
+    age_s=0.0,
 )
 KIND = NodeType(
     name="a100x4",
@@ -87,3 +88,12 @@ def test_a_placeholder_goes_to_no_node_that_is_there() -> None:
             {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
         ]
     }
+
+
+@pytest.mark.parametrize("existing", [(), ("n1",), ("n2", "n1")])
+def test_a_placeholder_shows_which_nodes_were_there_before(existing: tuple[str, ...]) -> None:
+    assert nodes_before(placeholder(WISH, KIND, existing, image="i")) == set(existing)
+
+
+def test_a_placeholder_of_somebody_else_shows_no_node() -> None:
+    assert nodes_before({"spec": {"containers": []}}) == frozenset()

@@ -64,9 +64,11 @@ def questions(
     entries: tuple[TypeEntry, ...] = (ENTRY,),
     members: GroupMembers | None = None,
 ) -> ScaleQuestions:
-    waiting = WaitingPods()
+    now = NOW
+    waiting = WaitingPods(clock=lambda: now.timestamp())
     for each in pods:
         metadata = each["metadata"]
+        now = datetime.fromisoformat(metadata["creationTimestamp"])
         waiting.add(
             WaitingPod(
                 uid=PodUid(metadata["uid"]),
@@ -77,6 +79,7 @@ def questions(
                 request=pod_request(each, VENDORS),
             )
         )
+    now = NOW
     return ScaleQuestions(
         state=state or state_of(),
         waiting=waiting,
@@ -89,7 +92,6 @@ def questions(
         entries=entries,
         group_labels=("group",),
         after_s=10.0,
-        clock=lambda: NOW,
     )
 
 

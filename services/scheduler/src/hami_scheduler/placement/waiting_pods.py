@@ -95,10 +95,12 @@ class _Visit:
 class WaitingPods:
     """All waiting pods of ours, by uid."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._pods: dict[PodUid, WaitingPod] = {}
         self._places: list[tuple[int, str, PodUid]] = []
         """Places of all pods, in order."""
+        self._since_s: dict[PodUid, float] = {}
         self._visits: LRUCache[PodUid, _Visit] = LRUCache(MAX_VISITS)
         self._offered: TTLCache[PodUid, tuple[Sequence[NodeName], ...]] = TTLCache(
             MAX_REFUSED, REFUSED_S
@@ -147,11 +149,18 @@ class WaitingPods:
         """Take in a pod that has no node."""
         self._leave(pod.uid)
         self._pods[pod.uid] = pod
+        self._since_s.setdefault(pod.uid, self._clock())
         insort(self._places, pod.place)
+
+    def waits_s(self, uid: PodUid) -> float:
+        """Return for how long the pod has waited, by a clock that does not jump; 0: not known."""
+        now = self._clock()
+        return now - self._since_s.get(uid, now)
 
     def remove(self, uid: PodUid) -> None:
         """Forget a pod that has a node, or is gone."""
         self._leave(uid)
+        self._since_s.pop(uid, None)
         self._visits.pop(uid, None)
 
     def _leave(self, uid: PodUid) -> None:

@@ -28,6 +28,8 @@ class ScaleWish:
     reason: str
     """Why it is not there yet, as the API server or an autoscaler reports."""
     wanted_at: datetime
+    age_s: float
+    """Time since then, by the ledger's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +46,5 @@ class Failures:
     """Wishes of a type that were given up since one of its nodes came."""
 
     count: int
-    last_at: datetime
+    ago_s: float
+    """Time since the last one, by the ledger's clock."""

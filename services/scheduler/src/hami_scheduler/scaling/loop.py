@@ -12,8 +12,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING, Literal
 
 from cachetools import TTLCache
@@ -32,9 +33,10 @@ from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.scaling import Failures, KnownType, ScaleWish
 from hami_scheduler.scaling.placeholders import (
-    HOSTNAME,
     LABEL,
     Placeholders,
+    host_name_of,
+    nodes_before,
     placeholder_name,
 )
 from hami_scheduler.scaling.planning import ScaleAnswer, ScaleQuestion, ScaleQuestions
@@ -52,7 +54,7 @@ ASK_AGAIN_S = 10.0
 """Interval of the questions why a node is not there yet."""
 CLOCKS_DIFFER = timedelta(seconds=10)
 """A node that was created so long before a wish may be the one that it gets."""
-BACK_OFF = (timedelta(minutes=5), timedelta(minutes=10), timedelta(minutes=20))
+BACK_OFF_S = (300, 600, 1200)
 ASKED, NOT_ASKED = "NodeAskedFor", "NoNodeAskedFor"
 ARRIVED, GIVEN_UP = "NodeArrived", "NodeGivenUp"
 MAX_MESSAGE = 1024
@@ -82,7 +84,6 @@ class Scaler:
     asks: bool
     """False: plans are shown alone."""
     timeout_s: float
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Held by a look and by what a plan changes: none acts on wishes that the other has ended."""
     _made: dict[int, Json] = field(default_factory=dict, init=False)
@@ -155,13 +156,13 @@ class Scaler:
             # It was made before that node came, and is made again for another one.
             await self.placeholders.delete(made)
             return
-        if known is not None and node is None:
+        if known is not None and made is not None and node is None:
             others = taken.union(filter(None, map(_node_of, self._made.values())))
-            node = next(self._new_nodes(wish, known.kind, others), None)
+            node = next(self._new_nodes(known.kind, made, others), None)
         if known is not None and node is not None and self.state.cluster.cards(node):
             taken.add(node)
             await self._arrive(wish, known.kind, node)
-        elif (self.clock() - wish.wanted_at).total_seconds() >= self.timeout_s:
+        elif wish.age_s >= self.timeout_s:
             await self._give_up(wish, node)
         elif known is None:
             return  # of a file without it, the next plan drops the wish
@@ -174,23 +175,23 @@ class Scaler:
             await self._note(wish, await self._why(wish, node))
 
     def _new_nodes(
-        self, wish: ScaleWish, kind: NodeType, taken: Container[NodeName]
+        self, kind: NodeType, made: Json, taken: Container[NodeName]
     ) -> Iterator[NodeName]:
-        """Yield nodes of the type that came since, with their cards."""
+        """Yield nodes of the type that came after the placeholder, with their cards."""
+        before = nodes_before(made)
         for node in self.nodes():
             name = NodeName(node["metadata"]["name"])
-            created_at = datetime.fromisoformat(node["metadata"]["creationTimestamp"])
             if (
                 name not in taken
                 and kind.selector.items() <= labels_of(node).items()
-                and created_at >= wish.wanted_at - CLOCKS_DIFFER
+                and host_name_of(node) not in before
                 and self.state.cluster.cards(name)
             ):
                 yield name
 
     async def _ask(self, wish: ScaleWish, kind: NodeType) -> None:
         existing = {
-            labels_of(node).get(HOSTNAME, node["metadata"]["name"])
+            host_name_of(node)
             for node in self.nodes()
             if kind.selector.items() <= labels_of(node).items()
         }
@@ -227,8 +228,7 @@ class Scaler:
             await self.drift.note(WRONG_TYPE, wish.type, why, repaired=False)
             await self.store.mark_wrong(wish.type, why)
             self.instruments.scale_wrong_types.inc()
-        waited_s = (self.clock() - wish.wanted_at).total_seconds()
-        self.instruments.scale_wait_seconds.observe(waited_s)
+        self.instruments.scale_wait_seconds.observe(wish.age_s)
         await self._end(wish, "arrived", node=node, reason=difference)
         self._announce(wish.pods, ARRIVED, f"node {node} ({wish.type}) has come")
         self.expected.let_in(node)
@@ -293,11 +293,12 @@ class Scaler:
         self, known: Mapping[str, KnownType], failures: Mapping[str, Failures]
     ) -> dict[str, str]:
         """Return why nodes of some types are not asked for."""
-        now, found = self.clock(), dict[str, str]()
+        found = dict[str, str]()
         for name, failed in failures.items():
-            until = failed.last_at + BACK_OFF[min(failed.count, len(BACK_OFF)) - 1]
-            if now < until:
-                found[name] = f"was given up {failed.count} times and is tried at {until:%H:%M:%S}"
+            left_s = BACK_OFF_S[min(failed.count, len(BACK_OFF_S)) - 1] - failed.ago_s
+            if left_s > 0:
+                times = f"was given up {count_noun(failed.count, 'time')}"
+                found[name] = f"{times} and is tried again in {ceil(left_s / 60)} min"
         return found | {
             name: f"is wrong: {each.wrong}" for name, each in known.items() if each.wrong
         }

@@ -16,7 +16,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
-from hamicommon.scaling.node_types import NodeType
+from hamicommon.scaling.node_types import NodeType, labels_of
 
 from hami_scheduler.ports.scaling import ScaleWish
 
@@ -124,6 +124,20 @@ def placeholder(
             ],
         },
     }
+
+
+def nodes_before(placeholder: Json) -> frozenset[str]:
+    """Return the host names of the type's nodes that were there when it was made."""
+    affinity = (placeholder["spec"].get("affinity") or {}).get("nodeAffinity")
+    if affinity is None:
+        return frozenset()
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return frozenset(term["matchExpressions"][0]["values"])
+
+
+def host_name_of(node: Json) -> str:
+    """Return a node's host name; until its kubelet writes one, its name."""
+    return labels_of(node).get(HOSTNAME, str(node["metadata"]["name"]))
 
 
 class Placeholders:

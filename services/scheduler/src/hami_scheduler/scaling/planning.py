@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 from hamicommon.admission.quota import needs
 from hamicommon.domain.ids import NodeName, PodUid
@@ -138,19 +137,17 @@ class ScaleQuestions:
     entries: Sequence[TypeEntry]
     group_labels: Sequence[str]
     after_s: float
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def due(self) -> list[WaitingPod]:
         """Return the pods that nodes are wanted for, in the order of the queue.
 
         Not those that are being placed, that others end for, or that a quota keeps waiting.
         """
-        now, found = self.clock(), list[WaitingPod]()
+        found = list[WaitingPod]()
         wanted: dict[str, dict[str, int]] = {}
         for pod in self.waiting.in_order():
-            age_s = (now - datetime.fromisoformat(pod.created_at)).total_seconds()
             if (
-                age_s < self.after_s
+                self.waiting.waits_s(pod.uid) < self.after_s
                 or pod.uid not in self.our_pods
                 or self.rooms.of(pod.uid) is not None
                 or self._is_incomplete(pod.uid)

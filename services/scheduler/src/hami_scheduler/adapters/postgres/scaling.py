@@ -21,7 +21,8 @@ from hami_scheduler.ports.scaling import Failures, KnownType, ScaleWish
 End = Literal["arrived", "given-up", "dropped"]
 
 _KIND = TypeAdapter(NodeType)
-_COLUMNS = "id, type, number, pods, cpu_milli, memory_mib, asked_at, reason, wanted_at"
+_COLUMNS = """id, type, number, pods, cpu_milli, memory_mib, asked_at, reason, wanted_at,
+ extract(epoch FROM now() - wanted_at)::float8 AS age_s"""
 _OPEN = f"SELECT {_COLUMNS} FROM scale_wishes WHERE ended_at IS NULL ORDER BY type, number"
 # Of two schedulers that want the same node, one begins the wish.
 _WANT = """
@@ -43,7 +44,8 @@ UPDATE scale_wishes SET state = $2, node = $3, reason = $4, ended_at = now()
 """
 _ARRIVED = "SELECT node FROM scale_wishes WHERE state = 'arrived' AND ended_at >= $1"
 _FAILURES = """
-SELECT type, count(*) AS count, max(ended_at) AS last_at FROM scale_wishes w
+SELECT type, count(*) AS count, extract(epoch FROM now() - max(ended_at))::float8 AS ago_s
+  FROM scale_wishes w
  WHERE state = 'given-up' AND ended_at > now() - interval '1 day'
    AND NOT EXISTS (SELECT FROM scale_wishes later WHERE later.type = w.type
                     AND later.state = 'arrived' AND later.ended_at > w.ended_at)
@@ -105,7 +107,7 @@ class PostgresScaling:
     async def failures(self) -> dict[str, Failures]:
         """Return how often each type was given up since one of its nodes came, within a day."""
         rows = await self._database.fetch(_FAILURES)
-        return {row["type"]: Failures(count=row["count"], last_at=row["last_at"]) for row in rows}
+        return {row["type"]: Failures(count=row["count"], ago_s=row["ago_s"]) for row in rows}
 
     async def types(self) -> dict[str, KnownType]:
         """Return the types that are known."""
@@ -138,4 +140,5 @@ def _wish(row: Any) -> ScaleWish:
         is_asked=row["asked_at"] is not None,
         reason=row["reason"],
         wanted_at=row["wanted_at"],
+        age_s=row["age_s"],
     )
