@@ -6,6 +6,7 @@ import random
 from itertools import combinations
 
 import pytest
+from hamicommon.domain.requests import Policy
 from hamicommon.k8s.types import Json
 from hamicommon.scaling.node_types import TypeEntry
 from hamicommon.scaling.planner import ScalePlan, plan_nodes
@@ -62,13 +63,14 @@ def pod(number: int, wish: Wish) -> Json:
     return made
 
 
-def planned(wishes: list[Wish], existing: int, cards: int) -> ScalePlan:
+def planned(wishes: list[Wish], existing: int, cards: int, gpu_policy: str) -> ScalePlan:
     """Plan with so many empty nodes there already."""
     described = {"count": cards, "type": "NVIDIA A100", "memory": CARD_MIB}
     entry = TypeEntry.model_validate({"name": "pool", "cards": [described]})
     nodes = [node(f"n{each}", *[{"devmem": CARD_MIB}] * cards) for each in range(existing)]
     pods = [pod(number, wish) for number, wish in enumerate(wishes)]
-    plan = plan_nodes(nodes, [], pods, [entry], every_vendor())
+    policy = Policy(gpu=(gpu_policy,))
+    plan = plan_nodes(nodes, [], pods, [entry], every_vendor(), defaults=policy)
     assert not plan.refused
     assert len(plan.placed) == len(wishes)
     return plan
@@ -80,16 +82,20 @@ def wish(chance: random.Random, cards: int) -> Wish:
 
 
 @pytest.mark.parametrize(
-    ("most_shapes", "least_equal"),
+    ("most_shapes", "gpu_policy", "least_equal"),
     [
-        pytest.param(3, 0.95, id="replicas of up to three workloads"),
-        pytest.param(8, 0.90, id="every pod of a size of its own"),
+        pytest.param(3, "spread", 0.95, id="replicas of up to three workloads"),
+        pytest.param(8, "binpack", 0.95, id="every pod of a size of its own, cards filled up"),
+        pytest.param(8, "spread", 0.93, id="every pod of a size of its own, cards spread over"),
     ],
 )
 def test_a_plan_has_the_fewest_nodes_or_one_more_where_the_queue_needs_it(
-    most_shapes: int, least_equal: float
+    most_shapes: int, gpu_policy: str, least_equal: float
 ) -> None:
-    """Cards are filled in the order of the queue; the fewest nodes may need another order."""
+    """Cards are filled in the order of the queue; the fewest nodes may need another order.
+
+    A plan by that other order would leave a pod waiting: the scheduler goes by the queue.
+    """
     chance, extra = random.Random(52), []
     while len(extra) < DEMANDS:
         cards, count = chance.choice((1, 2, 4)), chance.randint(1, 8)
@@ -101,11 +107,11 @@ def test_a_plan_has_the_fewest_nodes_or_one_more_where_the_queue_needs_it(
         needed = fewest(wishes, cards)
         if needed is None:
             continue
-        nodes = len(planned(wishes, 0, cards).opened)
+        nodes = len(planned(wishes, 0, cards, gpu_policy).opened)
         extra.append(nodes - needed)
         # The planned nodes, once they have joined, take all pods; one fewer does not.
-        assert not planned(wishes, nodes, cards).opened
-        assert planned(wishes, nodes - 1, cards).opened
+        assert not planned(wishes, nodes, cards, gpu_policy).opened
+        assert planned(wishes, nodes - 1, cards, gpu_policy).opened
 
     assert set(extra) <= {0, 1}
     assert extra.count(0) >= least_equal * DEMANDS

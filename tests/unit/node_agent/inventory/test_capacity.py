@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from hami_node_agent.bootstrap.agent import open_agent
+from hami_node_agent.config.settings import Settings
 from hami_node_agent.inventory.capacity import keep_capacity, require_marker, sums_of
 from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.device_config import NvidiaConfig
@@ -81,6 +83,16 @@ def test_sums_with_an_autoscaler_and_without_the_marker_are_refused(more: dict[s
         "make too few nodes: set HAMI_WEBHOOK_MARK_SLICES=on, here and at hami-webhook, or "
         "HAMI_NODE_AGENT_REPORT_CAPACITY=remove"
     )
+
+
+async def test_an_agent_does_not_start_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (ON | {"HAMI_NODE_AGENT_REPORT_CAPACITY": "on"}).items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.model_validate({"node_name": "n", "nats": {"url": "nats://nobody"}})
+
+    with pytest.raises(InvalidRequest, match="HAMI_NODE_AGENT_REPORT_CAPACITY=on with"):
+        async with open_agent(settings):
+            pytest.fail("it started")
 
 
 class Node:
