@@ -43,7 +43,7 @@ async def test_what_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     async def is_shown() -> bool:
         return False
 
-    with pytest.raises(AssertionError, match="not within 0 s: shown"):
+    with pytest.raises(AssertionError, match="not within 0 s: is_shown"):
         await eventually(is_shown)
     with pytest.raises(AssertionError, match="not within 0 s: the pod; it is pending"):
         wait(lambda: False, "the pod", every_s=0.0, why=lambda: "it is pending")
