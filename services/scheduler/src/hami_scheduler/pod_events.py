@@ -1,4 +1,4 @@
-"""Texts about one pod: the events that its users see, and the lines of the log.
+"""Write events about a pod, and limit the lines about it in the log.
 
 Events are in HAMi's wording (protocol 4.7, 4.8). kube-scheduler tries a pod that can't be placed
 again each second, for as long as it exists, and its author may change what is wrong with it each
@@ -27,21 +27,21 @@ from hami_scheduler.ports.cluster import PodEvent, PodEvents
 
 WINDOW_S = 600.0
 MAX_TEXTS = 5
-"""Different texts of one pod in a window."""
+"""Maximum number of different texts about one pod in a window."""
 
 
 class LogLimit:
     """Decide for each line about a pod whether it is written, and count those that are not."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._texts = RateLimit(burst=1, per_s=1 / WINDOW_S)
         self._pods = RateLimit(burst=MAX_TEXTS, per_s=MAX_TEXTS / WINDOW_S)
         self._left_out: LRUCache[PodUid, int] = LRUCache(MAX_KEYS)
 
     def take(self, uid: PodUid, text: str) -> int | None:
-        """Count one line about the pod.
+        """Count one line about the pod, and decide whether it is written.
 
         Returns: how many lines of the pod were left out since its last one; None: so is this one.
         """
@@ -68,13 +68,13 @@ CARD_CHANGED = "GrantedCardChanged"
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
 _MAX_NODES = 20
 WHY = "why"
-"""Series of the plain sentence."""
+"""Series of the sentence that explains a refusal."""
 
 _COUNTED = re.compile(r"^\d+/\d+ (\w+)$")
 
 
 class Announcer:
-    """Shows on a pod what became of it."""
+    """Write events about pods."""
 
     def __init__(self, events: PodEvents) -> None:
         self._events = events
@@ -107,7 +107,7 @@ class Announcer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMarks:
-    """Marks of HAMi's that a pod gets besides its annotations: the settings `events` and `label`.
+    """Marks that pods get besides annotations, by the settings `events` and `label`.
 
     They cost the API server three writes per pod. Our own parts read neither: the pod's history
     and `explain` have what the events would. HAMi's monitor selects its pods by the label, so pods
@@ -118,11 +118,11 @@ class PodMarks:
     all_labels: bool = False
 
     def shows_success(self, allocation: Allocation | None) -> bool:
-        """Whether the pod gets a Normal event; `allocation` is None if it asks for no card."""
+        """Return whether the pod gets a Normal event; `allocation` None: it asks for no card."""
         return self.all_events or (allocation is not None and not allocation.has_agent)
 
     def labels(self, allocation: Allocation) -> dict[str, str]:
-        """Return the pod's labels; HAMi's own pods are as its version labelled them."""
+        """Return the labels for the pod; HAMi's own pods get those of their version."""
         if allocation.origin is Origin.ADOPTED:
             return {}
         if not self.all_labels and allocation.has_agent:
@@ -132,7 +132,7 @@ class PodMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Reporter of the outcomes of `/filter` and `/bind`, which share the pods' line budget."""
+    """Report outcomes of `/filter` and `/bind`, with one limit on lines per pod."""
 
     announcer: Announcer
     marks: PodMarks
@@ -142,7 +142,7 @@ class Outcomes:
 
 
 def found_message(node: str, scores: NodeScores, candidates: int) -> str:
-    """HAMi's sentence about a placement.
+    """Return HAMi's sentence about a placement.
 
     >>> found_message("a", NodeScores.of({"b": 0.0, "a": 1.5}), 3)
     'find fit node(a), 1 nodes not fit, 2 nodes fit(b:0.00,a:1.50)'
@@ -156,7 +156,7 @@ def found_message(node: str, scores: NodeScores, candidates: int) -> str:
 
 
 def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> dict[str, str]:
-    """HAMi's sentences about a refusal by series: one per counted reason, then the sum.
+    """Return HAMi's sentences about a refusal: one per counted reason, then the sum.
 
     >>> refusal_messages({"b": "2/2 CardNotHealth", "a": "1/2 CardNotHealth"}, 3)
     {'CardNotHealth': '2 nodes CardNotHealth(a,b)', 'sum': 'no available node, 3 nodes do not meet'}

@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or waits.
+"""Explain why a pod is on its node, or waits.
 
 `GET /v1/pods/{uid}/explain` gathers what the ledger and the API server know, and hands it to the
 pure `hamicommon.explain`: the stored decision with its cards, who held what at that moment, and the
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 RETRIED_AFTER = "5 minutes"
 
 MAX_CONCURRENT = 2
-"""Explanations that are computed at the same time; more wait for their turn.
+"""Maximum number of explanations computed at the same time.
 
 Each takes a thread, and up to the search's budget of processor time.
 """
@@ -91,7 +91,7 @@ class Explainer:
     )
 
     async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
-        """Explain the pod; `namespace` and `name` find one about which nothing was decided yet.
+        """Explain the pod; `namespace` and `name` find one without a decision.
 
         Raises: NotFound when nothing knows the pod, Unavailable.
         """
@@ -147,7 +147,7 @@ class Explainer:
         )
 
     async def _troubles(self, uid: PodUid, attempts: Sequence[Row]) -> list[CardTrouble]:
-        """Cards that are not as they were granted; the limits on some of them are not known."""
+        """Return the pod's cards whose condition has changed since they were granted."""
         if not any(row["ended_at"] is None for row in attempts):
             return []
         cards = await self.queries.pod_cards(pod_uid=uid, silent=self.silent())
@@ -175,7 +175,7 @@ class Explainer:
     def _preemption(
         self, pod: Json | None, record: DecisionRecord, about: Circumstances
     ) -> Iterator[str]:
-        """Hint at the pods that would have to end, of a pod that may preempt some."""
+        """Return a hint at the pods that would have to end, if the pod may preempt."""
         if pod is None or not self.hints_preemption or not waits(pod) or group_of(pod):
             return
         spec, name = pod["spec"], f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -195,7 +195,7 @@ class Explainer:
             )
 
     def _cordoned(self, pod: Json | None) -> frozenset[NodeName]:
-        """Return the nodes that a pod that waits for our kube-scheduler is not offered."""
+        """Return the nodes that kube-scheduler does not offer to a waiting pod."""
         mine = pod is not None and pod["spec"].get("schedulerName") == self.scheduler_name
         return self.cordoned() if pod is not None and mine and waits(pod) else frozenset()
 
@@ -295,7 +295,7 @@ class Explainer:
         return {GpuUuid(uuid): at for uuid, at in since.items()}
 
     def _losses(self) -> list[str]:
-        """Name decisions that this replica could not record."""
+        """Return a sentence about decisions that this replica could not record."""
         notes = []
         if self.recorder.dropped:
             notes.append(
@@ -308,7 +308,7 @@ class Explainer:
 
 
 def limit_notes(rows: Sequence[Row]) -> list[str]:
-    """When its node found the pod beyond its grants, a sentence for each period."""
+    """Return a sentence for each period in which the pod exceeded its limits."""
     return [_limit_note(row) for row in rows]
 
 
@@ -352,9 +352,9 @@ CLAIMS = "ResourceClaims"
 MISSPELT = "MisspeltResource"
 UNSCHEDULABLE = "Unschedulable"
 AT_KUEUE = "AtKueue"
-"""Reason codes."""
+"""Reason codes of pods that kube-scheduler could not schedule."""
 MAX_PODS = 500
-"""The oldest; their claims are read one by one."""
+"""Maximum number of pods, the oldest; their claims are read one by one."""
 _MAX_CONCURRENT_READS = 8
 _MIB = 2**20
 AMOUNTS = ("card_count", "memory_bytes", "memory_ratio", "core_ratio")
@@ -362,7 +362,7 @@ AMOUNTS = ("card_count", "memory_bytes", "memory_ratio", "core_ratio")
 
 @dataclass(eq=False, kw_only=True)
 class UndecidedPods:
-    """The use case.
+    """Use case: list waiting pods without a decision.
 
     `pods`: all that the pod watch knows; `came`: whether a pod has come to /filter; `workloads`:
     Kueue's, where its check is answered.
@@ -376,7 +376,7 @@ class UndecidedPods:
     workloads: Callable[[], Iterable[Json]] = tuple
 
     async def waiting(self, namespace: str | None) -> list[Row]:
-        """The oldest first, with the columns of the question `waiting-pods`.
+        """Return the pods, the oldest first, with the columns of the question `waiting-pods`.
 
         Pods that want nothing of ours are not among them. Raises: Unavailable.
         """
@@ -405,7 +405,7 @@ class UndecidedPods:
         return [*(each for each in rows if each is not None), *queued[:MAX_PODS]]
 
     async def _row(self, pod: JsonMapping) -> Row | None:
-        """Return the row of a pod; None: it wants nothing of ours."""
+        """Return the row of a pod; None: it asks for no card of ours."""
         if pod["spec"].get("resourceClaims") and (asked := await self._asked_by_claims(pod)):
             return _row(pod, CLAIMS, unallocated(pod), asked)
         copy = dict(pod)
@@ -418,7 +418,7 @@ class UndecidedPods:
         return None
 
     async def _asked_by_claims(self, pod: JsonMapping) -> Row | None:
-        """Return the amounts of a pod whose claims are ours; None: they are not.
+        """Return the amounts of a pod that asks by claims of ours; None: it does not.
 
         Where we may not read claims, claims of ours are switched off.
         """
@@ -430,7 +430,7 @@ class UndecidedPods:
         return _amounts(ours.values()) if ours or CLAIM_SHAPE in annotations_of(pod) else None
 
     async def _claims_of(self, pod: JsonMapping) -> dict[str, Json]:
-        """Return the claims that exist; a claim may still have to be made from its template."""
+        """Return the existing claims; some may still have to be made from their template."""
         found: dict[str, Json] = {}
         try:
             names = claim_names(pod)
@@ -458,7 +458,7 @@ def _row(pod: JsonMapping, reason_code: str, summary: str, asked: Row | None = N
 
 
 def _amounts(claims: Iterable[JsonMapping]) -> Row:
-    """Return the amounts asked of each card, if the claims state them."""
+    """Return the amounts requested per card, if the claims state them."""
     asked = amounts_of(claims)
     if asked is None:
         return dict.fromkeys(AMOUNTS)

@@ -1,4 +1,4 @@
-"""Access to the operators' API: every call has a caller, and none passes without the right.
+"""Authenticate and authorize every call of the operators' API.
 
 On the operators' port the caller is whose token it is (`Role`); where kube-scheduler's
 port, which is on loopback, serves the API too, anybody. Calls that are more than a look are in the
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 
 CLUSTER_DOMAINS = (".svc", ".cluster.local")
-"""Domains of a Service's names; no site of the internet is in them."""
+"""Domains of Kubernetes Services, which no internet site has."""
 
 
 class LocalCallers:
-    """Hand to `app` the calls that no page of another site can have sent."""
+    """Middleware that lets only calls pass that no web page of another site can have sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI call."""
         if scope["type"] == "http":
             refusal = _refusal(scope)
             if refusal is not None:
@@ -74,7 +74,7 @@ def _refusal(scope: Scope) -> HamiError | None:
 
 
 def is_local_name(host: str) -> bool:
-    """Return whether `Host` is an address, or a name that no site of the internet can have."""
+    """Return whether `Host` is an address, or a name that no internet site can have."""
     name = host_name(host)
     try:
         ipaddress.ip_address(name)
@@ -87,46 +87,48 @@ logger = logging.getLogger(__name__)
 
 GROUP = "hami.io"
 RESOURCE = "scheduler"
-"""This resource exists for the rights alone: administrators grant it with the ClusterRoles
-`hami-reader` and `hami-operator`."""
+"""Resource that exists only for RBAC rules; ClusterRoles `hami-reader` and `hami-operator`."""
 _FROM_MEMORY = ("/v1/simulate", "/v1/vain-settings")
-"""Calls about what only the active replica follows."""
+"""Paths about state that only the active replica has."""
 _SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
-"""Limit for the groups in a log line; an identity provider may name hundreds."""
+"""Maximum characters of the groups in a log line."""
 MAX_GROUPS = 16
 MAX_GROUP = 128
 MAX_BODY = 1024
 MAX_ANSWER = 512
-"""Characters (bytes of a body) that are kept of a call."""
+"""Maximum characters (bytes of a body) that are logged of a call."""
 NO_ANSWER = "it ended without an answer"
 
 
 class Role(Enum):
-    """Role that a call needs, by the right that the API server is asked about."""
+    """Role that a call needs; the values are verbs in RBAC."""
 
     READ = Right(verb="get", group=GROUP, resource=RESOURCE, role="hami-reader")
     OPERATE = Right(verb="update", group=GROUP, resource=RESOURCE, role="hami-operator")
 
 
 Identify = Callable[[Scope, Role], Awaitable[ApiCaller]]
-"""Identify the caller and check the role. Raises: Unauthenticated, NotAllowed, Unavailable."""
+"""Function that identifies the caller and checks the role.
+
+Raises: Unauthenticated, NotAllowed, Unavailable.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """The action of a call."""
+    """Action of a call."""
 
     name: str
     role: Role
     logged: bool
-    """More than a look."""
+    """Whether it is logged, because it is more than a read."""
     object: str = ""
-    """Object that the path names: the number of a letter."""
+    """Object in the path, such as the number of a dead letter."""
 
 
 def verb_of(method: str, path: str) -> Verb:
-    """Return the verb of a call: everything that is not known to only read is operating."""
+    """Return the action of a call; everything that is not known to only read is an operation."""
     if method in ("GET", "HEAD"):
         return Verb(name="get", role=Role.READ, logged=False)
     # A body that is asked about; it changes nothing.
@@ -141,7 +143,7 @@ def verb_of(method: str, path: str) -> Verb:
 
 
 def by_token(access: Access) -> Identify:
-    """Identify callers by the API server's review of their tokens."""
+    """Return a function that identifies callers by reviews of their tokens."""
 
     async def identify(scope: Scope, role: Role) -> ApiCaller:
         return await access.check(_token(scope), role.value)
@@ -150,13 +152,13 @@ def by_token(access: Access) -> Identify:
 
 
 async def by_anybody(_scope: Scope, _role: Role) -> ApiCaller:
-    """Let in every caller, with every role."""
+    """Accept every caller with every role."""
     return ApiCaller(username="")
 
 
 @dataclass(eq=False)
 class OperatorAccess:
-    """Hands to `app` what may be asked.
+    """Middleware that authorizes calls, and passes the caller in the request's state.
 
     `journal`: None: the log alone keeps calls.
     """
@@ -167,7 +169,7 @@ class OperatorAccess:
     journal: PostgresCallJournal | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI call."""
         verb = verb_of(scope["method"], scope["path"])
         try:
             caller = await self.identify(scope, verb.role)
@@ -233,7 +235,7 @@ class OperatorAccess:
 
 
 class _Answer:
-    """An answer on its way: its status, and the beginning of its body."""
+    """Response that is being sent: its status, and the beginning of its body."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -241,7 +243,7 @@ class _Answer:
         self.beginning = b""
 
     async def send(self, message: Message) -> None:
-        """Hand it on."""
+        """Pass a message on."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         elif message["type"] == "http.response.body" and len(self.beginning) < MAX_ANSWER:
@@ -250,7 +252,7 @@ class _Answer:
 
 
 async def _peek(receive: Receive) -> tuple[bytes, Receive]:
-    """Return the beginning of the body, and a `receive` that still has all of it."""
+    """Return the beginning of the body, and a `receive` that still returns all of it."""
     read: list[Message] = []
     body, more = b"", True
     while more and len(body) < MAX_BODY:

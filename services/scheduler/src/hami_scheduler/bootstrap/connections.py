@@ -1,4 +1,4 @@
-"""Connections of the service, and the adapters over them: the only module that makes adapters."""
+"""Open the service's connections, and make the adapters that use them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NAME = "hami-scheduler"
 
 
 class Connections:
-    """The ledger, the bus, the node locks and the API server, as the use cases see them."""
+    """Connections to the ledger, the bus, the node locks and the API server."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Connections:
 async def open_connections(
     settings: Settings, vendors: Vendors, bulkhead: Bulkhead, stack: AsyncExitStack
 ) -> Connections:
-    """Open everything; `stack` closes it in reverse."""
+    """Open everything; `stack` closes it in reverse order."""
     faults = faults_of(settings.failpoints.file)
     enter = stack.enter_async_context
     return Connections(

@@ -1,4 +1,4 @@
-"""The ledger on the bus, for those who may not read it.
+"""Publish the ledger's statistics on the bus, and answer agents that ask for their grants.
 
 For the webhook, every few seconds: what quotas have left by namespace (those that changed), and
 what the ledger knows of the cluster. Everything is published again now and then, for a stream that
@@ -48,12 +48,12 @@ class LedgerStats(NamedTuple):
 
     cluster: ClusterNumbers
     quotas: Mapping[str, tuple[QuotaNumbers, ...]]
-    """By namespace; without items where there is no limit any more."""
+    """Quotas by namespace; an empty entry means that limits were removed."""
 
 
 @dataclass(eq=False)
 class LedgerStatsPublisher:
-    """Publishes what changed, and everything now and then."""
+    """Publish changed statistics, and all of them at intervals."""
 
     reader: PostgresLedgerStats
     bus: Bus
@@ -66,7 +66,7 @@ class LedgerStatsPublisher:
         await self.publish(await self.reader.read())
 
     async def publish(self, found: LedgerStats) -> None:
-        """Publish one reading. Raises: Unavailable; then the rest goes out at the next."""
+        """Publish statistics. Raises: Unavailable; then the rest follows the next time."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._published_all_s >= PUBLISH_ALL_INTERVAL_S:
             self._published.clear()
@@ -92,13 +92,13 @@ QUEUE = "scheduler"
 
 @dataclass(eq=False)
 class GrantSnapshots:
-    """Responder of `hami.grants.snapshot.*`."""
+    """Answer agents that ask for the grants of their node (`hami.grants.snapshot.*`)."""
 
     ledger: AllocationStore
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
-        """The grants of the node whose subject was asked. Raises: InvalidRequest."""
+        """Return the live grants of the subject's node. Raises: InvalidRequest."""
         request = read_of_node(GrantSnapshotRequest, subject, body, "snapshot request")
         now = datetime.now(UTC)
         try:

@@ -1,4 +1,4 @@
-"""Limits that containers do not keep: history, events, and the end of the pod where it is wanted.
+"""Record containers that exceed their limits, and evict their pods if configured.
 
 In: what nodes find (`hami.limits.v1.<node>`). A node reports on its own pods: a finding about a pod
 that the API server does not have on that node is left out, whatever the node may be. `changes` is
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 EVICTED = "LimitEviction"
 RETRY_AFTER_S = 60.0
-"""A pod that is still there, or could not be ended, is retried then."""
+"""Pause before an eviction is tried again."""
 MAX_PROBLEM_LENGTH = 512
 
 
 SILENT_S = 600.0
-"""Ten heartbeats of an agent: what it has not confirmed since is not known to continue."""
+"""Time without confirmation after which a violation no longer counts as continuing."""
 CLOSE_INTERVAL_S = 60.0
 
 
@@ -70,7 +70,7 @@ class LimitChecks:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def handle(self, message: Message) -> None:
-        """Take one check. Raises: InvalidRequest, Conflict, Unavailable."""
+        """Handle one check. Raises: InvalidRequest, Conflict, Unavailable."""
         check = read_of_node(LimitCheck, message.subject, message.data, "limit check")
         findings = [finding for finding in check.findings if self._is_there(check.node, finding)]
         if len(findings) < len(check.findings):
@@ -98,7 +98,7 @@ class LimitChecks:
                     await self._evict(period, self.policy)
 
     async def close_silent(self) -> None:
-        """End periods of nodes that report no more. Raises: Unavailable, Conflict."""
+        """End periods of nodes that no longer report. Raises: Unavailable, Conflict."""
         await self.history.close_silent(silent_s=SILENT_S)
 
     def _is_there(self, node: str, finding: LimitFinding) -> bool:
@@ -124,7 +124,7 @@ class LimitChecks:
             self.announcer.announce(period.pod, reason, period.sentence)
 
     async def _evict(self, period: LimitPeriod, policy: EvictionPolicy) -> None:
-        """End the period's pod, if others leave room. Raises: Unavailable, Conflict (ledger)."""
+        """Evict the period's pod, within the rate limit. Raises: Unavailable, Conflict (ledger)."""
         claimed = await self.history.claim_eviction(
             period.id, per_minute=policy.per_minute, again_after_s=RETRY_AFTER_S
         )

@@ -1,4 +1,4 @@
-"""/bind: from an assumed placement to a bound pod, with its grant at the node first.
+"""Implement /bind: turn an assumed placement into a bound pod, whose node has the grant first.
 
 begin the binding in the ledger -> node lock (only if the node needs one) -> offer to the agent ->
 `pods/binding` with the annotations and the signed grant -> mark it bound; and one rollback. The
@@ -42,32 +42,38 @@ tracer = get_tracer(__name__)
 
 ACTOR = "scheduler"
 ANSWER_MARGIN_S = 5.0
-"""/bind answers this long before kube-scheduler gives the call up."""
+"""Time before kube-scheduler's time-out at which /bind answers at the latest."""
 BINDING_EXTRA_S = 30.0
-"""After the lock's longest wait: annotations, binding and reading back, each at most 10 s."""
+"""Time for the steps after the lock: annotations, binding, reading back, 10 s each at most."""
 TOKEN_TTL_S = 1.0
-"""A token that is older is looked at again before the pod is bound: a second binder may have taken
-it over. The API server keeps two binders apart within this time."""
+"""Age from which a fencing token is checked again before the pod is bound.
+
+A second binder may have taken the grant over; within this time the API server keeps two binders
+apart.
+"""
 MAX_ERROR_LENGTH = 1024
-"""Characters: as much as an event shows."""
+"""Maximum characters of an error, as in events."""
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 # `reserved` is of rows that the previous release wrote.
 _RESUMABLE = frozenset({AllocationState.BINDING, AllocationState.RESERVED})
 
 PlaceOnNode = Callable[[BindArgs], Awaitable[Draft | Allocation | None]]
-"""Place a pod without an assumption on the node: the draft of its grant, or the grant of its
-ResourceClaims in state `binding`; None if it asks for no device."""
+"""Function that places a pod without an assumption on the node.
+
+Returns the draft of its grant, or the grant of its ResourceClaims in state `binding`; None if it
+asks for no device.
+"""
 
 
 class _Begun(NamedTuple):
     allocation: Allocation
     taken_over: bool = False
-    """Another binder had begun it, and may have bound the pod before it died."""
+    """Whether another binder, which may have bound the pod, began it."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Bind:
-    """The use case of /bind.
+    """Use case of /bind.
 
     `timeout_s`: how long kube-scheduler waits for the answer.
     """
@@ -76,9 +82,9 @@ class Bind:
     store: AllocationStore
     writer: LedgerWriter
     begin_grant: Callable[[Draft], Awaitable[Change]]
-    """Write the grant; one of a group's member with those of the others."""
+    """Function that writes the grant, for a group's member together with the others."""
     on_ended: Callable[[PodUid], None]
-    """A binding failed after its grant was written."""
+    """Function called when a binding fails after its grant was written."""
     place_on_node: PlaceOnNode
     locks: NodeLocks
     pod: PodBinding
@@ -89,7 +95,7 @@ class Bind:
     timeout_s: float
 
     async def bind(self, args: BindArgs) -> str:
-        """Answer /bind: the empty string, or what went wrong."""
+        """Bind the pod; return an empty text, or the error."""
         started = time.perf_counter()
         error = ""
         try:
@@ -131,7 +137,7 @@ class Bind:
         self._announce_bound(args, allocation)
 
     async def _carry_out(self, allocation: Allocation, deadline: float) -> None:
-        """Lock, offer, bind, mark bound."""
+        """Lock the node, offer the grant, bind the pod, and mark it bound."""
         began, grant = time.perf_counter(), grant_of(allocation)
         if allocation.origin is not Origin.CLAIM:
             # Claims are prepared by name: no Allocate comes, in no order.
@@ -185,7 +191,7 @@ class Bind:
         return _Begun(change.allocation)
 
     async def _resume(self, live: Allocation, node: NodeName) -> _Begun:
-        """Take over a grant that is in the ledger already. Raises: Conflict, Unavailable."""
+        """Take over a grant that is already in the ledger. Raises: Conflict, Unavailable."""
         if live.node == node and live.state in _BOUND:
             return _Begun(live)
         if live.node != node or live.state not in _RESUMABLE:
@@ -203,7 +209,7 @@ class Bind:
         return _Begun(change.allocation, taken_over=live.state is AllocationState.BINDING)
 
     async def _reread(self, node: NodeName) -> None:
-        """The ledger refused a placement that the state had room for: the state is wrong there."""
+        """Read the node again after the ledger refused a placement that the state allowed."""
         self.state.doubt(node)
         with log_failure(logger, "Failed to reread the ledger after it refused a placement"):
             await self.state.refresh()
@@ -243,7 +249,7 @@ class Bind:
     # Roll back
 
     async def _check_token(self, allocation: Allocation) -> None:
-        """Raises: Conflict if another binder has taken the grant over since, Unavailable."""
+        """Check the token. Raises: Conflict if another binder has a newer one, Unavailable."""
         row = await self.store.get(allocation.id)
         if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
             # Also if it is bound by now: the rollback looks at the pod itself.
@@ -253,7 +259,7 @@ class Bind:
             )
 
     async def _roll_back(self, begun: _Begun, reason: str) -> bool:
-        """End the grant of a binding that failed.
+        """End the grant of a failed binding.
 
         True, and nothing is ended, if the pod is on the node all the same.
 
@@ -279,7 +285,7 @@ class Bind:
         return bound
 
     async def _note_bound(self, allocation: Allocation) -> None:
-        """Mark a pod bound that was found so, by this binder or by another. Raises: Unavailable."""
+        """Mark a pod bound that was found bound. Raises: Unavailable."""
         self.transitions.mark_bound(allocation, actor=ACTOR)
         row = await self.store.get(allocation.id)
         if row is None or row.token != allocation.token or row.state is AllocationState.ALLOCATED:
@@ -308,7 +314,7 @@ class Bind:
     # Pods without devices, and events
 
     async def _bind_without_devices(self, args: BindArgs) -> None:
-        """Bind a pod that names our resources and asks for none of them.
+        """Bind a pod that names our resources but asks for none of them.
 
         kube-scheduler sends it here for the names alone (`managedResources`).
         """

@@ -1,4 +1,4 @@
-"""How an allocation continues after the binding, and how it ends: the steps that verdicts demand.
+"""Change the states of allocations after the binding.
 
 `apply` turns a `Transition` into a guarded change of state with all that depends on it: the node's
 lock, the withdrawal at the node, and the retry of pods that wait. `mark_bound` waits a moment for
@@ -45,7 +45,7 @@ class _BoundHere(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Transitions:
-    """Changes states after the binding.
+    """Apply steps to allocations after the binding.
 
     `bound_delay_s`: how long `bound` waits for the node's report. A grant that is to end
     waits for `before_end`, which raises Unavailable.
@@ -61,15 +61,15 @@ class Transitions:
     on_freed: Callable[[], None]
     before_end: Callable[[Allocation], Awaitable[None]] | None = None
     _bound_here: dict[AllocationId, _BoundHere] = field(init=False, default_factory=dict)
-    """Allocations whose pod was bound here, while that is not written yet."""
+    """Allocations whose pod was bound here, until that is written."""
 
     def is_bound(self, allocation_id: AllocationId, token: int) -> bool:
-        """Whether this scheduler has bound the pod and not written that down yet."""
+        """Return whether this scheduler has bound the pod and not written it yet."""
         bound = self._bound_here.get(allocation_id)
         return bound is not None and bound.allocation.token == token
 
     def mark_bound(self, allocation: Allocation, *, actor: str) -> None:
-        """Write `binding -> bound` soon, or together with `allocated`; nobody waits for it.
+        """Write `binding -> bound` soon, alone or together with `allocated`, in the background.
 
         If it is lost (a kill, a ledger that is unavailable), the pod watch and the reaper find it
         in the pod itself.
@@ -105,7 +105,7 @@ class Transitions:
         actor: str,
         about: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
-        """Write that the node has answered for the pod; False if that step is not due.
+        """Write that the node has answered for the pod; return False if that step is not due.
 
         `about`: further fields of the log's line. Raises: Conflict, Unavailable.
         """
@@ -135,7 +135,7 @@ class Transitions:
     async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
     ) -> Change | None:
-        """Do the step if the row is still as `allocation` has it; None if it is not.
+        """Apply the step if the row is unchanged; return None if it is not.
 
         Raises: Conflict, Unavailable.
         """
@@ -188,7 +188,7 @@ class Transitions:
             await self.free_lock(allocation)
 
     async def withdraw(self, allocation: Allocation, reason: str) -> None:
-        """Take the grant under this token back at its node, and free the lock.
+        """Withdraw the grant with this token from its node, and free the lock.
 
         In this order: it must not be the answer to the pod that gets the lock next. A grant that
         another binder offered under a later token stays.
@@ -201,15 +201,15 @@ class Transitions:
         await self.free_lock(allocation)
 
     async def free_lock(self, allocation: Allocation) -> None:
-        """Free the node's lock if this allocation holds it; it ends by itself anyway."""
+        """Free the node's lock if this allocation holds it."""
         await self.locks.release(allocation)
 
     async def free_token(self, node: NodeName, token: int) -> None:
-        """The same, of a node with an agent."""
+        """Free the lock of a node with an agent, if the token holds it."""
         await self.locks.release_token(node, token)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
-        """The node could not give the pod its cards: shown, kept with the row, the lock freed.
+        """Record and show that the node could not give the pod its cards, and free the lock.
 
         The slices stay until the pod is over: another container of it may be running.
         Raises: Conflict, Unavailable.

@@ -1,4 +1,4 @@
-"""Keeps the pods' annotations equal to the ledger (architecture 2.4: they are a mirror).
+"""Keep pods' annotations equal to the ledger, of which they are a copy (architecture 2.4).
 
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
@@ -40,42 +40,42 @@ MAX_LOOKS = 2000
 CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
 MAX_REFUSAL_LENGTH = 1024
-"""Characters of the API server's message."""
+"""Maximum characters of the API server's message."""
 REFUSAL_RETRY_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """The API server would not have the change of a pod."""
+    """Refusal of a pod's change by the API server."""
 
     version: str
-    """The pod's, when it was refused."""
+    """Version of the pod when it was refused."""
     why: str
     again_at: float
 
 
 @dataclass(eq=False, kw_only=True)
 class Mirrors:
-    """Compares pods with their rows."""
+    """Compare pods with their rows."""
 
     store: AllocationStore
     pods: PodApi
     vendors: Iterable[Vendor]
     drift: Drift
     log_limit: LogLimit
-    """How often a pod is journalled whose author changes it repeatedly."""
+    """Limit of journal lines about a pod whose author changes it repeatedly."""
     marks: PodMarks
     clock: Callable[[], float] = time.monotonic
     _refused: dict[PodUid, _Refusal] = field(default_factory=dict, init=False)
     _right: dict[PodUid, str] = field(default_factory=dict, init=False)
-    """Version of the pod's object that was found right."""
+    """Version of each pod that was found correct."""
     _unlabelled: set[PodUid] = field(default_factory=set, init=False)
-    """Pods that lacked their label at the last look."""
+    """Pods that lacked their label at the last check."""
     _looks: int = field(default=0, init=False)
 
     def due(self, allocation: Allocation, pod: JsonMapping) -> bool:
-        """Whether the pod is to be compared with its whole row; `allocation` may lack its parts."""
+        """Return whether the pod must be compared with its complete row."""
         on_its_node = (pod.get("spec") or {}).get("nodeName") == allocation.node
         if not on_its_node or allocation.state not in _MIRRORED:
             return False
@@ -89,7 +89,7 @@ class Mirrors:
         return True
 
     async def check(self, row: Allocation, pod: JsonMapping) -> int:
-        """1 when the pod's annotations differed and were repaired, otherwise 0.
+        """Repair the pod's annotations; return 1 if they differed, otherwise 0.
 
         `row` is the whole row, as it was a moment ago. Raises: Conflict, Unavailable.
         """
@@ -118,7 +118,7 @@ class Mirrors:
         await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)
 
     async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
-        """Set the label if it is missing twice in a row; False the first time.
+        """Set the label if it was missing twice in a row; return False the first time.
 
         Raises: Conflict, Unavailable.
         """
@@ -158,12 +158,12 @@ class Mirrors:
         return 1
 
     def doubt(self, uid: PodUid) -> None:
-        """The pod's row changed: it is looked at again, though its object is the same."""
+        """Check the pod again, because its row has changed."""
         self._right.pop(uid, None)
         self._refused.pop(uid, None)
 
     def keep(self, uids: Collection[PodUid]) -> None:
-        """Forget all pods but these; a comparison of all of them is over."""
+        """Forget all other pods, after all were compared."""
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}

@@ -1,4 +1,4 @@
-"""Report what became of bound pods' cards: missing still, or changed since.
+"""Report pods that still have no cards, and pods whose card has a problem (architecture 4).
 
 A bound pod can't be unbound, so its slices stay reserved (architecture 4). After a minute without
 its cards the reason is kept with the allocation (and so in its history), shown in an event on the
@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 ACTOR = "late-watch"
 REPORT_INTERVAL_S = 300.0
 MAX_REPORTED = 10_000
-"""Pods whose report is remembered; a forgotten one is looked at again."""
+"""Maximum number of remembered reports; a forgotten pod is checked again."""
 PREFIX = "bound and without its cards: "
 
 
 @dataclass(eq=False, kw_only=True)
 class StuckPodReporter:
-    """Looks for bound pods that have waited too long."""
+    """Find bound pods that have waited too long for their cards."""
 
     ledger: AllocationStore
     pods: PodApi
@@ -62,7 +62,7 @@ class StuckPodReporter:
     )
 
     async def once(self) -> int:
-        """Check all bound pods once. Return the number of late ones. Raises: Unavailable."""
+        """Check all bound pods once; return the number of late ones. Raises: Unavailable."""
         late = await self.ledger.late(self.late_s)
         self.instruments.bound_late.set(len(late))
         for allocation in late:
@@ -81,7 +81,7 @@ class StuckPodReporter:
         return len(late)
 
     async def _report(self, allocation: Allocation) -> bool:
-        """Report the pod; False when its row has changed since, and the next round reports it."""
+        """Report the pod; return False if its row has changed since."""
         try:
             pod = await self.pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:
@@ -109,7 +109,7 @@ class StuckPodReporter:
 
 
 def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) -> str:
-    """Describe what the pod waits for, as far as its object and its node show."""
+    """Explain what the pod waits for, by its object and its node."""
     node, status = allocation.node, pod.get("status") or {}
     if agent_silent:
         return f"the node-agent of {node} is silent"
@@ -134,7 +134,7 @@ def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) ->
 
 @dataclass(eq=False)
 class CardConditionReporter:
-    """Compares the cards of live grants with what their pods were shown.
+    """Write an event on each pod whose granted card has a new problem.
 
     `silent`: nodes whose agents are silent.
     """
@@ -146,7 +146,7 @@ class CardConditionReporter:
     _shown: dict[PodUid, str] = field(default_factory=dict, init=False)
 
     async def once(self) -> int:
-        """Check once; return the number of pods that hold such a card. Raises: Unavailable."""
+        """Check once; return the number of pods with such a card. Raises: Unavailable."""
         by_pod: dict[PodUid, list[PodCard]] = {}
         for card in await self.queries.pod_cards(silent=self.silent()):
             by_pod.setdefault(card.pod.uid, []).append(card)

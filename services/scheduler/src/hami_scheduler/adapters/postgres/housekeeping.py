@@ -1,4 +1,4 @@
-"""Small writes in Postgres: drift journal, limits, calls of operators, the end of history.
+"""Journals of drift, exceeded limits and operators' calls in Postgres, and their removal.
 
 Limits are what nodes found, as periods, and who may end a pod now. Old history leaves in small
 batches, each a transaction of its own. Grants go by `hami_forget_grants` (migration 0017), which
@@ -27,7 +27,7 @@ INSERT_DRIFT = (
 )
 MAX_SUBJECT = 512
 MAX_DETAIL = 4096
-"""Characters: tenants choose annotations and names, and the journal is kept for months."""
+"""Maximum characters of a detail, as tenants choose annotations and names."""
 _CALL_BEGINS = """
 INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome)
 VALUES ($1, $2, $3, $4, $5, $6, 'begun') RETURNING id
@@ -51,11 +51,11 @@ SELECT $1, $2, $3, $4, $5, $6, 'refused', $7, now() WHERE NOT EXISTS (SELECT FRO
 """
 LOCK_TIMEOUT = "200ms"
 BATCH = 500
-"""Pods or rows of a transaction; half a second of work on a slow disk."""
+"""Number of pods or rows per transaction: half a second of work on a slow disk."""
 
 
 def _delete(table: str, old: str, *, key: str = "id", order: str = "at") -> str:
-    """Return the statement that deletes a batch of what is `old`."""
+    """Return the statement that deletes a batch of rows that are `old`."""
     return f"""
 DELETE FROM {table}
  WHERE ({key}) IN (SELECT {key} FROM {table} t WHERE {old} ORDER BY {order} LIMIT $2)
@@ -126,22 +126,22 @@ class PostgresJournal:
 
 
 class PostgresCallJournal:
-    """Operators' calls; a trigger lets nobody change or remove one (migration 0020)."""
+    """Journal of operators' calls, which a trigger makes append-only (migration 0021)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, call: OperatorCall) -> int:
-        """Write the call as begun; return its number."""
+        """Record the beginning of a call; return its number."""
         row = await self._database.fetchrow(_CALL_BEGINS, *_call_columns(call))
         return int(row["id"])
 
     async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """Write the call's outcome."""
+        """Record the outcome of a call."""
         await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
 
     async def refused(self, call: OperatorCall, message: str) -> None:
-        """Write a refused call; identical ones within an hour only raise the count of one row."""
+        """Record a refused call; identical ones within an hour count in one row."""
         await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
 
 
@@ -151,13 +151,13 @@ def _call_columns(call: OperatorCall) -> tuple[object, ...]:
 
 
 class PostgresRetention:
-    """Retention of history."""
+    """Removal of old history."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def forget(self, kind: str, *, keep_days: int) -> int:
-        """Remove one batch of what is older than `keep_days`; return how much (0: all is gone).
+        """Remove one batch older than `keep_days`; return its size (0: nothing is left).
 
         Raises: Conflict (a lock was not to be had), Unavailable.
         """
@@ -176,7 +176,7 @@ class PostgresRetention:
 
 
 async def _forget_cards(connection: Connection, before: datetime, most: int) -> int:
-    """Cards that have been absent since, and that no grant names."""
+    """Remove cards that have been absent since `before` and that no grant names."""
     uuids = [row["uuid"] for row in await connection.fetch(_OLD_CARDS, before, most)]
     await connection.execute(_THEIR_HEALTH, uuids)
     await connection.execute(_DELETE_CARDS, uuids)
@@ -184,7 +184,7 @@ async def _forget_cards(connection: Connection, before: datetime, most: int) -> 
 
 
 FOLD_S = 60
-"""A period that comes again so soon after its end continues: who flaps fills no table."""
+"""Time within which a repeated violation continues its period, so that flapping fills no table."""
 # Two runs of an agent are ordered by when the bus took their reports, never by the node's clock.
 # A check that is old or of a time to come hides no later one, whatever its number is.
 _CHECKED = """
@@ -240,7 +240,7 @@ MAX_MIB = 2**31 - 1
 
 
 class PostgresLimits:
-    """History of limits in Postgres."""
+    """History of exceeded limits."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -248,7 +248,7 @@ class PostgresLimits:
     async def record(
         self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
     ) -> PeriodChanges | None:
-        """Write a check down, with a line of drift for each violation that begins.
+        """Record a check, with a line of drift for each violation that begins.
 
         Returns `enforcement.periods.PeriodChanges`, or None when a later check is known.
         """
@@ -279,7 +279,7 @@ class PostgresLimits:
     async def claim_eviction(
         self, period_id: int, *, per_minute: int, again_after_s: float
     ) -> bool:
-        """Whether this replica may end the period's pod now.
+        """Return whether this replica may evict the period's pod now, and claim it.
 
         Nobody else has tried recently, and not so many were ended in the last minute.
         """
@@ -291,16 +291,16 @@ class PostgresLimits:
         return found is not None
 
     async def note_eviction(self, period_id: int, *, problem: str) -> None:
-        """Write an eviction's result; an empty `problem`: the API server accepted it."""
+        """Record the result of an eviction; empty `problem`: the API server accepted it."""
         await self._database.fetch(_NOTE, period_id, problem)
 
     async def close_silent(self, *, silent_s: float) -> int:
-        """End open periods that no check has confirmed for so long, when they were last seen."""
+        """End open periods that no check has confirmed for this long, at the last confirmation."""
         return len(await self._database.fetch(_CLOSE_SILENT, silent_s))
 
 
 async def _begin(connection: Connection, period: LimitPeriod, received_at: datetime) -> bool:
-    """Begin a period; False when it continues one that had only just ended."""
+    """Begin a period; return False if it continues one that just ended."""
     values = (
         *(period.node, period.pod_uid, period.container, period.device_uuid, str(period.state)),
         *(received_at, _mib(period.held_mib), _mib(period.peak_mib), _mib(period.granted_mib)),
