@@ -24,7 +24,7 @@ class Reviews:
         return ApiCaller(username=token, groups=["system:authenticated", "g\n" * 500])
 
     async def may(self, caller: ApiCaller, right: Right) -> bool:
-        return right == Role.READ.right or caller.username.startswith("op")
+        return right == Role.READ.value or caller.username.startswith("op")
 
 
 class App:

@@ -96,7 +96,7 @@ def test_one_part_is_broken_and_one_line_has_it(
     installed: Cluster, doctor: Doctor, what: str
 ) -> None:
     breaks, part, detail, step = CASES[what]
-    before, wanted = states.ready(), states.broken(breaks)
+    before, wanted = states.ready(), states.break_state(breaks)
     hold(installed, before, wanted)
     try:
         status, rows = doctor()

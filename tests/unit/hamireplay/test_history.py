@@ -166,7 +166,7 @@ FIRST, NODES, POD = (change_line(line) for line in (PERIOD, NODE, asking("u")))
         ((NODES,), "dump line 1: expected one first line of kind history"),
         ((FIRST, FIRST), "dump line 2: expected one first line of kind history"),
         ((FIRST, POD), "dump has no node with a card"),
-        ((FIRST, NODES), "dump holds no pod"),
+        ((FIRST, NODES), "dump has no pod"),
         ((change_line(PERIOD, until="2025-01-01T00:00:00Z"), NODES, POD), "since before until"),
         ((change_line(PERIOD, version=2),), "dump line 1: history.version: Input should be 1"),
         ((FIRST, "{"), "dump line 2: not JSON"),

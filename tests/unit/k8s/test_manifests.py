@@ -245,7 +245,13 @@ def test_the_roles_of_people_are_those_that_the_scheduler_asks_about() -> None:
     }
 
     def rule(*verbs: Role, resource: str = RESOURCE) -> list[dict[str, Any]]:
-        return [{"apiGroups": [GROUP], "resources": [resource], "verbs": [*map(str, verbs)]}]
+        return [
+            {
+                "apiGroups": [GROUP],
+                "resources": [resource],
+                "verbs": [each.value.verb for each in verbs],
+            }
+        ]
 
     assert roles == {
         "hami-reader": rule(Role.READ),

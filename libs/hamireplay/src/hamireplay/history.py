@@ -151,7 +151,7 @@ def read_history(
     with_cards = [node for node in nodes.values() if node.cards]
     if not with_cards or not pods:
         lacking = "pod" if with_cards else "node with a card"
-        raise InvalidRequest(f"{source} holds no {lacking}: there is nothing to replay")
+        raise InvalidRequest(f"{source} has no {lacking}: there is nothing to replay")
     card_memory = usual_card_memory(with_cards)
     trace = Trace(
         nodes=with_cards,

@@ -37,7 +37,7 @@ async def test_the_pods_that_wait_are_counted_under_their_reason(
 async def test_more_cores_than_a_card_has_are_asked_for_as_all_of_them(
     reader: asyncpg.Connection,
 ) -> None:
-    """Placement does the same: admission warns that 130 is taken as 100."""
+    """Placement does the same: admission warns that 130 counts as 100."""
     asked = {"vendor": "NVIDIA", "count": 1, "memory_mib": 1024, "core_percent": 130}
     request = {"containers": [{"name": "c", "role": "app", "requests": [asked]}]}
     change = "UPDATE decisions SET request = $1::jsonb WHERE pod_name = 'waits'"

@@ -198,9 +198,9 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=rf"{path}: nvidia.defaultCores is 'x'"):
         load(path)
     path.write_text("{")
-    with pytest.raises(InvalidRequest, match="no readable YAML"):
+    with pytest.raises(InvalidRequest, match="not a readable YAML file"):
         load(path)
-    with pytest.raises(InvalidRequest, match="no readable YAML"):
+    with pytest.raises(InvalidRequest, match="not a readable YAML file"):
         load(tmp_path / "missing.yaml")
 
 

@@ -156,7 +156,7 @@ def test_what_a_claim_cannot_state_stays_limits_with_the_reason(
 ) -> None:
     given_ = asking(container({GPU: 1, MEMORY: 1}), annotations={annotation: value})
 
-    stays(given_, f"nothing like the annotation {annotation}")
+    stays(given_, f"can't express the annotation {annotation}")
 
 
 def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:

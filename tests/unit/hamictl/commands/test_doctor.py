@@ -239,7 +239,9 @@ def test_what_is_broken_is_one_line_with_what_to_do(what: str) -> None:
     breaks, part, detail, step = CASES[what]
 
     wrong = [
-        e for e in findings(make_installed(states.broken(breaks))) if e.state is not PartState.WELL
+        e
+        for e in findings(make_installed(states.break_state(breaks)))
+        if e.state is not PartState.WELL
     ]
 
     assert [(each.part, each.state) for each in wrong] == [(part, PartState.MISSING)]

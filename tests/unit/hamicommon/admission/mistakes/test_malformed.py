@@ -45,7 +45,7 @@ def test_what_is_taken_otherwise_than_written_is_warned_of() -> None:
     assert verdict.allowed
     assert len(verdict.warnings) == 2
     assert "gpumem-percentage 0 means not given" in verdict.warnings[0]
-    assert "is taken as 100" in verdict.warnings[1]
+    assert "counts as 100" in verdict.warnings[1]
 
 
 ANY_TEXT = "\0\n\u202e\N{GRINNING FACE}x" * 40_000
