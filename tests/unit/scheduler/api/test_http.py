@@ -12,8 +12,7 @@ from fastapi import FastAPI
 from hami_scheduler.api.app import operator_routes
 from hami_scheduler.api.explain import Explainer, UndecidedPods
 from hami_scheduler.api.http import TooLong, answer_errors
-from hami_scheduler.api.simulate import ClusterSimulator
-from hami_scheduler.bootstrap.simulating import read_view
+from hami_scheduler.bootstrap.simulating import ClusterSimulator, read_view
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.granted_cards import ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
