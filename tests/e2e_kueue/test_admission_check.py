@@ -103,7 +103,7 @@ def test_with_the_check_a_job_starts_when_its_slices_are_there_and_not_before(
     shown = hamictl(one_card.folder, "explain", "workload/checked")
     assert "holds its quota of queue checked since" in shown
     assert "fits-as-slices (whether its slices are there): Pending: 1 of the 2 pods" in shown
-    listed = json.loads(hamictl(one_card.folder, "pending", "-o", "json"))
+    listed = json.loads(hamictl(one_card.folder, "pending", "-o", "json"))["items"]
     [row] = [each for each in listed if each["reason_code"] == "AtKueue"]
     assert row["pod_name"].startswith("workload/job-checked-")
     assert row["summary"].startswith("at Kueue, quota held since ")

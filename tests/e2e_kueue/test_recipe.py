@@ -154,7 +154,12 @@ def pod_as_admitted(system: System, *, by_us: bool) -> Json:
 
     found = wait(admitted, f"a pod that our webhook {'saw' if by_us else 'did not see'}")
     metadata = found["metadata"]
-    annotations = {k: v for k, v in metadata["annotations"].items() if k != TRACEPARENT}
+    # Kueue's hash is of the pod as its webhook got it.
+    annotations = {
+        key: value
+        for key, value in metadata["annotations"].items()
+        if key not in (TRACEPARENT, "kueue.x-k8s.io/role-hash")
+    }
     return {"spec": found["spec"], "labels": metadata["labels"], "annotations": annotations}
 
 
