@@ -31,7 +31,7 @@ from tests.e2e.preempting import (
 )
 from tests.e2e.system import System, hamictl, wait
 
-JUDGED = "Judged kube-scheduler's preemption"
+JUDGED = "Answered kube-scheduler's preemption"
 
 
 @pytest.fixture(scope="module")

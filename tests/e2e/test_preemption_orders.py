@@ -168,7 +168,7 @@ def test_without_a_room_an_eviction_loses_the_nomination_and_pods_end_in_vain_un
         wait(lambda: not nominated_node(alone), "the nomination to be cleared")
     else:
         log = alone.folder / "logs" / "scheduler.log"
-        asked = "Judged kube-scheduler's preemption"
+        asked = "Answered kube-scheduler's preemption"
         wait(
             lambda: any(uid in line and asked in line for line in log.read_text().splitlines()),
             "kube-scheduler to ask about its victims",

@@ -162,7 +162,9 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
     assert await waiting(database) == []
     assert await list_parked(database) == ["huge"]
     assert (relay.parked, relay.published) == (1, 400)
-    assert [record.message for record in caplog.records] == ["Gave up a row that the bus refuses"]
+    assert [record.message for record in caplog.records] == [
+        "Gave up an event that NATS refuses to take"
+    ]
 
 
 async def test_rows_behind_many_that_the_bus_refuses_are_announced(database: Database) -> None:

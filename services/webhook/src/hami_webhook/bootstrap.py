@@ -132,7 +132,7 @@ def _now() -> datetime:
 def _rules(settings: Settings) -> AdmissionRules:
     config = device_config.load(settings.device_config_file)
     for note in config.notes:
-        logger.warning("Noted the device configuration", extra={"note": note})
+        logger.warning("Checked the device configuration", extra={"note": note})
     return AdmissionRules(
         vendors=Vendors.from_config(
             config,

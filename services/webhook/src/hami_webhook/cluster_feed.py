@@ -83,7 +83,7 @@ class ClusterFollower:
             left_out = self._lines.take(message.subject, at_s=time.monotonic())
             if left_out is not None:
                 extra = {"subject": message.subject, "error": str(exc), "left_out": left_out}
-                logger.warning("Skipped a message", extra=extra)
+                logger.warning("Skipped a message that can't be read", extra=extra)
 
     async def _take_inventory(self, message: Message) -> None:
         report = read_of_node(events.Inventory, message.subject, message.data, "inventory")

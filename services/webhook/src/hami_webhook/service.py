@@ -123,7 +123,7 @@ class ReviewService:
         try:
             outcome = _as_outcome(review, self._decide_quota(review.pod, review.old_pod))
         except Exception as exc:  # as of a pod: the policy of failures decides
-            logger.exception("Failed to judge a quota", extra={"quota": review.pod_name})
+            logger.exception("Failed to check a quota", extra={"quota": review.pod_name})
             outcome = self._failure(review, exc, "quota", "the quota is admitted unchecked")
         self._instruments.count(outcome.verdict, outcome.reason)
         audit.info("admission of a quota", extra=_audited(review, outcome))
@@ -142,7 +142,7 @@ class ReviewService:
                 trace.use_span(span),
                 telemetry.log_context(namespace=review.namespace, pod=pod),
             ):
-                logger.exception("Failed to judge a pod")
+                logger.exception("Failed to mutate or check a pod")
             return self._failure(
                 review, exc, "pod", "the pod is admitted unchanged, without a slice"
             )

@@ -160,10 +160,10 @@ async def test_a_waiting_pods_page_has_the_nearest_cards_and_what_each_lacks(
         shown = await text(http, path)
         then = await text(http, f"{path}?at={datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
 
-    assert "Nearest cards, by size" in shown
+    assert "Cards that come closest" in shown
     assert len(re.findall(r"<td>lacks [\d.]+ (?:GiB|MiB) of memory", shown)) == 2
     assert "hamictl explain" in shown
-    assert "Nearest cards, by size" in then
+    assert "Cards that come closest" in then
 
 
 async def test_a_page_of_the_past_is_of_that_moment(

@@ -310,7 +310,7 @@ async def test_a_limit_keeps_pods_alive_and_is_named(
     await made.preemptor.plan_next()
 
     assert (made.pods.tried, made.pods.evicted, await made.room()) == ([], [], "")
-    assert made.blocked() == [f"no pod ends for it: {why}"]
+    assert made.blocked() == [f"no pod is preempted for this pod: {why}"]
 
 
 @pytest.mark.parametrize(

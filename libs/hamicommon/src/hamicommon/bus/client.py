@@ -238,7 +238,7 @@ class Bus:
                 try:
                     await handle(message)
                 except (InvalidRequest, Unavailable) as exc:
-                    self._warn("Skipped a message", raw.subject, exc)
+                    self._warn("Skipped a message that could not be handled", raw.subject, exc)
 
         await self._was_up.wait()
         made = [
@@ -286,7 +286,7 @@ class Bus:
                 try:
                     await handle(message_of(raw))
                 except (InvalidRequest, Unavailable) as exc:
-                    self._warn("Skipped a message", raw.subject, exc)
+                    self._warn("Skipped a message that could not be handled", raw.subject, exc)
                 except Exception:  # whatever it is, the next message is handled
                     logger.exception("Failed to handle a message", extra={"subject": raw.subject})
 

@@ -59,7 +59,7 @@ async def open_bus(
             outage.failed(exc)
         else:
             logger.warning(
-                "Received an error of NATS", extra={"error": str(exc) or type(exc).__name__}
+                "Received an error from NATS", extra={"error": str(exc) or type(exc).__name__}
             )
 
     outage = Outage(

@@ -163,7 +163,7 @@ class Informer:
                 yield
         except HamiError as exc:
             logger.warning(
-                "Skipped an object",
+                "Skipped an object of the watch that can't be read of the watch that can't be read",
                 extra={"path": self._path, "object": name, "error": clip(str(exc))},
             )
 

@@ -31,7 +31,7 @@ def capacity(
         str, typer.Option(help="memory per card, such as 8Gi; MiB without a unit (default: all)")
     ] = "",
     cores: Annotated[
-        int, typer.Option(help="percent of a card's cores, 0 to 100; 0: no share")
+        int, typer.Option(help="percent of a card's cores, 0 to 100; 0 means without a limit")
     ] = 0,
     gpus: Annotated[int, typer.Option(min=1, max=64, help="cards per pod")] = 1,
     file: Annotated[

@@ -38,7 +38,7 @@ Kind = Annotated[
 Name = Annotated[
     str,
     typer.Argument(
-        help="name; of a card the uuid, its first characters, or NODE/INDEX",
+        help="name; for a card the uuid, its first characters, or NODE/INDEX",
         autocompletion=names_after_kind,
     ),
 ]

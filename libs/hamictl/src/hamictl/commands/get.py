@@ -67,7 +67,7 @@ def get(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="only these: names, NAMESPACE/NAME of a pod, the uuid of a card",
+            help="names; NAMESPACE/NAME of a pod, the uuid of a card (default: all)",
             autocompletion=names_after_kind,
         ),
     ] = None,

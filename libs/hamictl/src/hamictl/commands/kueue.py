@@ -45,11 +45,14 @@ def setup(
     ] = list(FLAVOR_LABELS),  # noqa: B006 (typer reads it, nobody writes it)
     check: Annotated[
         bool,
-        typer.Option("--check", help="also the admission check of HAMI_SCHEDULER_KUEUE=on"),
+        typer.Option("--check", help="also create the admission check of HAMI_SCHEDULER_KUEUE=on"),
     ] = False,
     policy: Annotated[
         bool,
-        typer.Option("--policy", help="also a policy that refuses Jobs that Kueue miscounts"),
+        typer.Option(
+            "--policy",
+            help="also create a policy that refuses Jobs whose slices Kueue would miscount",
+        ),
     ] = False,
     device_config: ConfigFile = None,
     enable_ascend: Ascend = False,

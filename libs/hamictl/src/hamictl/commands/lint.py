@@ -50,7 +50,7 @@ _NO_RIGHTS = re.compile(r"cannot create resource|\(401\)$")
 def lint(
     file: simulate.Manifests = [],  # noqa: B006 (typer reads it, nobody writes it)
     live: Annotated[
-        bool, typer.Option("--live", help="ask the running system by a dry run")
+        bool, typer.Option("--live", help="also ask the running system, by a dry run")
     ] = False,
     jsonl: Annotated[
         bool,
@@ -90,8 +90,8 @@ def lint(
         str,
         typer.Option(
             "--trusted-namespaces",
-            help="comma list of namespaces whose pods may set them "
-            "(HAMI_ADMISSION_TRUSTED_NAMESPACES)",
+            help="comma list of namespaces whose pods may set variables and mounts that undo a "
+            "slice (HAMI_ADMISSION_TRUSTED_NAMESPACES)",
         ),
     ] = "",
     priority_namespaces: Annotated[

@@ -120,7 +120,10 @@ def up(
     node_policy: Annotated[
         Literal["binpack", "spread", "fragmentation"], typer.Option(help="default node policy")
     ] = "binpack",
-    gpu_policy: Annotated[str, typer.Option(help="default card policy, as for simulate")] = "",
+    gpu_policy: Annotated[
+        str,
+        typer.Option(help="default card policy: binpack, spread or another of `hamictl simulate`"),
+    ] = "",
     score_pods_without_cards: Annotated[
         bool,
         typer.Option(
@@ -140,8 +143,8 @@ def up(
     binding: Annotated[
         Literal["mixed", "lock", "late"],
         typer.Option(
-            help="when containers get their slices: late, at their start by CDI; lock, at "
-            "Allocate, one pod at a time; mixed, late except on every third node"
+            help="when a node gives containers their slices: late (at their start, by CDI), lock "
+            "(at Allocate, one pod at a time), mixed (every third node lock, the others late)"
         ),
     ] = "mixed",
     most_ends: Annotated[

@@ -22,7 +22,7 @@ from hamictl.target import find_target
 Namespace = Annotated[
     str,
     typer.Option(
-        "--namespace", "-n", help="namespace of objects that name none", envvar="HAMICTL_NAMESPACE"
+        "--namespace", "-n", help="namespace for objects that name none", envvar="HAMICTL_NAMESPACE"
     ),
 ]
 

@@ -133,7 +133,7 @@ Answered = Annotated[
         parser=output_format,
         metavar="FORM",
         envvar="HAMICTL_OUTPUT",
-        help="output form: table, wide, json, yaml, csv, name or jsonpath=TEMPLATE",
+        help="output format: table, wide, json, yaml, csv, name or jsonpath=TEMPLATE",
     ),
 ]
 At = Annotated[

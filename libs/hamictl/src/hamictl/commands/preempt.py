@@ -25,9 +25,12 @@ COLUMNS = ("POD", "PRIORITY", "AGE", "OWNER", "HOLDS", "PDB")
 
 
 def preempt(
-    pod: Annotated[str, typer.Argument(help="a waiting pod", autocompletion=pod_names)] = "",
+    pod: Annotated[
+        str, typer.Argument(help="name of a waiting pod", autocompletion=pod_names)
+    ] = "",
     file: Annotated[
-        str, typer.Option("--file", "-f", help="a pod that does not exist yet; - is stdin")
+        str,
+        typer.Option("--file", "-f", help="manifest of a pod that does not exist yet; - is stdin"),
     ] = "",
     namespace: Namespace = "default",
     output: Answered = TABLE,
@@ -38,7 +41,9 @@ def preempt(
     status 6 when there is no plan.
     """
     if bool(pod) == bool(file):
-        raise typer.BadParameter("a waiting pod's name, or a file with -f", param_hint="POD")
+        raise typer.BadParameter(
+            "name of a waiting pod's name, or a file with -f", param_hint="POD"
+        )
     with spoken_errors():
         body = {"pod": _one_pod(file, namespace)} if file else _named(pod, namespace)
     answer = run(_ask(body))

@@ -245,7 +245,9 @@ def showback(
     month: Annotated[
         str, typer.Option(metavar="YYYY-MM", help="month, in UTC (default: this month up to now)")
     ] = "",
-    basis: Annotated[Basis, typer.Option(help="measure of a share of a card")] = Basis.MEMORY,
+    basis: Annotated[
+        Basis, typer.Option(help="what a share of a card is measured by")
+    ] = Basis.MEMORY,
     weight: Annotated[
         float,
         typer.Option(min=0, max=1, help="weight of memory with --basis mixed; cores have the rest"),

@@ -34,7 +34,7 @@ def drift(
     limit: Limit = 30,
     output: Answered = TABLE,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="exit with 6 if one is not repaired")
+        bool, typer.Option("--exit-code", help="exit with 6 if a difference is not repaired")
     ] = False,
 ) -> None:
     """List differences between ledger, pods and nodes, and whether they are repaired."""

@@ -60,26 +60,27 @@ def usage(
     kind: Annotated[
         str,
         typer.Argument(
-            help="pod, node or card, or KIND/NAME (default: all namespaces)",
+            help="kind (pod, node or card), or KIND/NAME (default: sums by namespace)",
             autocompletion=kinds_and_pods,
         ),
     ] = "",
     name: Annotated[
         str,
         typer.Argument(
-            help="name; of a card the uuid, its first characters, or NODE/INDEX",
+            help="name; for a card the uuid, its first characters, or NODE/INDEX",
             autocompletion=names_after_kind,
         ),
     ] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="only this namespace")] = "",
     idle: Annotated[
         bool,
-        typer.Option("--idle", help="show holders whose slices do nothing (default period: 24 h)"),
+        typer.Option("--idle", help="show pods whose slices are not used (default period: 24 h)"),
     ] = False,
     overasked: Annotated[
         bool,
         typer.Option(
-            "--overasked", help="show owners that ask for far more than they use (7 days)"
+            "--overasked",
+            help="show workloads that ask for far more than they use (default period: 7 days)",
         ),
     ] = False,
     at: At = "",

@@ -155,7 +155,9 @@ class Allocate:
     # The answer
 
     async def _answer_again(self, record: Record) -> ContainerSpec:
-        logger.info("Repeating an answer", extra={"pod_uid": record.pod_uid})
+        logger.info(
+            "Repeating the stored answer to an allocation", extra={"pod_uid": record.pod_uid}
+        )
         grant = self._state.book.of(record.pod_uid)
         if grant is None:
             raise NotFound(f"the grant of pod {record.pod_uid} has ended")

@@ -333,7 +333,7 @@ class MigInstances:
         for instance in now.foreign:
             if instance not in self._logged:
                 logger.warning(
-                    "Keeping a foreign MIG instance; its place is not offered",
+                    "Keeping a MIG instance of somebody else; its place is not offered",
                     extra={
                         "card": instance.card,
                         "gpu_instance": instance.gpu_instance,

@@ -390,7 +390,7 @@ class ClaimHolders:
                 # A race for the claim's rows, or for the pod's, is lost once or twice.
                 if not isinstance(exc, Conflict) or attempt == ATTEMPTS:
                     extra = {"pod_uid": asked.pod.uid, "error": clip(str(exc))}
-                    logger.info("Refused a grant to the pod of a claim", extra=extra)
+                    logger.info("Refused a grant to a pod with a ResourceClaim", extra=extra)
                     return None
         await self._announce(allocation)
         return allocation

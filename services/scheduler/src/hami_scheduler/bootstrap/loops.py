@@ -425,7 +425,10 @@ def while_active(
     """
 
     async def run() -> None:
-        logger.info("Standing by", extra={"because": lease.explain()})
+        logger.info(
+            "Standing by until this replica holds the Lease",
+            extra={"because": lease.explain()},
+        )
         await lease.wait_until_held_here()
         await _loaded(load)
         for informer in informers:

@@ -56,10 +56,11 @@ class Logins:
             node = await self._node_of(question)
         except HamiError as exc:
             logger.warning(
-                "Refused a login", extra={"client": question.client_name, "error": str(exc)}
+                "Refused the NATS login of a node-agent",
+                extra={"client": question.client_name, "error": str(exc)},
             )
             return refused(question, str(exc), key=self._key, now_s=int(time.time()))
-        logger.info("Accepted the login of a node-agent", extra={"node": node})
+        logger.info("Accepted the NATS login of a node-agent", extra={"node": node})
         return granted(
             question,
             name=agent_user(node),

@@ -118,7 +118,7 @@ class LimitChecks:
             if self.log_limit.take(PodUid(period.pod_uid), period.sentence) is None:
                 continue
             logger.warning(
-                "Found a limit that is not held",
+                "Found a container that is not held to its limits",
                 extra={"pod_uid": period.pod_uid, "state": str(period.state), "node": period.node},
             )
             self.announcer.announce(period.pod, reason, period.sentence)

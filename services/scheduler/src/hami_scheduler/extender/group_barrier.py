@@ -133,7 +133,7 @@ class GroupBarrier:
             return
         gate.timer.cancel()
         extra = {"group": group.key, "waiting": len(gate.waiting), "reason": reason}
-        logger.warning("Gave a group up", extra=extra)
+        logger.warning("Gave up the bindings of a group", extra=extra)
         self.plans.give_up(group, reason, result=result)
         for each in gate.waiting.values():
             _end(each, Conflict(reason))

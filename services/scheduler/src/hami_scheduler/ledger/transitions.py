@@ -89,12 +89,14 @@ class Transitions:
         about = {"pod_uid": allocation.pod_uid, "node": allocation.node}
         answer = done.result()
         if isinstance(answer, HamiError):
-            logger.warning("Failed to write the binding", extra={**about, "error": str(answer)})
+            logger.warning(
+                "Failed to record the binding in the ledger", extra={**about, "error": str(answer)}
+            )
         elif answer is not None:
             self._note(AllocationState.BOUND, about)
         else:
             # Written by another binder, or by the watch; the reconciler finds what is not.
-            logger.info("Binding was not written by its binder", extra=about)
+            logger.info("Recorded a binding that its /bind call did not", extra=about)
 
     async def allocated(
         self,

@@ -49,7 +49,7 @@ class TableMaker:
         done, _ = await asyncio.wait({making}, timeout=self._late_s)
         if not done:
             logger.warning(
-                "Using the previous fragmentation tables: building new ones takes long",
+                "Using the previous fragmentation tables until new ones are built",
                 extra={"after_s": self._late_s},
             )
         put = await making

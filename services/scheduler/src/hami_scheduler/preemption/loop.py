@@ -136,7 +136,7 @@ class Preemptor:
                 except HamiError as exc:
                     # The next look goes on; the room's deadline ends it.
                     extra = {"pod_uid": room.pod_uid, "error": str(exc)}
-                    logger.warning("Failed to go on with a room, retrying", extra=extra)
+                    logger.warning("Failed to continue a preemption, retrying", extra=extra)
 
     async def _measure(self, over: Collection[AllocationId]) -> None:
         self.instruments.rooms_held.set(len(self.rooms))
@@ -264,7 +264,7 @@ class Preemptor:
         self.instruments.preemption_plans.labels("failed").inc()
         wasted = sum(each.is_evicted for each in room.victims)
         extra = {"pod_uid": room.pod_uid, "plan": room.id, "reason": reason, "wasted": wasted}
-        logger.warning("Gave a room up", extra=extra)
+        logger.warning("Gave up the room held for a pod", extra=extra)
         reference = PodRef(room.namespace, room.pod_name, room.pod_uid)
         self.announcer.announce(
             reference, BLOCKED, f"the room on {room.node} was given up: {reason}"
@@ -351,7 +351,9 @@ class Preemptor:
             why, problem = "error", str(exc)
         self.instruments.preemption_plans.labels("none").inc()
         self.instruments.preemption_blocked.labels(why).inc()
-        self.announcer.announce(reference, BLOCKED, clip(f"no pod ends for it: {problem}"))
+        self.announcer.announce(
+            reference, BLOCKED, clip(f"no pod is preempted for this pod: {problem}")
+        )
 
     async def _wake(self, pod: PodRef) -> None:
         """Have kube-scheduler try the pod."""

@@ -83,7 +83,7 @@ class PreemptVerb:
                     found[node] = victims
         left_out = sorted(set(args.nodes) - set(found))
         extra = {"pod_uid": request.uid, "left": sorted(found)[:20], "left_out": left_out[:20]}
-        logger.info("Judged kube-scheduler's preemption", extra=extra)
+        logger.info("Answered kube-scheduler's preemption", extra=extra)
         return _written(found, args)
 
     def _victims(

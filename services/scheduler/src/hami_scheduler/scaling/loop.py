@@ -206,7 +206,7 @@ class Scaler:
     async def _on_asked(self, wish: ScaleWish) -> None:
         if await self.store.mark_asked(wish):
             extra = {"type": wish.type, "placeholder": placeholder_name(wish.type, wish.number)}
-            logger.info("Asked for a node", extra=extra)
+            logger.info("Asked the autoscaler for a node", extra=extra)
 
     async def _why(self, wish: ScaleWish, node: NodeName | None) -> str:
         if node is not None:
@@ -218,7 +218,7 @@ class Scaler:
         if reason and reason != wish.reason:
             await self.store.note(wish, reason)
             extra = {"type": wish.type, "number": wish.number, "reason": reason}
-            logger.info("A node is not there yet", extra=extra)
+            logger.info("Waiting for a node that an autoscaler was asked for", extra=extra)
 
     async def _arrive(self, wish: ScaleWish, kind: NodeType, node: NodeName) -> None:
         cards = [card.usage.device for card in self.state.cluster.cards(node)]
@@ -254,7 +254,7 @@ class Scaler:
     ) -> None:
         if await self.store.end(wish, state, node=node, reason=reason):
             extra = {"type": wish.type, "state": state, "node": node or "", "reason": reason}
-            logger.info("Ended a wish for a node", extra=extra)
+            logger.info("Ended the request for a node", extra=extra)
         pod = self._made.pop(wish.id, None)
         if pod is not None:
             await self.placeholders.delete(pod)

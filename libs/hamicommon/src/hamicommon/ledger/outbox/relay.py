@@ -289,7 +289,7 @@ class OutboxRelay:
             self._refusals.forget((source.table, row["id"]))
             error = clip(str(errors.get(row["id"], "it can't be encoded as a message")))
             logger.error(
-                "Gave up a row that the bus refuses",
+                "Gave up an event that NATS refuses to take",
                 extra={
                     "table": source.table,
                     "row": row["id"],
