@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from tests.e2e.preempting import (
     set_budget,
 )
 from tests.e2e.system import System, wait
+from tests.faults.control_plane.api_proxy import proxied
 from tests.faults.processes import kill, replica, stopped, wait_until_back
 from tests.faults.rows import row_of
 from tests.faults.stage import MEASURED, Failpoints, since
@@ -40,6 +41,8 @@ from tests.faults.stage import MEASURED, Failpoints, since
 pytestmark = pytest.mark.faults
 row = partial(pytest.mark.row, point="SAFE-7", promise="SAFE-1 SAFE-7 LIVE-1 LIVE-2")
 
+LATE_S = 30.0
+"""The fault lasts so long: there is no event to wait for."""
 ONE_ROOM = "the room is in the ledger, and the next look goes on with it"
 AGAIN = "asked again at the next look; an eviction is sent once more at the most"
 CASES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
@@ -290,6 +293,28 @@ def test_a_nomination_that_another_writer_takes_away_comes_back(full: Case) -> N
     )
     let_go(system, "low-0")
     check_room_was_taken(full)
+
+
+@row(
+    fault="the scheduler's watches are 30 s late",
+    kind="delay",
+    answer="plans and evictions read the pods themselves; nobody else ends",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["", "reserved"], ids=["the pod comes", "its room is held"])
+def test_a_watch_that_is_late_ends_nobody_else(full: Case, state: str) -> None:
+    system = full.system
+    with proxied(system, ("scheduler",)) as proxy:
+        if state:
+            full.plan("pods.nominate.before=delay:2*1")
+            come(system)
+            wait(lambda: room_of(system, "high") == state, "the room to be held")
+        proxy.holds_watches = True
+        if not state:
+            come(system)
+        time.sleep(LATE_S)
+        proxy.holds_watches = False
+        check_room_was_taken(replace(full, began_s=time.monotonic()))
 
 
 @row(
