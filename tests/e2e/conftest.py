@@ -65,11 +65,15 @@ def running_system(
         text = hamictl(home, *up, environment=environment)
         described = json.loads(text)
         if plane is not None:
+            options = UpOptions(
+                enable_ascend="--enable-ascend" in flags,
+                enable_iluvatar="--enable-iluvatar" in flags,
+            )
             configuration = scheduler_configuration(
                 kubeconfig_path="",
                 extender_url=described["scheduler_url"],
                 scheduler_name="hami-scheduler",
-                resources=UpOptions().vendors().resource_names,
+                resources=options.vendors().resource_names,
                 score_pods_without_cards="--score-pods-without-cards" in flags,
             )
             extenders = [{**each, **extender_verbs} for each in configuration["extenders"]]
