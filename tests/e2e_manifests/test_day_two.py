@@ -54,6 +54,7 @@ _PLANS = (
     "tests/e2e/test_preemption_preview.py"
     "::test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run"
 )
+_GROUPS = "tests/e2e/test_groups.py::test_a_podgroup_of_scheduler_plugins_has_the_quorum"
 USED_IN_OTHER_TESTS = {
     # A reason why a pod waits, the same again, and again by another replica.
     ("hami-scheduler", "create", "events"): _SAME_USE,
@@ -76,6 +77,9 @@ USED_IN_OTHER_TESTS = {
     ("hami-scheduler", "list", "namespaces"): _PLANS,
     ("hami-scheduler", "list", "poddisruptionbudgets"): _PLANS,
     ("hami-scheduler", "list", "priorityclasses"): _PLANS,
+    # Groups of pods, where the API server serves their kind.
+    ("hami-scheduler", "list", "podgroups"): _GROUPS,
+    ("hami-scheduler", "watch", "podgroups"): _GROUPS,
     # Nodes of HAMi's own plugin.
     ("hami-scheduler", "get", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",
     ("hami-scheduler", "patch", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",

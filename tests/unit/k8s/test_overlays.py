@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -45,6 +46,29 @@ def render() -> Render:
         return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
     return run
+
+
+@pytest.mark.parametrize("component", sorted(path.name for path in (K8S / "components").iterdir()))
+def test_a_component_adds_no_variable_that_the_base_has(component: str) -> None:
+    """An API server refuses a container that has one twice, and kustomize does not."""
+    base = {
+        (each["kind"], each["metadata"]["name"]): each
+        for file in sorted((K8S / "base").glob("*.yaml"))
+        for each in yaml.safe_load_all(file.read_text())
+        if each and "metadata" in each
+    }
+    kustomization = yaml.safe_load(
+        (K8S / "components" / component / "kustomization.yaml").read_text()
+    )
+    for patch in kustomization.get("patches", ()):
+        steps = yaml.safe_load(patch.get("patch", "[]"))
+        for step in steps if isinstance(steps, list) else ():
+            if step["op"] == "add" and step["path"].endswith("/env/-"):
+                kind, name = patch["target"]["kind"], patch["target"]["name"]
+                [found] = [e for (k, n), e in base.items() if k == kind and re.match(name, n)]
+                for part in step["path"].split("/")[1:-1]:
+                    found = found[int(part) if part.isdigit() else part]
+                assert step["value"]["name"] not in {each["name"] for each in found}
 
 
 @pytest.mark.parametrize("overlay", ["v1.28", "v1.25", "v1.23", "old-cluster"])
