@@ -31,14 +31,14 @@ MERGE = {"content-type": "application/merge-patch+json"}
 NAMES = ("cluster-autoscaler", "karpenter")
 
 
-def cards_of(node: str, *, count: int = CARDS, model: str = "NVIDIA A100") -> str:
+def cards_of(node: str, *, count: int = CARDS, model: str = "NVIDIA A100", slots: int = 10) -> str:
     """The annotation that HAMi's device plugin writes on its node."""
     return json.dumps(
         [
             {
                 "id": f"GPU-{node}-{index}",
                 "index": index,
-                "count": 10,
+                "count": slots,
                 "devmem": CARD_MIB,
                 "devcore": 100,
                 "type": model,
@@ -58,6 +58,7 @@ class Kubelets:
         self._ending = threading.Event()
         self.count, self.model = CARDS, "NVIDIA A100"
         """Cards of the nodes that come."""
+        self.slots = 10
         self.is_driver_installed = True
         self.extra: Mapping[str, str] = {}
         """More resources that nodes list."""
@@ -91,8 +92,8 @@ class Kubelets:
         conditions = {each["type"]: each["status"] for each in node["status"].get("conditions", ())}
         if conditions.get("Ready") != "True":
             ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-            amounts = {"cpu": CPU, "memory": MEMORY, "pods": "110", "nvidia.com/gpu": "40"}
-            amounts |= self.extra
+            amounts = {"cpu": CPU, "memory": MEMORY, "pods": "300"}
+            amounts |= {"nvidia.com/gpu": str(CARDS * self.slots), **self.extra}
             status = {"conditions": [ready], "capacity": amounts, "allocatable": amounts}
             self._patch(f"{path}/status", {"status": status})
             name = metadata.get("labels", {}).get("kubernetes.io/hostname", metadata["name"])
@@ -107,7 +108,9 @@ class Kubelets:
                 },
             )
         if self.is_driver_installed and "hami.io/node-nvidia-register" not in annotations:
-            written = cards_of(metadata["name"], count=self.count, model=self.model)
+            written = cards_of(
+                metadata["name"], count=self.count, model=self.model, slots=self.slots
+            )
             self._patch(
                 path, {"metadata": {"annotations": {"hami.io/node-nvidia-register": written}}}
             )

@@ -143,11 +143,16 @@ def test_totals_in_node_capacity_without_the_marker_leave_pods_waiting(rig: Rig)
         system.delete_all()
 
 
+ARRIVING = 200
+"""Pods that come while a node is on its way to removal; the other node has just room for them."""
+
+
 @pytest.mark.parametrize("autoscaler", NAMES)
 def test_slices_keep_their_nodes_and_a_node_that_leaves_gets_none(
     rig: Rig, autoscaler: str
 ) -> None:
-    with rig(autoscaler) as (system, _):
+    with rig(autoscaler) as (system, kubelets):
+        kubelets.slots = 60
         run(system, slices(*[30_000] * 5))
         where = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in system.pods()}
         [(stays, _), (leaves, _)] = Counter(where.values()).most_common()
@@ -158,10 +163,10 @@ def test_slices_keep_their_nodes_and_a_node_that_leaves_gets_none(
         patch(system, f"/api/v1/nodes/{leaves}", {"spec": {"taints": taints}})
         # Spread: the emptier one is the first choice.
         policy = {"hami.io/node-scheduler-policy": "spread"}
-        for number in range(20):
-            pod = a_pod(f"late-{number}", {GPU: 1, MEM: 1000}, annotations=policy)
+        for number in range(ARRIVING):
+            pod = a_pod(f"late-{number}", {GPU: 1, MEM: 200}, annotations=policy)
             assert system.create(pod).status_code == 201
-        for number in range(20):
+        for number in range(ARRIVING):
             pod = system.wait_for_phase(f"late-{number}", "Running", timeout_s=120)
             assert pod["spec"]["nodeName"] != leaves
 
