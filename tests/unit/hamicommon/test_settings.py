@@ -1,7 +1,7 @@
 """Invalid settings are reported with the variable's name and without its value."""
 
 import pytest
-from hamicommon.settings import PostgresSettings, RedisSettings, describe
+from hamicommon.settings import PostgresSettings, RedisSettings, describe, unknown_variables
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -96,3 +96,16 @@ def test_a_password_that_would_end_its_address_is_refused_without_a_part_of_it(
 )
 def test_an_address_with_or_without_a_password_is_taken(address: str) -> None:
     assert RedisSettings(url=SecretStr(address)).url.get_secret_value() == address
+
+
+def test_a_variable_that_is_no_setting_is_named() -> None:
+    variables = (
+        *("HAMI_POSTGRES_DSN", "HAMI_POSTGRES_POOL", "HAMI_REDIS_URLS", "HAMI_POSTGRES_OLD_NAME"),
+        # Kubernetes sets these for a Service hami-postgres.
+        *("HAMI_POSTGRES_SERVICE_HOST", "HAMI_POSTGRES_SERVICE_PORT_SQL", "HAMI_POSTGRES_PORT"),
+        *("HAMI_POSTGRES_PORT_5432_TCP", "HAMI_POSTGRES_PORT_5432_TCP_ADDR"),
+    )
+
+    unknown = unknown_variables(PostgresSettings, variables, others=("HAMI_POSTGRES_OLD_",))
+
+    assert unknown == ["HAMI_POSTGRES_POOL"]

@@ -6,7 +6,9 @@ backends; what belongs to one service alone has that service's prefix. Built onc
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +17,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hamicommon.errors import InvalidRequest
 
+logger = logging.getLogger(__name__)
+
+_SERVICE_LINK = re.compile(r"(^|_)(SERVICE_(HOST|PORT)|PORT(_\d+_|$))")
+"""Variables that Kubernetes sets for each Service of a namespace."""
 _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
 
 
@@ -203,3 +209,30 @@ def _prefix_of(class_name: str, settings: type[BaseSettings]) -> str:
             config = getattr(known, "model_config", {})
             return str(config.get("env_prefix", "")).upper()
     return ""
+
+
+def unknown_variables(
+    settings: type[BaseSettings], variables: Iterable[str], *, others: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the variables with the prefix of these settings that set none of them.
+
+    Names that begin with one of `others` belong to another program.
+    """
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    known = {f"{prefix}{name}".upper() for name in settings.model_fields}
+    return sorted(
+        name
+        for name in variables
+        if name.startswith(prefix)
+        and not name.startswith(others)
+        and name not in known
+        and not _SERVICE_LINK.search(name.removeprefix(prefix))
+    )
+
+
+def log_unknown_variables(
+    settings: type[BaseSettings], variables: Mapping[str, str], *, others: tuple[str, ...] = ()
+) -> None:
+    """Log each variable that looks like one of these settings and is none: removed, or mistyped."""
+    for name in unknown_variables(settings, variables, others=others):
+        logger.warning("Ignoring a variable that is no setting", extra={"variable": name})

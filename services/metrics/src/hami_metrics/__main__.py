@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hamicommon import telemetry
 from hamicommon.process.http_server import run
-from hamicommon.settings import describe
+from hamicommon.settings import describe, log_unknown_variables
 from pydantic import ValidationError
 
 from hami_metrics.bootstrap import open_app
@@ -20,6 +21,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-metrics: {describe(exc, Settings)}")
     telemetry.setup("hami-metrics", settings.telemetry)
+    log_unknown_variables(Settings, os.environ)
     try:
         run("hami-metrics", open_app(settings))
     finally:

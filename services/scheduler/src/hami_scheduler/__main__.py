@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import uvloop
 from hamicommon import telemetry
 from hamicommon.errors import HamiError
-from hamicommon.settings import describe
+from hamicommon.settings import describe, log_unknown_variables
 from pydantic import ValidationError
 
 from hami_scheduler.bootstrap.server import serve
@@ -21,6 +22,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
     telemetry.setup("hami-scheduler", settings.telemetry)
+    log_unknown_variables(Settings, os.environ)
     try:
         uvloop.run(serve(settings))
     except HamiError as exc:

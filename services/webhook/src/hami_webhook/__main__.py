@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hamicommon import telemetry
 from hamicommon.process.http_server import run
-from hamicommon.settings import describe
+from hamicommon.settings import describe, log_unknown_variables
 from pydantic import ValidationError
 
 from hami_webhook.bootstrap import open_app
@@ -20,6 +21,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-webhook: {describe(exc, Settings)}")
     telemetry.setup("hami-webhook", settings.telemetry)
+    log_unknown_variables(Settings, os.environ, others=("HAMI_WEBHOOK_CERTIFICATE_",))
     try:
         run("hami-webhook", open_app(settings))
     finally:

@@ -98,3 +98,10 @@ def test_options_that_mean_nothing_are_reported(read: Any) -> None:
 def test_what_makes_no_sense_is_refused(read: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         read(**options)
+
+
+def test_a_variable_that_is_no_setting_is_reported(read: Any) -> None:
+    found = read(**{f"{OURS}DRIAN_S": "5", f"{OURS}NVML_TIMEOUT_S": "5"})
+
+    notes = [note for note in found.notes if "no setting" in note]
+    assert notes == [f"{OURS}DRIAN_S is ignored: it is no setting"]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from hamicommon import device_config
 from hamicommon.errors import InvalidRequest
-from hamicommon.settings import describe
+from hamicommon.settings import describe, unknown_variables
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from hami_node_agent.config import hami_node_config
-from hami_node_agent.config.hami_flags import LAST_VERSION, options_of
+from hami_node_agent.config.hami_flags import LAST_VERSION, OUR_PREFIX, RETIRED, options_of
 from hami_node_agent.config.settings import Settings
 
 _FROM_DEVICE_CONFIG = {
@@ -65,6 +65,11 @@ def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Config
     if operators.legacy_metrics:
         notes.append(f"HAMi's older metric names are deprecated and read until {LAST_VERSION}")
     added = {k: v for k, v in files.items() if k not in operators.model_fields_set}
+    retired = (f"{OUR_PREFIX}{name}" for flag in RETIRED for name in flag.variables.split())
+    notes += (
+        f"{name} is ignored: it is no setting"
+        for name in unknown_variables(Settings, variables, others=tuple(retired))
+    )
     return Configured(settings=_settings({**options.settings, **added}), notes=tuple(notes))
 
 
