@@ -21,7 +21,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-metrics: {describe(exc, Settings)}")
     telemetry.setup("hami-metrics", settings.telemetry)
-    log_unknown_variables(Settings, os.environ)
+    log_unknown_variables(Settings, os.environ, others=("HAMI_METRICS_URL",))
     try:
         run("hami-metrics", open_app(settings))
     finally:

@@ -22,7 +22,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
     telemetry.setup("hami-scheduler", settings.telemetry)
-    log_unknown_variables(Settings, os.environ)
+    log_unknown_variables(Settings, os.environ, others=("HAMI_SCHEDULER_URL",))
     try:
         uvloop.run(serve(settings))
     except HamiError as exc:
