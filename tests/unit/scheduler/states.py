@@ -30,5 +30,5 @@ def state_of(
 ) -> ClusterState:
     """`cards` None: they are never read."""
     empty = cast(Any, EmptyLedger())
-    options = {"quotas": empty, "grants": empty, "ttl_s": 60.0, **options}
+    options = {"quota_store": empty, "grants": empty, "ttl_s": 60.0, **options}
     return ClusterState(cast(Any, cards), rules=rules or {}, **options)

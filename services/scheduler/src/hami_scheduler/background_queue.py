@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
@@ -30,32 +31,21 @@ WORKERS = 4
 """Number of items that run at the same time."""
 
 
+@dataclass(eq=False, kw_only=True)
 class BackgroundQueue:
     """Run queued work in order while the scheduler is idle."""
 
-    def __init__(
-        self,
-        *,
-        idle_s: float = IDLE_S,
-        max_delay_s: float = MAX_DELAY_S,
-        clock: Callable[[], float] | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        """Create an empty queue.
+    idle_s: float = IDLE_S
+    """The scheduler is idle when no request has been in flight for so long."""
+    max_delay_s: float = MAX_DELAY_S
+    """Maximum time for which work waits."""
+    clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+    """Clock in seconds."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    """Log and count of items that raise."""
 
-        Args:
-            idle_s: the scheduler is idle when no request has been in flight for so long.
-            max_delay_s: work no longer waiting than this.
-            clock: seconds; the event loop's own when None.
-            sleep: waits for seconds.
-            bulkhead: logs and counts items that raise.
-        """
-        self._idle_s = idle_s
-        self._max_delay_s = max_delay_s
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._sleep = sleep
-        self._bulkhead = bulkhead or Bulkhead()
+    def __post_init__(self) -> None:
         self._in_flight = 0
         self._last_request_s = float("-inf")
         self._queue: asyncio.Queue[tuple[float, Work]] = asyncio.Queue(MAX_WAITING)
@@ -76,12 +66,12 @@ class BackgroundQueue:
             yield
         finally:
             self._in_flight -= 1
-            self._last_request_s = self._clock()
+            self._last_request_s = self.clock()
 
     def put(self, work: Work) -> bool:
         """Queue an item; return False if the queue is full and the item is dropped."""
         try:
-            self._queue.put_nowait((self._clock() + self._max_delay_s, work))
+            self._queue.put_nowait((self.clock() + self.max_delay_s, work))
         except asyncio.QueueFull:
             self.dropped += 1
             return False
@@ -96,16 +86,16 @@ class BackgroundQueue:
     async def until_idle(self, deadline_s: float | None = None) -> None:
         """Return when the scheduler is idle, or at the deadline (`max_delay_s` from now)."""
         if deadline_s is None:
-            deadline_s = self._clock() + self._max_delay_s
+            deadline_s = self.clock() + self.max_delay_s
         while True:
-            now_s = self._clock()
-            idle_in_s = self._idle_s
+            now_s = self.clock()
+            idle_in_s = self.idle_s
             if not self._in_flight:
                 idle_in_s += self._last_request_s - now_s
             wait_s = min(idle_in_s, deadline_s - now_s)
             if wait_s < MIN_WAIT_S:
                 return
-            await self._sleep(wait_s)
+            await self.sleep(wait_s)
 
     async def _work(self) -> None:
         while True:
@@ -114,6 +104,6 @@ class BackgroundQueue:
                 await self.until_idle(deadline_s)
             with (
                 log_failure(logger, "Failed to do background work", level=logging.INFO),
-                self._bulkhead.item("background", getattr(work, "__qualname__", "")),
+                self.bulkhead.item("background", getattr(work, "__qualname__", "")),
             ):
                 await work()

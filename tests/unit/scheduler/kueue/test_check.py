@@ -97,7 +97,7 @@ class World:
             ledger.set_quota("default", MEMORY, quota)
         self.state = ClusterState(
             ledger,
-            quotas=ledger,
+            quota_store=ledger,
             grants=ledger,
             rules=VENDORS.rules,
             ttl_s=10,

@@ -112,8 +112,8 @@ class NoGrants:
 
 def state_of(reader: Reader, **options: Any) -> ClusterState:
     made: Any = NoGrants()
-    quotas: Any = reader
-    return ClusterState(reader, quotas=quotas, grants=made, rules={}, **{"ttl_s": 60.0, **options})
+    made_of = {"quota_store": reader, "grants": made, "rules": {}, "ttl_s": 60.0}
+    return ClusterState(reader, **{**made_of, **options})
 
 
 async def load_state(*cards: str) -> tuple[Reader, ClusterState]:

@@ -44,7 +44,7 @@ class Story:
         ledger.set_quota("default", MEMORY, 350)
         self.state = ClusterState(
             ledger,
-            quotas=ledger,
+            quota_store=ledger,
             grants=ledger,
             rules=VENDORS.rules,
             ttl_s=TTL_S,

@@ -52,7 +52,7 @@ class Stage:
         self.freed = 0
         self.state = ClusterState(
             ledger,
-            quotas=ledger,
+            quota_store=ledger,
             grants=ledger,
             rules=VENDORS.rules,
             ttl_s=10,

@@ -81,7 +81,7 @@ async def placing(
         ledger.add_card(node, device)
     if quota is not None:
         ledger.set_quota("default", MEMORY, quota)
-    state = ClusterState(ledger, quotas=ledger, grants=ledger, rules=VENDORS.rules, ttl_s=60)
+    state = ClusterState(ledger, quota_store=ledger, grants=ledger, rules=VENDORS.rules, ttl_s=60)
     await state.load()
     return Placer(state=state, requests=REQUESTS, recorder=recording(), binding_s=60), state
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Span, SpanContext, Tracer, use_span
 
 
-def pod_attributes(*, uid: str = "", namespace: str = "", name: str = "") -> dict[str, str]:
+def pod_attributes(namespace: str = "", name: str = "", uid: str = "") -> dict[str, str]:
     """Return the attributes by which spans name a pod; unknown ones are left out.
 
     The names are OpenTelemetry's semantic conventions, resource attributes of Kubernetes.

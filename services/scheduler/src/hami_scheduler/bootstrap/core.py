@@ -10,7 +10,6 @@ from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.pod_groups import PodGroup
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import PodRequests
@@ -65,7 +64,7 @@ class Core:
         self.announcer = announcer = Announcer(connections.events)
         self.state = ClusterState(
             connections.inventory,
-            quotas=connections.quotas,
+            quota_store=connections.quotas,
             grants=store,
             rules=vendors.rules,
             ttl_s=settings.reservation_s,
@@ -94,7 +93,9 @@ class Core:
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
         )
-        self.pod_groups = PodGroupWatch(connections.api, self._on_group_failed)
+        self.pod_groups = PodGroupWatch(
+            connections.api, on_failed=lambda group: self.groups.forget(group)
+        )
         self.groups = GroupPlans(
             members=self.new_members(),
             state=self.state,
@@ -158,12 +159,7 @@ class Core:
             announcer=announcer, marks=marks, log_limit=LogLimit(), instruments=instruments
         )
         self.mirrors = Mirrors(
-            store=store,
-            pods=pods,
-            vendors=vendors,
-            drift=drift,
-            log_limit=LogLimit(),
-            marks=marks,
+            store=store, pods=pods, vendors=vendors, drift=drift, log_limit=LogLimit(), marks=marks
         )
         self.refused = NodeProblems(
             kind=REFUSED_CLASS,
@@ -203,9 +199,6 @@ class Core:
     def new_members(self) -> GroupMembers:
         """Return an index of groups without pods."""
         return GroupMembers(self.requests.of, self.pod_groups.quorum, self.settings.scheduler_name)
-
-    def _on_group_failed(self, group: PodGroup) -> None:
-        self.groups.forget(group)
 
     def on_freed(self) -> None:
         """Try waiting pods again: capacity has become free."""

@@ -43,37 +43,30 @@ INTERNAL = "internal error of hami-scheduler; its log has the details"
 
 Record = Callable[[], None]
 """Function that records a call after its response was sent."""
-Answer = Callable[[bytes], Awaitable[tuple[bytes, Record]]]
+Answer = Callable[[bytes], Awaitable[bytes | tuple[bytes, Record]]]
 Refusal = Callable[[str], bytes]
 
 
+@dataclass(eq=False, kw_only=True)
 class ExtenderVerbs:
     """Answer the verbs."""
 
-    def __init__(
-        self,
-        *,
-        filtering: Filter,
-        hosts: HostScoring,
-        binding: Bind,
-        preempting: Callable[[bytes], Awaitable[bytes]],
-        simulating: Callable[[bytes], Awaitable[bytes]],
-        background: BackgroundQueue,
-    ) -> None:
-        self._filtering = filtering
-        self._hosts = hosts
-        self._binding = binding
-        self._preempting = preempting
-        self._simulating = simulating
-        self.background = background
-        """Waits while calls are answered."""
+    filtering: Filter
+    hosts: HostScoring
+    binding: Bind
+    preempting: Callable[[bytes], Awaitable[bytes]]
+    simulating: Callable[[bytes], Awaitable[bytes]]
+    background: BackgroundQueue
+    """Queue that waits while calls are answered."""
+
+    def __post_init__(self) -> None:
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
             "prioritize-without-cards": (self._score_hosts, lambda _: host_priorities()),
             "bind": (self._bind, bind_result),
-            "preempt": (self._preempt, no_victims),
-            SIMULATION: (self._simulate, lambda text: FilterResult(error=text).to_json()),
+            "preempt": (self.preempting, no_victims),
+            SIMULATION: (self.simulating, lambda text: FilterResult(error=text).to_json()),
         }
 
     def __contains__(self, verb: str) -> bool:
@@ -85,14 +78,15 @@ class ExtenderVerbs:
         try:
             # Nobody's decision waits for a simulation, so it holds up no writing either.
             with nullcontext() if verb == SIMULATION else self.background.request():
-                answered, record = await answer(body)
+                answered = await answer(body)
         except HamiError as exc:
             return self.refuse(verb, exc), _nothing
         except Exception:  # the outermost frame
             logger.exception("Failed to answer an extender call", extra={"verb": verb})
             _, refusal = self._verbs[verb]
             return refusal(INTERNAL), _nothing
-        return answered, lambda: _carry_out(verb, record)
+        text, record = (answered, _nothing) if isinstance(answered, bytes) else answered
+        return text, lambda: _carry_out(verb, record)
 
     def refuse(self, verb: str, error: HamiError) -> bytes:
         """Return the answer for a call that can't be carried out."""
@@ -104,22 +98,15 @@ class ExtenderVerbs:
         received = time.perf_counter()
         args = self._reader.parse(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
-            return await self._filtering.filter(args, received=received)
+            return await self.filtering.filter(args, received=received)
 
-    async def _score_hosts(self, body: bytes) -> tuple[bytes, Record]:
-        scores = self._hosts.scores(parse_extender_args(body))
-        return host_priorities(scores), _nothing
+    async def _score_hosts(self, body: bytes) -> bytes:
+        return host_priorities(self.hosts.scores(parse_extender_args(body)))
 
-    async def _bind(self, body: bytes) -> tuple[bytes, Record]:
+    async def _bind(self, body: bytes) -> bytes:
         args = parse_bind_args(body)
         with telemetry.log_context(pod_uid=args.pod.uid, node=args.node):
-            return bind_result(await self._binding.bind(args)), _nothing
-
-    async def _preempt(self, body: bytes) -> tuple[bytes, Record]:
-        return await self._preempting(body), _nothing
-
-    async def _simulate(self, body: bytes) -> tuple[bytes, Record]:
-        return await self._simulating(body), _nothing
+            return bind_result(await self.binding.bind(args))
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
 from hamicommon.domain.allocations import AllocationState
@@ -67,35 +67,26 @@ MAX_ASSUMED_S = 300.0
 """Maximum time that an assumption waits for its /bind."""
 
 
+@dataclass(eq=False)
 class ClusterState:
-    """Cards, quotas and assumptions of the active scheduler."""
+    """Cards, quotas and assumptions of the active scheduler.
 
-    def __init__(
-        self,
-        cards: CardReader,
-        *,
-        quotas: QuotaStore,
-        grants: AllocationStore,
-        rules: Mapping[str, VendorRules],
-        ttl_s: float,
-        on_freed: Callable[[], None] = lambda: None,
-        on_forgotten: Callable[[Forgotten], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Create the instance.
+    An assumption waits `ttl_s` for its /bind, unless it was given another time; `on_freed` and
+    `on_forgotten` are called when one ends without a grant.
+    """
 
-        An assumption waits `ttl_s` for its /bind, unless it was given another time; `on_freed` and
-        `on_forgotten` are called when one ends without a grant.
-        """
-        self._reader = cards
-        self._quota_reader = quotas
-        self._grants = grants
-        self._rules = rules
-        self._ttl_s = ttl_s
-        self._on_freed = on_freed
-        self._on_forgotten = on_forgotten
-        self._clock = clock
-        self.cluster = ClusterView(rules)
+    cards: CardReader
+    _: KW_ONLY
+    quota_store: QuotaStore
+    grants: AllocationStore
+    rules: Mapping[str, VendorRules]
+    ttl_s: float
+    on_freed: Callable[[], None] = lambda: None
+    on_forgotten: Callable[[Forgotten], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.cluster = ClusterView(self.rules)
         self.quotas = QuotaBook()
         self._assumed: dict[PodUid, Assumed] = {}
         """The oldest first."""
@@ -119,9 +110,9 @@ class ClusterState:
     def assume(self, draft: Draft, *, ttl_s: float | None = None) -> None:
         """Count the placement from now on, in place of the pod's earlier assumption."""
         self._drop(draft.pod_uid)
-        cards = wanted_by(draft, self._rules)
-        since = self._clock()
-        until = since + (self._ttl_s if ttl_s is None else ttl_s)
+        cards = wanted_by(draft, self.rules)
+        since = self.clock()
+        until = since + (self.ttl_s if ttl_s is None else ttl_s)
         self._assumed[draft.pod_uid] = Assumed(draft=draft, cards=cards, since=since, until=until)
         self.quotas.assume(draft.namespace, draft.quota)
         self.changes += 1
@@ -136,7 +127,7 @@ class ClusterState:
         """
         found = self._assumed.get(pod_uid)
         if found is not None:
-            until = min(self._clock() + more_s, found.since + MAX_ASSUMED_S)
+            until = min(self.clock() + more_s, found.since + MAX_ASSUMED_S)
             self._assumed[pod_uid] = replace(found, until=max(found.until, until))
 
     def lift(self, pod_uids: Iterable[PodUid]) -> bool:
@@ -166,7 +157,7 @@ class ClusterState:
 
     def freed(self) -> None:
         """Report that capacity freed by `lift` was not taken again."""
-        self._on_freed()
+        self.on_freed()
 
     def assumed(self, pod_uid: PodUid) -> Assumed | None:
         """Return the pod's assumption, if it has one."""
@@ -187,13 +178,13 @@ class ClusterState:
             return False
         extra = {"pod_uid": pod_uid, "node": found.draft.placement.node, "reason": reason.value}
         logger.info("Forgot the assumed placement", extra=extra)
-        self._on_forgotten(reason)
-        self._on_freed()
+        self.on_forgotten(reason)
+        self.on_freed()
         return True
 
     def expire(self) -> None:
         """Forget assumptions without a /bind in time."""
-        now = self._clock()
+        now = self.clock()
         for uid in [uid for uid, each in self._assumed.items() if each.until < now]:
             self.forget(uid, Forgotten.DEADLINE)
 
@@ -223,7 +214,7 @@ class ClusterState:
                 # Read since with a newer version: the ledger's part was known already.
                 self._shift(card, -1)
         if refused:
-            self._on_freed()
+            self.on_freed()
 
     def apply(self, change: Change) -> None:
         """Set the counters of a commit; those older than the known ones are ignored."""
@@ -311,7 +302,7 @@ class ClusterState:
         for pod_uid in list(self._assumed):
             self._drop(pod_uid)
         self._binding.clear()
-        async for some in self._grants.standing():
+        async for some in self.grants.standing():
             for row in some:
                 if row.state is AllocationState.BINDING:
                     self._binding[row.pod_uid] = row.node
@@ -321,12 +312,12 @@ class ClusterState:
         """Read what differs from the ledger; return whether anything did. Raises: Unavailable."""
         async with self._refreshing:
             started = time.monotonic()
-            quotas_differ = self.quotas.load(await self._quota_reader.used())
+            quotas_differ = self.quotas.load(await self.quota_store.used())
             self.changes += quotas_differ
-            if self.loaded and not self._doubtful and await self._reader.tally() == self._tally():
+            if self.loaded and not self._doubtful and await self.cards.tally() == self._tally():
                 self._refreshed_at = started
                 return quotas_differ
-            ledger = await self._reader.versions()
+            ledger = await self.cards.versions()
             doubtful, self._doubtful = self._doubtful, set()
             await self._reload(stale := self._stale_nodes(ledger) | doubtful)
             self._refreshed_at = started
@@ -340,7 +331,7 @@ class ClusterState:
     async def refresh_quotas(self) -> None:
         """Read the quotas again. Raises: Unavailable."""
         self.changes += 1
-        self.quotas.load(await self._quota_reader.used())
+        self.quotas.load(await self.quota_store.used())
 
     def doubt(self, node: NodeName) -> None:
         """Make the next refresh read the node, whose cards may differ."""
@@ -352,8 +343,8 @@ class ClusterState:
         while nodes:
             names = sorted(nodes)
             try:
-                cards = await self._reader.cards(names)
-                pair_scores = await self._reader.pair_scores(names)
+                cards = await self.cards.cards(names)
+                pair_scores = await self.cards.pair_scores(names)
             except BaseException:  # also a cancellation: nothing else would have them read again
                 self._doubtful |= nodes
                 raise
@@ -378,10 +369,7 @@ class ClusterState:
         return stale
 
     def _replace(
-        self,
-        nodes: set[NodeName],
-        cards: list[LedgerCard],
-        pair_scores: dict[NodeName, PairScores],
+        self, nodes: set[NodeName], cards: list[LedgerCard], pair_scores: dict[NodeName, PairScores]
     ) -> None:
         self.changes += 1
         grouped: dict[NodeName, list[LedgerCard]] = {node: [] for node in nodes}

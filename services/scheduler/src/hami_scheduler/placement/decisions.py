@@ -14,7 +14,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon import telemetry
@@ -143,9 +143,7 @@ class DecisionTrace:
     def attributes(self) -> dict[str, str | int | list[str]]:
         """Return the attributes of the decision's span."""
         found: dict[str, str | int | list[str]] = {
-            **telemetry.pod_attributes(
-                uid=self.uid, namespace=clip(self.namespace), name=clip(self.name)
-            ),
+            **telemetry.pod_attributes(clip(self.namespace), clip(self.name), self.uid),
             "hami.candidates": self.candidates,
             "hami.outcome": self.outcome or "unmanaged",
         }
@@ -275,22 +273,20 @@ MAX_MOMENTS = 256
 MAX_RACES = 3
 
 
+@dataclass(eq=False)
 class DecisionQueue:
-    """Bounded queue of decisions to be written."""
+    """Bounded queue of decisions to be written.
 
-    def __init__(
-        self,
-        log: DecisionLog,
-        announcer: Announcer,
-        *,
-        until_idle: Callable[[], Awaitable[None]],
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        """`until_idle` (`BackgroundQueue`) decides when to write."""
-        self._until_idle = until_idle
-        self._bulkhead = bulkhead or Bulkhead()
-        self._log = log
-        self._announcer = announcer
+    `until_idle` (`BackgroundQueue`) decides when to write.
+    """
+
+    log: DecisionLog
+    announcer: Announcer
+    _: KW_ONLY
+    until_idle: Callable[[], Awaitable[None]]
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+
+    def __post_init__(self) -> None:
         self._queue: asyncio.Queue[DecisionTrace] = asyncio.Queue(QUEUE_SIZE)
         self._encoder = MomentEncoder()
         self._encoding: asyncio.Future[list[DecisionRow]] | None = None
@@ -366,7 +362,7 @@ class DecisionQueue:
         try:
             while True:
                 traces.append(await self._queue.get())
-                await self._until_idle()
+                await self.until_idle()
                 while traces := traces + self._more(BATCH - len(traces)):
                     self._encoding = asyncio.ensure_future(self._encode(traces))
                     traces = []
@@ -398,7 +394,7 @@ class DecisionQueue:
             self._let_go(trace)
         for trace, decision in encoded:
             if trace.outcome == "refused" and decision.summary and trace.name:
-                self._announcer.announce(
+                self.announcer.announce(
                     trace.pod_ref, FILTERING_FAILED, decision.summary, series=WHY
                 )
         return [decision for _, decision in encoded]
@@ -407,7 +403,7 @@ class DecisionQueue:
         """Return the decisions that can be encoded."""
         found: list[tuple[DecisionTrace, DecisionRow]] = []
         for trace in traces:
-            with self._bulkhead.item("decisions", trace.uid):
+            with self.bulkhead.item("decisions", trace.uid):
                 found.append((trace, self._decision(trace)))
         return found
 
@@ -428,7 +424,7 @@ class DecisionQueue:
     async def _write(self, batch: list[DecisionRow]) -> bool:
         """Write a batch; return False if the ledger is unavailable or another writer won."""
         try:
-            await self._log.record(batch)
+            await self.log.record(batch)
         except Unavailable as exc:
             self._outage.failed(exc)
             return False
@@ -449,7 +445,7 @@ class DecisionQueue:
         while batch:
             row = batch[0]
             try:
-                with self._bulkhead.item("decisions", row.pod_uid):
+                with self.bulkhead.item("decisions", row.pod_uid):
                     await self._record_alone(row)
             except Unavailable as exc:
                 self._outage.failed(exc)
@@ -466,6 +462,6 @@ class DecisionQueue:
     async def _record_alone(self, row: DecisionRow) -> None:
         for _ in range(MAX_RACES):
             with contextlib.suppress(Conflict):
-                return await self._log.record([row])
+                return await self.log.record([row])
             await asyncio.sleep(RETRY_S)
-        return await self._log.record([row])
+        return await self.log.record([row])

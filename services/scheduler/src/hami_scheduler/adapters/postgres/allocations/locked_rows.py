@@ -52,24 +52,16 @@ class _Quota:
     used: int
 
 
+@dataclass(eq=False)
 class LockedRows:
     """Rows of cards and quotas that a transaction has locked, changed in memory until `write`."""
 
-    def __init__(
-        self,
-        cards: dict[GpuUuid, CardRow],
-        quotas: dict[tuple[str, str], _Quota],
-        *,
-        absent: Collection[GpuUuid],
-    ) -> None:
-        """`cards` and `quotas` are locked; `absent` are cards that the ledger lacks.
+    cards: dict[GpuUuid, CardRow]
+    quotas: dict[tuple[str, str], _Quota]
+    absent: Collection[GpuUuid]
+    """Cards that their node does not report any more; they give back, and take nothing."""
 
-        `absent` cards are those that their node does not report any more; they give back, and
-        take nothing.
-        """
-        self._cards = cards
-        self._quotas = quotas
-        self._absent = absent
+    def __post_init__(self) -> None:
         self._changed_cards: set[GpuUuid] = set()
         self._changed_quotas: set[tuple[str, str]] = set()
 
@@ -92,7 +84,7 @@ class LockedRows:
     def check_quota(self, namespace: str, amounts: QuotaAmounts) -> None:
         """Check a namespace's quotas. Raises: QuotaConflict."""
         for resource, wanted in sorted(amounts.items()):
-            quota = self._quotas.get((namespace, resource))
+            quota = self.quotas.get((namespace, resource))
             if quota is None or quota.limit is None or wanted <= 0:
                 continue
             if quota.used + wanted > quota.limit:
@@ -114,7 +106,7 @@ class LockedRows:
         The grants in `without` are left out of account.
         """
         for want in wanted:
-            card = self._cards.get(want.uuid)
+            card = self.cards.get(want.uuid)
             if card is not None and without:
                 card = replace(card, holdings=dict(card.holdings))
                 for owner, held in without.items():
@@ -134,8 +126,8 @@ class LockedRows:
         Raises: CapacityConflict naming the first that it lacks.
         """
         for card in held:
-            row = self._cards.get(card.uuid)
-            if row is None or row.node != node or card.uuid in self._absent:
+            row = self.cards.get(card.uuid)
+            if row is None or row.node != node or card.uuid in self.absent:
                 raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
 
     def take(self, owner: AllocationId, wanted: Iterable[CardDemand], *, held: bool) -> None:
@@ -155,18 +147,18 @@ class LockedRows:
             self.check_cards(node, room)
             fits = True
         finally:
-            self.take(owner, (each for each in room if each.uuid in self._cards), held=not fits)
+            self.take(owner, (each for each in room if each.uuid in self.cards), held=not fits)
 
     def give_back(self, owner: AllocationId, held: Iterable[CardDemand]) -> None:
         """Subtract a grant's slices; a card that is no longer in the ledger is skipped."""
         for card in held:
-            if card.uuid in self._cards:
+            if card.uuid in self.cards:
                 self._card(card.uuid).give_back(owner, card)
 
     def count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
         """Add the amounts to the namespace's use, or with `sign` -1 subtract them."""
         for resource, amount in amounts.items():
-            quota = self._quotas.get((namespace, resource))
+            quota = self.quotas.get((namespace, resource))
             if quota is not None and amount:
                 quota.used = max(0, quota.used + sign * amount)
                 self._changed_quotas.add((namespace, resource))
@@ -179,26 +171,26 @@ class LockedRows:
                 _WRITE_QUOTAS,
                 [namespace for namespace, _ in keys],
                 [resource for _, resource in keys],
-                [self._quotas[key].used for key in keys],
+                [self.quotas[key].used for key in keys],
             )
         if self._changed_cards:
-            rows = [_COLUMNS(self._cards[uuid]) for uuid in sorted(self._changed_cards)]
+            rows = [_COLUMNS(self.cards[uuid]) for uuid in sorted(self._changed_cards)]
             await connection.execute(_WRITE_CARDS, *map(list, zip(*rows, strict=True)))
 
     def counters(self, uuids: Iterable[GpuUuid]) -> tuple[CardCounters, ...]:
         """Return the counters of these cards as they will be written."""
-        return tuple(self._cards[uuid].counters() for uuid in uuids if uuid in self._cards)
+        return tuple(self.cards[uuid].counters() for uuid in uuids if uuid in self.cards)
 
     def quota_use(self, namespace: str, amounts: Mapping[str, int]) -> tuple[QuotaUse, ...]:
         """Return the use of the namespace's quotas on these resources as it will be written."""
         return tuple(
             QuotaUse(namespace, resource, quota.limit, quota.used)
             for resource in sorted(amounts)
-            if (quota := self._quotas.get((namespace, resource))) is not None
+            if (quota := self.quotas.get((namespace, resource))) is not None
         )
 
     def _card(self, uuid: GpuUuid) -> CardRow:
-        row = self._cards[uuid]
+        row = self.cards[uuid]
         if uuid not in self._changed_cards:
             # Once a transaction, however many grants of it change the card.
             self._changed_cards.add(uuid)

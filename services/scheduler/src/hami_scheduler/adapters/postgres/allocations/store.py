@@ -9,16 +9,10 @@ announced by `hamicommon.ledger.outbox`; the counters go to the view of the call
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from hamicommon.domain.allocations import (
-    LIVE_STATES,
-    Allocation,
-    AllocationState,
-    ContainerGrant,
-)
+from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
 from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
@@ -222,9 +216,7 @@ async def _with_shared_claims(connection: Connection, entry: Entry, quota_of: Qu
     placement = entry.draft.placement
     containers = without(placement.containers, entry.claims, held)
     draft = replace(
-        entry.draft,
-        placement=replace(placement, containers=containers),
-        quota=quota_of(containers),
+        entry.draft, placement=replace(placement, containers=containers), quota=quota_of(containers)
     )
     return replace(entry, draft=draft, claims=mark_counted(entry.claims, held))
 
@@ -363,6 +355,7 @@ RETURNING a.id
 """
 
 
+@dataclass(eq=False)
 class PostgresAllocationStore:
     """Store and reader of grants in the ledger.
 
@@ -370,27 +363,20 @@ class PostgresAllocationStore:
     of its cards; `on_commit` is called after each change, so that it is announced without delay.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        quota_of: QuotaOf,
-        rules: Rules = MappingProxyType({}),
-        on_commit: Callable[[], None],
-    ) -> None:
-        self._database = database
-        self._rules = rules
-        self._quota_of = quota_of
-        self._on_commit = on_commit
+    database: Database
+    _: KW_ONLY
+    quota_of: QuotaOf
+    rules: Rules = field(default_factory=dict)
+    on_commit: Callable[[], None]
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
         """Commit commands together; steps that end a grant come before new grants."""
         try:
-            async with self._database.transaction() as connection:
-                answers = await commit(connection, commands, self._rules, self._quota_of)
+            async with self.database.transaction() as connection:
+                answers = await commit(connection, commands, self.rules, self.quota_of)
         except ConstraintViolation as exc:
             raise Conflict(f"the ledger changed at the same moment: {exc}") from exc
-        self._on_commit()
+        self.on_commit()
         return answers
 
     async def begin(self, draft: Draft) -> Change:
@@ -416,7 +402,7 @@ class PostgresAllocationStore:
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
     ) -> bool:
         """Keep further annotations that the pod must have while the grant is live."""
-        row = await self._database.fetchrow(_ANNOTATE, allocation_id, token, dict(annotations))
+        row = await self.database.fetchrow(_ANNOTATE, allocation_id, token, dict(annotations))
         return row is not None
 
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
@@ -435,13 +421,13 @@ class PostgresAllocationStore:
     async def standing(self) -> AsyncIterator[list[Allocation]]:
         """Yield all live allocations without containers, some hundreds at a time."""
         after = ""
-        while rows := await self._database.fetch(SELECT_STANDING, after, STANDING_BATCH):
+        while rows := await self.database.fetch(SELECT_STANDING, after, STANDING_BATCH):
             yield [allocation_of(row) for row in rows]
             after = rows[-1]["pod_uid"]
 
     async def standing_of(self, pod_uids: Sequence[PodUid]) -> list[Allocation]:
         """Return the live allocations of these pods, without containers. Raises: Unavailable."""
-        rows = await self._database.fetch(SELECT_STANDING_OF, list(pod_uids))
+        rows = await self.database.fetch(SELECT_STANDING_OF, list(pod_uids))
         return [allocation_of(row) for row in rows]
 
     async def whole(self, ids: Sequence[AllocationId]) -> list[Allocation]:
@@ -459,9 +445,9 @@ class PostgresAllocationStore:
         )
 
     async def _one(self, where: str, *args: object) -> Allocation | None:
-        row = await self._database.fetchrow(f"{SELECT_ALLOCATION} WHERE {where}", *args)
+        row = await self.database.fetchrow(f"{SELECT_ALLOCATION} WHERE {where}", *args)
         return None if row is None else allocation_of(row)
 
     async def _many(self, where: str, *args: object) -> list[Allocation]:
-        rows = await self._database.fetch(f"{SELECT_ALLOCATION} WHERE {where}", *args)
+        rows = await self.database.fetch(f"{SELECT_ALLOCATION} WHERE {where}", *args)
         return [allocation_of(row) for row in rows]
