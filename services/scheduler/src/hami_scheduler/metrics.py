@@ -42,13 +42,12 @@ class SchedulerInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        histogram = partial(Histogram, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
-        self.decision_seconds = histogram(
+        self.decision_seconds = self._histogram(
             "hami_scheduler_decision_duration_seconds",
             "Time of one decision by phase; total is from the call to the answer of /filter",
+            _FAST_S,
             ["phase"],
-            buckets=_FAST_S,
         )
         for phase in PHASES:
             self.decision_seconds.labels(phase)
@@ -61,27 +60,22 @@ class SchedulerInstruments:
         )
         for outcome in ("placed", "error", "unmanaged"):
             self.decisions.labels(outcome, "")
-        self.bind_seconds = histogram(
-            "hami_scheduler_bind_seconds",
-            "Time to answer /bind",
-            ["outcome"],
-            buckets=_SLOW_S,
+        self.bind_seconds = self._histogram(
+            "hami_scheduler_bind_seconds", "Time to answer /bind", _SLOW_S, ["outcome"]
         )
-        self.host_score_seconds = histogram(
+        self.host_score_seconds = self._histogram(
             "hami_scheduler_host_score_seconds",
             "Time to answer /prioritize-without-cards: scored, or neutral for pods that get cards",
+            _FAST_S,
             ["outcome"],
-            buckets=_FAST_S,
         )
-        self.lock_wait_seconds = histogram(
-            "hami_node_lock_wait_seconds",
-            "Time a bind waited for its node's lock",
-            buckets=_SLOW_S,
+        self.lock_wait_seconds = self._histogram(
+            "hami_node_lock_wait_seconds", "Time a bind waited for its node's lock", _SLOW_S
         )
-        self.freed_to_retry_seconds = histogram(
+        self.freed_to_retry_seconds = self._histogram(
             "hami_capacity_freed_to_retry_seconds",
             "Time from freed capacity until a waiting pod was requeued",
-            buckets=_RETRY_S,
+            _RETRY_S,
         )
         self.pending_oldest = gauge(
             "hami_pending_oldest_timestamp_seconds",
@@ -110,10 +104,10 @@ class SchedulerInstruments:
             "wait), timed_out (not all came to be bound in time), gone",
             ["result"],
         )
-        self.group_wait_seconds = histogram(
+        self.group_wait_seconds = self._histogram(
             "hami_scheduler_group_wait_seconds",
             "Time from a group's first /filter until the grants of all that it needs were written",
-            buckets=_SLOW_S,
+            _SLOW_S,
         )
         self.group_held_cards = self._gauge(
             "group_held_cards", "Slices that pods hold while they wait for others of their group"
@@ -121,10 +115,10 @@ class SchedulerInstruments:
         self.kueue_checks = self._counter(
             "kueue_checks", "Answers to Kueue's admission checks", ["state"]
         )
-        self.kueue_check_seconds = histogram(
+        self.kueue_check_seconds = self._histogram(
             "hami_scheduler_kueue_check_duration_seconds",
             "Time of one judgement of a workload's pods",
-            buckets=_FAST_S,
+            _FAST_S,
         )
         self.kueue_bookings = self._counter(
             "kueue_bookings", "Cards kept for pods to come, by how it ended", ["result"]
@@ -201,22 +195,20 @@ class SchedulerInstruments:
         self.preemption_victims = self._counter(
             "preemption_victims", "Pods that were to end for others", ["result"]
         )
-        self.preemption_plan_seconds = Histogram(
+        self.preemption_plan_seconds = self._histogram(
             "hami_scheduler_preemption_plan_seconds",
             "Time to search a plan",
-            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
-            registry=self.registry,
+            (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )
         self.preemption_blocked = self._counter(
             "preemption_blocked",
             "Pods that no other ends for: no-plan, limit, eviction (refused), quota, error",
             ["why"],
         )
-        self.preemption_room_seconds = Histogram(
+        self.preemption_room_seconds = self._histogram(
             "hami_scheduler_preemption_room_seconds",
             "Time from a plan until its pod has taken the room",
-            buckets=(1, 2.5, 5, 10, 30, 60, 120, 300, 600),
-            registry=self.registry,
+            (1, 2.5, 5, 10, 30, 60, 120, 300, 600),
         )
         self.preemption_held_memory = self._gauge(
             "preemption_held_memory_bytes", "Memory of cards that rooms hold", ["node"]
@@ -231,17 +223,15 @@ class SchedulerInstruments:
         self.scale_wrong_types = self._counter(
             "scale_wrong_types", "Nodes that came with other cards than their type has"
         )
-        self.scale_wait_seconds = Histogram(
+        self.scale_wait_seconds = self._histogram(
             "hami_scheduler_scale_wait_seconds",
             "Time until a wanted node is there with its cards",
-            buckets=(5, 15, 30, 60, 120, 300, 600, 900, 1800),
-            registry=self.registry,
+            (5, 15, 30, 60, 120, 300, 600, 900, 1800),
         )
-        self.scale_plan_seconds = Histogram(
+        self.scale_plan_seconds = self._histogram(
             "hami_scheduler_scale_plan_seconds",
             "Time to plan the nodes that waiting pods need",
-            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
-            registry=self.registry,
+            (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )
         self.wrong_devices = self._counter(
             "wrong_devices",
@@ -258,6 +248,11 @@ class SchedulerInstruments:
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"hami_scheduler_{name}", text, labels or [], registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
         return Gauge(f"hami_scheduler_{name}", text, labels, registry=self.registry)

@@ -249,13 +249,9 @@ class Settings(BaseSettings):
         return min(self.group_bind_s, self.bind_timeout_s * 5 / 6)
 
     @model_validator(mode="after")
-    def _few_labels(self) -> Settings:
+    def _check_together(self) -> Settings:
         if len(self.kept_labels) > MAX_LABELS:
             raise ValueError(f"owner_labels has {len(self.kept_labels)} keys: {MAX_LABELS} at most")
-        return self
-
-    @model_validator(mode="after")
-    def _settings_that_need_others(self) -> Settings:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_cert_file and tls_key_file must be given together")
         if self.operator_bind and self.tls_cert_file is None:

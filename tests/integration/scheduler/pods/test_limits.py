@@ -10,7 +10,7 @@ import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hami_scheduler.adapters.postgres.housekeeping import PostgresLimits, PostgresRetention
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
-from hami_scheduler.api.explain import limit_notes
+from hami_scheduler.api.explain import limit_note
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
 from hami_scheduler.metrics import SchedulerInstruments
@@ -156,7 +156,8 @@ async def test_a_violation_is_one_row_one_line_of_drift_and_one_event(stage: Sta
     await checks.handle(stage.message())
     assert await stage.rows() == [("thief", "exceeded", False)]
     uid = stage.pods["default", "thief"]["metadata"]["uid"]
-    [note] = limit_notes(await PostgresQueries(stage.database).limits(uid))
+    [row] = await PostgresQueries(stage.database).limits(uid)
+    note = limit_note(row)
     assert note.startswith("limits exceeded of container main from ")
 
 

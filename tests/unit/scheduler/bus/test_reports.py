@@ -45,8 +45,7 @@ class Releasing:
 
     def __init__(self, ledger: FakeLedger) -> None:
         self._ledger = ledger
-        self.free_lock = AsyncMock()
-        self.free_token = AsyncMock()
+        self.locks = SimpleNamespace(release=AsyncMock(), release_token=AsyncMock())
         self.note_failure = AsyncMock()
 
     def is_bound(self, allocation_id: AllocationId, token: int) -> bool:

@@ -52,9 +52,7 @@ class NodePorts:
 def allocate_span(grant: NodeGrant, container: ContainerGrant) -> Iterator[None]:
     """Trace the step in which a container gets its slices."""
     context = telemetry.extract({"traceparent": grant.traceparent})
-    pod = telemetry.pod_attributes(
-        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
-    )
+    pod = telemetry.pod_attributes(grant.namespace, grant.pod_name, grant.pod_uid)
     attributes: dict[str, str | list[str]] = {
         **pod,
         "k8s.container.name": container.name,

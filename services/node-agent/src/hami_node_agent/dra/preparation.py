@@ -192,9 +192,7 @@ class ClaimPreparation:
             context = telemetry.extract({"traceparent": grant.traceparent})
             with tracer.start_as_current_span("prepare", context=context) as span:
                 span.set_attributes(
-                    telemetry.pod_attributes(
-                        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
-                    )
+                    telemetry.pod_attributes(grant.namespace, grant.pod_name, grant.pod_uid)
                 )
                 return [await self._settle(grant, each) for each in holders(claimed)]
 

@@ -77,19 +77,15 @@ class KubernetesPodApi:
 
     async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
         """Write the pod's conditions, unless it has changed since it was read."""
-        metadata = pod["metadata"]
         # A merge patch replaces the list, so it counts only for the pod as it was read.
-        guard = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        await self._api.patch(
-            f"{_path(metadata['namespace'], metadata['name'])}/status",
-            {"metadata": guard, "status": {"conditions": conditions}},
-        )
+        body = {"metadata": _guard(pod), "status": {"conditions": conditions}}
+        await self._api.patch(f"{_path_of(pod)}/status", body)
 
     async def nominate(self, pod: JsonMapping, node: NodeName) -> None:
         """Write `status.nominatedNodeName`. Raises: NotFound, Conflict, Forbidden, Unavailable."""
-        metadata = pod["metadata"]
-        body = {"metadata": {"uid": metadata["uid"]}, "status": {"nominatedNodeName": node}}
-        await self._api.patch(f"{_path(metadata['namespace'], metadata['name'])}/status", body)
+        guard = {"uid": pod["metadata"]["uid"]}
+        body = {"metadata": guard, "status": {"nominatedNodeName": node}}
+        await self._api.patch(f"{_path_of(pod)}/status", body)
 
     async def evict(self, pod: Json, *, dry_run: bool = False) -> None:
         """Evict exactly this pod by the eviction API."""
@@ -100,7 +96,7 @@ class KubernetesPodApi:
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
         }
-        path = f"{_path(metadata['namespace'], metadata['name'])}/eviction"
+        path = f"{_path_of(pod)}/eviction"
         try:
             await self._api.create(f"{path}?dryRun=All" if dry_run else path, body)
         except Unavailable as exc:
@@ -111,14 +107,13 @@ class KubernetesPodApi:
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
         """Delete exactly this pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
-        metadata = pod["metadata"]
         options: Json = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "gracePeriodSeconds": grace_s,
-            "preconditions": {"uid": metadata["uid"]},
+            "preconditions": {"uid": pod["metadata"]["uid"]},
         }
-        await self._api.delete(_path(metadata["namespace"], metadata["name"]), options)
+        await self._api.delete(_path_of(pod), options)
 
 
 class KubernetesClaimApi:
@@ -138,8 +133,9 @@ class KubernetesClaimApi:
 
         Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
         """
+        path = claim_path(claim["metadata"]["namespace"], claim["metadata"]["name"])
         body = {"metadata": _guard(claim), "status": status}
-        return await self._api.patch(f"{_claim_path(claim)}/status", body)
+        return await self._api.patch(f"{path}/status", body)
 
 
 class KubernetesTemplateApi:
@@ -229,11 +225,8 @@ class KubernetesPodEvents:
         return shown
 
     async def _count_up(self, path: str, name: str, event: PodEvent, shown: _Shown) -> None:
-        change = {
-            "count": shown.count,
-            "lastTimestamp": _written(event.at),
-            "message": event.message,
-        }
+        at = _written(event.at)
+        change = {"count": shown.count, "lastTimestamp": at, "message": event.message}
         try:
             await self.api.patch(f"{path}/{name}", change)
         except NotFound:
@@ -292,13 +285,13 @@ def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _claim_path(claim: Json) -> str:
-    return claim_path(claim["metadata"]["namespace"], claim["metadata"]["name"])
+def _path_of(pod: JsonMapping) -> str:
+    return _path(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
-def _guard(claim: Json) -> Json:
-    """Return a guard with which the API server refuses (409) a changed or other claim."""
-    return {key: claim["metadata"][key] for key in ("uid", "resourceVersion")}
+def _guard(found: Json) -> Json:
+    """Return a guard with which the API server refuses (409) a changed or other object."""
+    return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
 _EXTRA = "authentication.kubernetes.io/"

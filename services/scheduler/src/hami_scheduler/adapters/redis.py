@@ -120,7 +120,7 @@ class RedisNodeLock:
                 raise
 
     async def _take(self, node: NodeName, holder: LockHolder, freed: asyncio.Event) -> None:
-        key, value = _KEY.format(node=node), _encoded(holder)
+        key, value = _KEY.format(node=node), orjson.dumps(holder)
         is_first_try = True
         while True:
             freed.clear()
@@ -202,18 +202,8 @@ def _translated() -> Iterator[None]:
         ) from exc
 
 
-def _encoded(holder: LockHolder) -> bytes:
-    return orjson.dumps(
-        {
-            "pod_uid": holder.pod_uid,
-            "allocation_id": holder.allocation_id,
-            "token": holder.token,
-        }
-    )
-
-
 def _decoded(value: bytes) -> LockHolder | None:
-    """Decode a lock's value; None if `_encoded` did not write it."""
+    """Decode a lock's value; None if it was not written here."""
     try:
         held = orjson.loads(value)
         return LockHolder(

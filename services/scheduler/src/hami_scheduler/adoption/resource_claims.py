@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hamicommon import telemetry
 from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
-from hamicommon.domain.allocations import (
-    Allocation,
-    AllocationState,
-    Origin,
-    Placement,
-)
+from hamicommon.domain.allocations import Allocation, AllocationState, Origin, Placement
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
@@ -254,9 +249,8 @@ class ClaimGrants:
 
 def _attributes(asked: NodeQuestion) -> dict[str, str]:
     """Return the attributes of the span: pod and node."""
-    pod = telemetry.pod_attributes(
-        uid=asked.pod.uid, namespace=clip(asked.pod.namespace), name=clip(asked.pod.name)
-    )
+    ref = asked.pod
+    pod = telemetry.pod_attributes(clip(ref.namespace), clip(ref.name), ref.uid)
     return {**pod, "k8s.node.name": asked.node}
 
 

@@ -105,7 +105,7 @@ class Explainer:
             latest = (rows or attempts)[0]
             namespace, name = latest["namespace"], latest["pod_name"]
         pod = await self._pod(uid, namespace, name)
-        limits = limit_notes(await self.queries.limits(uid))
+        limits = [limit_note(row) for row in await self.queries.limits(uid)]
         cards = await self._troubles(uid, attempts)
         if not rows:
             if pod is None and not attempts:
@@ -117,7 +117,13 @@ class Explainer:
             [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
         )
         # Thousands of cards are read, judged and judged again: beside the event loop.
-        record = await asyncio.to_thread(self._record, rows[0], blobs)
+        record = await asyncio.to_thread(
+            record_of,
+            rows[0],
+            inventory=blobs.get(rows[0]["inventory"] or ""),
+            counters=blobs.get(rows[0]["counters"] or ""),
+            new_view=self.new_view,
+        )
         held = await self._held(record, namespace)
         about = Circumstances(
             holdings=[each for _, some in held for each in some],
@@ -241,14 +247,6 @@ class Explainer:
             return None
         return pod if pod["metadata"]["uid"] == uid else None
 
-    def _record(self, row: Row, blobs: Mapping[str, bytes]) -> DecisionRecord:
-        return record_of(
-            row,
-            inventory=blobs.get(row["inventory"] or ""),
-            counters=blobs.get(row["counters"] or ""),
-            new_view=self.new_view,
-        )
-
     async def _held(
         self, record: DecisionRecord, namespace: str
     ) -> Sequence[tuple[PodUid, Sequence[PodHolding]]]:
@@ -307,12 +305,8 @@ class Explainer:
         return notes
 
 
-def limit_notes(rows: Sequence[Row]) -> list[str]:
-    """Return a sentence for each period in which the pod exceeded its limits."""
-    return [_limit_note(row) for row in rows]
-
-
-def _limit_note(row: Row) -> str:
+def limit_note(row: Row) -> str:
+    """Return a sentence about a period in which the pod exceeded its limits."""
     began, ended = f"{row['began_at']:%Y-%m-%d %H:%M:%S}", row["ended_at"]
     when = f"since {began}" if ended is None else f"from {began} to {ended:%Y-%m-%d %H:%M:%S}"
     container = f" of container {row['container']}" if row["container"] else ""

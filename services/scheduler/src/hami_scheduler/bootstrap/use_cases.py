@@ -22,21 +22,11 @@ from hami_scheduler.api.app import Service, VainSettings
 from hami_scheduler.api.explain import Explainer, UndecidedPods
 from hami_scheduler.api.groups import GroupExplainer
 from hami_scheduler.api.preempt import PreemptionPreviews
+from hami_scheduler.bootstrap import loops
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches, lease_informer
-from hami_scheduler.bootstrap.loops import (
-    Loops,
-    bus_loops,
-    kueue_loops,
-    limit_loops,
-    preemption_loops,
-    scaling_loops,
-    standby_loops,
-    watching_loops,
-    while_active,
-    writing_loops,
-)
+from hami_scheduler.bootstrap.loops import Loops
 from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
@@ -108,13 +98,13 @@ def build(
         core,
         watches,
         (
-            *writing_loops(core),
-            *watching_loops(core, watches),
-            *bus_loops(core, watches),
-            *limit_loops(core, watches),
-            *preemption_loops(core, _preemptor(core, watches, plans), simulations),
-            *kueue_loops(core, watches, closed),
-            *scaling_loops(core, _scaler(core, watches, simulations)),
+            *loops.writing_loops(core),
+            *loops.watching_loops(core, watches),
+            *loops.bus_loops(core, watches),
+            *loops.limit_loops(core, watches),
+            *loops.preemption_loops(core, _preemptor(core, watches, plans), simulations),
+            *loops.kueue_loops(core, watches, closed),
+            *loops.scaling_loops(core, _scaler(core, watches, simulations)),
         ),
     )
     return Service(
@@ -193,7 +183,7 @@ def build(
         readiness=partial(_readiness, core, watches),
         measure=partial(_measure, core, fitting, activity),
         loops=(
-            *standby_loops(core, watches),
+            *loops.standby_loops(core, watches),
             ("simulations", simulations.run),
             *active_loops,
         ),
@@ -277,23 +267,23 @@ async def _readiness(core: Core, watches: Watches) -> Mapping[str, str]:
     return missing
 
 
-def _activity(core: Core, watches: Watches, loops: Loops) -> tuple[Activity, Loops]:
-    """When this replica is active, and `loops` so that they run then."""
+def _activity(core: Core, watches: Watches, work: Loops) -> tuple[Activity, Loops]:
+    """When this replica is active, and the loops of `work` so that they run then."""
     settings = core.settings
     if not settings.lease_name:
-        return Activity(), loops
+        return Activity(), work
     lease = SchedulerLease(f"{settings.lease_namespace}/{settings.lease_name}", settings.pod_name)
     activity = Activity(lease)
     informers = tuple(watches.informers.values())
     for each in informers:
         each.hold_handlers()
     watching = lease_informer(settings, core.connections.api, lease)
-    run = while_active(
+    run = loops.while_active(
         lease,
         activity,
         load=core.state.load,
         informers=informers,
-        loops=loops,
+        loops=work,
         hold_s=settings.hold_s,
     )
     mine: Loops = (("lease", watching.run), ("active", run))
@@ -347,9 +337,7 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         locks=core.locks,
         pod=PodBinding(connections.pods, sign=connections.sign),
         offers=AgentOffers(
-            connections.grants,
-            on_unanswered=core.liveness.unanswered,
-            instruments=core.instruments,
+            connections.grants, on_unanswered=core.liveness.unanswered, instruments=core.instruments
         ),
         transitions=core.transitions,
         background=connections.background,

@@ -197,12 +197,12 @@ class GrantReports:
         )
         if on_node:
             # The next pod of the node need not wait for what is written down now.
-            await self.transitions.free_token(node, report.token)
+            await self.transitions.locks.release_token(node, report.token)
         done = await self.transitions.allocated(
             allocation_id, node=node, token=report.token, actor=ACTOR, about=_about(report)
         )
         if done and not on_node:
-            await self.transitions.free_token(node, report.token)
+            await self.transitions.locks.release_token(node, report.token)
         return done
 
     async def _apply(
@@ -241,7 +241,7 @@ class GrantReports:
             # continues, and fails at Allocate; until the pod is here, it is not allocated.
             raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
         # The next pod of the node need not wait for what is written down now.
-        await self.transitions.free_lock(allocation)
+        await self.transitions.locks.release(allocation)
         if allocation.state not in (AllocationState.BINDING, AllocationState.BOUND):
             return True
         # `binding`: the kubelet was faster than the answer to our binding.

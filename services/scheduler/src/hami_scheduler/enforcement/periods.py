@@ -107,20 +107,19 @@ def changes(
     return PeriodChanges(begun=tuple(begun), going_on=tuple(going_on), over=tuple(over))
 
 
+_SAME_NAMES = (
+    *("pod_uid", "namespace", "container", "reason", "held_mib", "peak_mib", "granted_mib"),
+)
+
+
 def _period(node: str, finding: LimitFinding, received_at: datetime) -> LimitPeriod:
     return LimitPeriod(
+        **{name: getattr(finding, name) for name in _SAME_NAMES},
         node=node,
-        pod_uid=finding.pod_uid,
-        namespace=finding.namespace,
         pod_name=finding.pod,
-        container=finding.container,
         device_uuid=finding.uuid,
         state=LimitState(finding.state),
-        reason=finding.reason,
         began_at=min(finding.since, received_at),
-        held_mib=finding.held_mib,
-        peak_mib=finding.peak_mib,
-        granted_mib=finding.granted_mib,
     )
 
 

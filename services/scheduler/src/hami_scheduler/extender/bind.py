@@ -290,7 +290,7 @@ class Bind:
         row = await self.store.get(allocation.id)
         if row is None or row.token != allocation.token or row.state is AllocationState.ALLOCATED:
             # Another binder was first, and no report comes that would free this lock.
-            await self.transitions.free_lock(allocation)
+            await self.transitions.locks.release(allocation)
 
     async def _end(self, allocation: Allocation, reason: str) -> None:
         self.on_ended(allocation.pod_uid)
@@ -330,7 +330,5 @@ class Bind:
 
 
 def _attributes(args: BindArgs) -> dict[str, str]:
-    pod = telemetry.pod_attributes(
-        uid=args.pod.uid, namespace=args.pod.namespace, name=args.pod.name
-    )
+    pod = telemetry.pod_attributes(args.pod.namespace, args.pod.name, args.pod.uid)
     return {**pod, "k8s.node.name": args.node}

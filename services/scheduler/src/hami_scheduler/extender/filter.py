@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from hamicommon import telemetry
 from hamicommon.admission.tampering.findings import Finding, in_short, refusal
@@ -314,19 +315,9 @@ class Filter:
         for series, message in refusal_messages(trace.reasons, trace.candidates).items():
             self._announce(trace, FILTERING_FAILED, message, series=series)
 
-    def _announce(
-        self,
-        trace: DecisionTrace,
-        reason: str,
-        message: str,
-        *,
-        warning: bool = True,
-        series: str = "",
-    ) -> None:
+    def _announce(self, trace: DecisionTrace, reason: str, message: str, **more: Any) -> None:
         if trace.uid:
-            self.outcomes.announcer.announce(
-                trace.pod_ref, reason, message, warning=warning, series=series
-            )
+            self.outcomes.announcer.announce(trace.pod_ref, reason, message, **more)
 
 
 def exemplar_of(span: SpanContext) -> dict[str, str] | None:
@@ -412,5 +403,5 @@ class HostScoring:
 
 def _about(pod: Json) -> dict[str, str]:
     metadata = pod.get("metadata") or {}
-    uid, namespace, name = (str(metadata.get(key, "")) for key in ("uid", "namespace", "name"))
-    return telemetry.pod_attributes(uid=uid, namespace=clip(namespace), name=clip(name))
+    namespace, name, uid = (str(metadata.get(key, "")) for key in ("namespace", "name", "uid"))
+    return telemetry.pod_attributes(clip(namespace), clip(name), uid)

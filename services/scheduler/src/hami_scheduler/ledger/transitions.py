@@ -150,18 +150,10 @@ class Transitions:
         else:
             if self.before_end is not None:
                 await self.before_end(allocation)
-            with tracer.start_as_current_span(
-                "release",
-                context=telemetry.extract({"traceparent": allocation.traceparent}),
-                attributes={
-                    **telemetry.pod_attributes(
-                        uid=allocation.pod_uid,
-                        namespace=allocation.namespace,
-                        name=allocation.pod_name,
-                    ),
-                    "hami.reason": verdict.reason,
-                },
-            ):
+            context = telemetry.extract({"traceparent": allocation.traceparent})
+            names = (allocation.namespace, allocation.pod_name, allocation.pod_uid)
+            attributes = {**telemetry.pod_attributes(*names), "hami.reason": verdict.reason}
+            with tracer.start_as_current_span("release", context=context, attributes=attributes):
                 change = await self.writer.advance(step)
         if change is None:
             return None
@@ -187,7 +179,7 @@ class Transitions:
             self.on_freed()
         elif verdict.target in _LOCK_ENDS_AT:
             # The node keeps a releasing grant: it is the one to report that the pod left.
-            await self.free_lock(allocation)
+            await self.locks.release(allocation)
 
     async def withdraw(self, allocation: Allocation, reason: str) -> None:
         """Withdraw the grant with this token from its node, and free the lock.
@@ -200,15 +192,7 @@ class Transitions:
         if allocation.has_agent:
             with log_failure(logger, "Failed to withdraw a grant on the bus", of=Unavailable):
                 await self.grants.withdrawn(allocation, reason)
-        await self.free_lock(allocation)
-
-    async def free_lock(self, allocation: Allocation) -> None:
-        """Free the node's lock if this allocation holds it."""
         await self.locks.release(allocation)
-
-    async def free_token(self, node: NodeName, token: int) -> None:
-        """Free the lock of a node with an agent, if the token holds it."""
-        await self.locks.release_token(node, token)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
         """Record and show that the node could not give the pod its cards, and free the lock.
@@ -217,11 +201,7 @@ class Transitions:
         Raises: Conflict, Unavailable.
         """
         if allocation.reason != reason:
-            self.announcer.announce(
-                PodRef.of(allocation),
-                ALLOCATE_FAILED,
-                reason,
-            )
+            self.announcer.announce(PodRef.of(allocation), ALLOCATE_FAILED, reason)
             await self.writer.advance(
                 StateStep(
                     allocation_id=allocation.id,
@@ -232,4 +212,4 @@ class Transitions:
                     token=allocation.token,
                 )
             )
-        await self.free_lock(allocation)
+        await self.locks.release(allocation)

@@ -180,12 +180,8 @@ def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
     """(status, last transition, reason, message) of PodScheduled; empty without the condition."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled":
-            return (
-                str(condition.get("status", "")),
-                str(condition.get("lastTransitionTime", "")),
-                str(condition.get("reason", "")),
-                str(condition.get("message", "")),
-            )
+            keys = ("status", "lastTransitionTime", "reason", "message")
+            return tuple(str(condition.get(key, "")) for key in keys)
     return ()
 
 

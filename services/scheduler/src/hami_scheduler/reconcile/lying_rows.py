@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
@@ -176,6 +177,9 @@ class LyingRows:
             await self.drift.note(kind, row.subject, row.detail, repaired=True)
 
 
+_SHAPE = attrgetter("vendor", "memory_mib", "core_percent", "slots", "type")
+
+
 def _is_as_signed(row: Allocation, grant: Grant) -> bool:
     """Return whether the row equals the signed grant, apart from the cards."""
     names = (row.node, row.namespace, row.pod_name)
@@ -185,18 +189,7 @@ def _is_as_signed(row: Allocation, grant: Grant) -> bool:
 
 
 def _shapes(containers: Sequence[ContainerGrant]) -> list[tuple[object, ...]]:
-    return [
-        (
-            each.index,
-            each.name,
-            each.role,
-            [
-                (share.vendor, share.memory_mib, share.core_percent, share.slots, share.type)
-                for share in each.shares
-            ],
-        )
-        for each in containers
-    ]
+    return [(each.index, each.name, each.role, [*map(_SHAPE, each.shares)]) for each in containers]
 
 
 def _cards(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:

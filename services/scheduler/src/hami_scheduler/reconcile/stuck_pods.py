@@ -99,12 +99,7 @@ class StuckPodReporter:
             "Found a pod stuck before Allocate",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
         )
-        self.announcer.announce(
-            PodRef.of(allocation),
-            ALLOCATE_LATE,
-            reason,
-            series="late",
-        )
+        self.announcer.announce(PodRef.of(allocation), ALLOCATE_LATE, reason, series="late")
         return True
 
 

@@ -206,7 +206,7 @@ class PodWatch:
                 if plugin_failed(allocation, facts):
                     await self.transitions.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
                 elif facts.started:
-                    await self.transitions.free_lock(allocation)
+                    await self.transitions.locks.release(allocation)
                 break
             await self.transitions.apply(allocation, step, actor=ACTOR)
             done = True

@@ -7,8 +7,10 @@ capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
@@ -192,10 +194,12 @@ class PostgresInventory:
         return None if row is None else int(row["agent_sequence"])
 
     async def _bring_up_to_date(
-        self, connection: Connection, inventory: NodeInventory
+        self, connection: Connection, inventory: NodeInventory, keep: frozenset[str] = frozenset()
     ) -> RecordedInventory:
+        """Write the cards of the report, except those of vendors in `keep`."""
         known, holders = await self._known(connection, inventory)
         screened = screen(inventory.devices, holders)
+        known = {uuid: card for uuid, card in known.items() if card.device.vendor not in keep}
         changes = compare(known, screened.accepted)
         health = await _write(connection, inventory.node, changes)
         return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
@@ -223,15 +227,9 @@ class PostgresInventory:
                 return None
             names = await connection.fetch(_NAMES_OF_NODE, inventory.node)
             inventory = keyed(inventory, [row["uuid"] for row in names])
-            known, holders = await self._known(connection, inventory)
-            screened = screen(inventory.devices, holders)
-            annotated = {
-                uuid: card for uuid, card in known.items() if card.device.vendor not in keep
-            }
-            changes = compare(annotated, screened.accepted)
-            health = await _write(connection, inventory.node, changes)
+            recorded = await self._bring_up_to_date(connection, inventory, keep)
         self.on_commit()
-        return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
+        return recorded
 
     async def _known(
         self, connection: Connection, inventory: NodeInventory
@@ -255,12 +253,7 @@ class PostgresInventory:
             for row in rows
             if row["uuid"] in elsewhere and (row["present"] or row["uuid"] in held)
         }
-        known = {
-            GpuUuid(row["uuid"]): KnownCard(device=_device_of(row), present=row["present"])
-            for row in rows
-            if row["uuid"] not in holders
-        }
-        return known, holders
+        return _known_cards(row for row in rows if row["uuid"] not in holders), holders
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """Cordon exactly these cards of the node; return whether something changed."""
@@ -282,11 +275,7 @@ class PostgresInventory:
             rows = await connection.fetch(
                 f"{_SELECT_CARDS} WHERE d.node = $1 ORDER BY d.uuid FOR UPDATE", node
             )
-            known = {
-                GpuUuid(row["uuid"]): KnownCard(device=_device_of(row), present=row["present"])
-                for row in rows
-            }
-            await _write(connection, node, compare(known, ()))
+            await _write(connection, node, compare(_known_cards(rows), ()))
         self.on_commit()
 
     async def tally(self) -> tuple[int, int]:
@@ -329,6 +318,13 @@ class PostgresInventory:
         return {NodeName(row["name"]): row["pair_scores"] for row in rows}
 
 
+def _known_cards(rows: Iterable[Any]) -> dict[GpuUuid, KnownCard]:
+    return {
+        GpuUuid(row["uuid"]): KnownCard(device=_device_of(row), present=row["present"])
+        for row in rows
+    }
+
+
 async def _upsert_nodes(
     connection: Connection, reports: Sequence[AgentInventory]
 ) -> frozenset[NodeName]:
@@ -348,12 +344,10 @@ async def _cards_of(
     connection: Connection, nodes: frozenset[NodeName]
 ) -> Mapping[NodeName, Mapping[GpuUuid, KnownCard]]:
     rows = await connection.fetch(_SELECT_REPORTED, sorted(nodes)) if nodes else ()
-    found: dict[NodeName, dict[GpuUuid, KnownCard]] = {}
-    for row in rows:
-        device = _device_of(row)
-        cards = found.setdefault(NodeName(row["node"]), {})
-        cards[device.uuid] = KnownCard(device=device, present=row["present"])
-    return found
+    by_node = sorted(rows, key=itemgetter("node"))
+    return {
+        NodeName(node): _known_cards(some) for node, some in groupby(by_node, itemgetter("node"))
+    }
 
 
 def _repeats(known: Mapping[GpuUuid, KnownCard], inventory: NodeInventory) -> bool:
