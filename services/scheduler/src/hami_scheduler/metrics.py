@@ -1,4 +1,4 @@
-"""Prometheus metrics of this service."""
+"""Prometheus metrics of the scheduler."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from prometheus_client.registry import Collector
 # Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
 _FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 DRIFT_CLASSES = ("annotations-refused", "card-refused", "pod-without-grant")
-"""Classes of differences that can stand; others are repaired when they are found."""
+"""Classes of differences that can stay; others are repaired when found."""
 PHASES = ("parse", "place", "answer", "total")
-"""Phases of a decision; `total` has all of it."""
+"""Phases of a decision; `total` is the sum."""
 # What waits for capacity is asked to be retried at once; more than a second is a fault.
 _RETRY_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Total(Collector):
-    """A counter of what is counted elsewhere in this process, from the process's start."""
+    """Counter whose value is computed elsewhere in this process."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text, self._total = name, text, 0.0
 
     def set(self, total: float) -> None:
-        """Set the count, which never falls."""
+        """Set the value, which never decreases."""
         self._total = max(self._total, float(total))
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """For the registry."""
+        """Return the counter for the registry."""
         yield CounterMetricFamily(self._name, self._text, value=self._total)
 
 
 class SchedulerInstruments:
-    """All of them, on one registry of their own, so that two may live in one test process."""
+    """All metrics, in a registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Pods that wait for capacity, and what was known of them when they last came to /filter.
+"""Waiting pods, what is known of their last /filter, and their retries.
 
 Fed by the pod watch and by /filter; read by the requeuer (which pods may fit now?) and by the watch
 (has kube-scheduler given this pod up since?). Only hints: losing them costs time, never
@@ -36,19 +36,19 @@ from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import DecisionLog
 
 MAX_VISITS = 20_000
-"""Pods whose last visit is remembered; older ones are released by their deadline only."""
+"""Maximum pods whose last /filter is remembered; older ones wait for their deadline."""
 
 
 MAX_REFUSED = 1000
-"""Pods whose last refusals are remembered."""
+"""Maximum pods whose last refusals are remembered."""
 REFUSED_S = 30.0
-"""How long a node that a refused pod was offered counts as one that it may go to."""
+"""Time for which a node offered to a refused pod counts as possible for it."""
 _MAX_SAMPLES = 5
-"""kube-scheduler offers a sample of a large cluster's nodes, another one at the next attempt."""
+"""Number of samples that are remembered, as kube-scheduler offers other nodes each time."""
 
 
 class RequestShape:
-    """Pods of equal shapes fit, or don't, together."""
+    """Key that is equal for pods that fit, or do not fit, on the same nodes."""
 
     __slots__ = ("_hash", "_key")
 
@@ -66,7 +66,7 @@ class RequestShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingPod:
-    """A pod without a node."""
+    """Pod without a node."""
 
     uid: PodUid
     namespace: str
@@ -107,11 +107,11 @@ class WaitingPods:
         )
 
     def note_visit(self, pod: JsonMapping, request: PodRequest) -> None:
-        """Remember how the pod looked when it came to /filter."""
+        """Remember the pod's request at its /filter."""
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod), _nominated(pod))
 
     def note_refusal(self, uid: PodUid, offered: Sequence[NodeName]) -> None:
-        """Remember the nodes that a pod was offered and had no room on."""
+        """Remember the nodes on which a pod was refused."""
         self._offered[uid] = (*self._offered.get(uid, ())[1 - _MAX_SAMPLES :], offered)
 
     def offered_to(self, uid: PodUid) -> frozenset[NodeName]:
@@ -119,11 +119,11 @@ class WaitingPods:
         return frozenset[NodeName]().union(*self._offered.get(uid, ()))
 
     def has_visited(self, uid: PodUid) -> bool:
-        """Return whether the pod has come to /filter, as far back as visits are remembered."""
+        """Return whether the pod has come to /filter, as far as remembered."""
         return uid in self._visits
 
     def is_given_up_since(self, pod: JsonMapping) -> bool:
-        """Return whether kube-scheduler has set PodScheduled=False after the last visit here.
+        """Return whether kube-scheduler set PodScheduled=False after the pod's last /filter here.
 
         The condition that an earlier attempt left behind, arriving late, is none: the pod must be
         newer than the one that /filter saw, and the verdict another.
@@ -138,7 +138,7 @@ class WaitingPods:
         )
 
     def is_nominated_since(self, pod: JsonMapping, node: NodeName) -> bool:
-        """Return whether kube-scheduler has nominated the node after the pod's last visit here.
+        """Return whether kube-scheduler nominated the node after the pod's last /filter here.
 
         It does before it waits for something between its decision and /bind.
         """
@@ -146,7 +146,7 @@ class WaitingPods:
         return visit is not None and visit.nominated != _nominated(pod) == node
 
     def add(self, pod: WaitingPod) -> None:
-        """Take in a pod that has no node."""
+        """Add a pod without a node."""
         self._leave(pod.uid)
         self._pods[pod.uid] = pod
         self._since_s.setdefault(pod.uid, self._clock())
@@ -158,7 +158,7 @@ class WaitingPods:
         return now - self._since_s.get(uid, now)
 
     def remove(self, uid: PodUid) -> None:
-        """Forget a pod that has a node, or is gone."""
+        """Remove a pod that has a node, or is gone."""
         self._leave(uid)
         self._since_s.pop(uid, None)
         self._visits.pop(uid, None)
@@ -177,7 +177,7 @@ class WaitingPods:
 
 
 def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
-    """(status, last transition, reason, message) of PodScheduled; empty without the condition."""
+    """Return (status, last transition, reason, message) of PodScheduled; empty without it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled":
             keys = ("status", "lastTransitionTime", "reason", "message")
@@ -196,11 +196,11 @@ def _version(pod: JsonMapping) -> int:
 
 ARRIVALS_INTERVAL_S = 600.0
 _MAX_LATER = 500
-"""Decisions that are read again: as many as others may have made in that time."""
+"""Maximum number of decisions that are read again."""
 _CHUNK = 100
-"""Decisions that are read before others have their turn: some milliseconds."""
+"""Number of decisions that are read before other tasks get a turn."""
 _MAX_COUNTED = 4 * HALF_LIFE
-"""Pods that are known to be counted; the oldest are forgotten."""
+"""Maximum number of pods that are known to be counted."""
 
 
 class ArrivalCounts:
@@ -214,7 +214,7 @@ class ArrivalCounts:
         """True once the ledger has been read."""
 
     def count(self, request: PodRequest) -> None:
-        """Count a pod that is to be placed, if it was not yet."""
+        """Count a pod that is to be placed, unless it was counted."""
         if request.uid in self._counted:
             return
         self._counted[request.uid] = None
@@ -235,13 +235,13 @@ class ArrivalCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The pods that ask for cards, one by one and by shape."""
+    """Pods that ask for cards, one by one and by shape."""
 
     waiting: WaitingPods
     arrivals: ArrivalCounts
 
     def on_filter(self, pod: Json, request: PodRequest) -> None:
-        """Note a pod that came to /filter."""
+        """Record a pod that came to /filter."""
         self.waiting.note_visit(pod, request)
         self.arrivals.count(request)
 
@@ -260,7 +260,7 @@ SETTLE_S = 0.02
 
 @dataclass(eq=False, kw_only=True)
 class Requeuer:
-    """Looks for waiting pods that fit now, each time capacity was freed."""
+    """Make kube-scheduler retry waiting pods that fit now, each time capacity was freed."""
 
     view: ClusterState
     waiting: WaitingPods
@@ -274,19 +274,19 @@ class Requeuer:
     _has_woken: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def capacity_freed(self) -> None:
-        """Something became free."""
+        """Check the waiting pods soon, because capacity was freed."""
         if not self._freed.is_set():
             self._freed_at = time.perf_counter()
         self._freed.set()
 
     def wake(self, pods: Iterable[PodRequest]) -> None:
-        """Have kube-scheduler try these pods, soon."""
+        """Make kube-scheduler retry these pods soon."""
         self._woken |= {pod.uid: pod for pod in pods}
         if self._woken:
             self._has_woken.set()
 
     async def run_wakes(self) -> None:
-        """Wake the pods that were named, until cancelled."""
+        """Retry the pods given to `wake`, until cancelled."""
         while True:
             await self._has_woken.wait()
             self._has_woken.clear()
@@ -296,7 +296,7 @@ class Requeuer:
                 await asyncio.gather(*(self._requeue(pod, at) for pod in some))
 
     async def run(self) -> None:
-        """Wake pods until cancelled."""
+        """Retry fitting pods until cancelled."""
         while True:
             await self._freed.wait()
             await asyncio.sleep(SETTLE_S)
@@ -306,7 +306,7 @@ class Requeuer:
                 await self._requeue(pod, freed_at)
 
     async def fitting(self) -> list[WaitingPod]:
-        """The first waiting pods that fit into the view, in the order of the queue."""
+        """Return the first waiting pods that fit into the view, in the order of the queue."""
         found: list[WaitingPod] = []
         refused: set[RequestShape] = set()
         groups: dict[PodGroup, bool] = {}

@@ -1,4 +1,4 @@
-"""Rooms in Postgres: cards that are held for a waiting pod until others, who end for it, are gone.
+"""Rooms in Postgres: cards kept for a waiting pod until the pods that end for it are gone.
 
 A room is a grant in state `reserved`, which counts on its cards beside those whose pods end, so no
 other grant fits there. `preempted` keeps who ends for it, and how that went.
@@ -71,7 +71,7 @@ SELECT (SELECT count(DISTINCT victim_id) FROM preempted
 
 
 async def find_leaving(connection: Connection, room: Room) -> list[Allocation]:
-    """Lock the grants that end for the room. Raises: Conflict when one is over."""
+    """Lock the grants that end for the room. Raises: Conflict if one has ended."""
     ids = sorted(each.allocation_id for each in room.victims)
     rows = await connection.fetch(_LEAVING, ids) if ids else []
     if len(rows) != len(ids):
@@ -94,7 +94,7 @@ async def rules_of_room(
 
 
 async def record_victims(connection: Connection, room_id: AllocationId, room: Room) -> None:
-    """Record the pods that are ended for the room."""
+    """Record the grants that end for the room."""
     await connection.execute(
         _RECORD,
         room_id,
@@ -106,20 +106,20 @@ async def record_victims(connection: Connection, room_id: AllocationId, room: Ro
 
 
 class PostgresRooms:
-    """Rooms that are held, and the evictions for them."""
+    """Rooms in the ledger, and evictions for them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def held(self) -> list[HeldRoom]:
-        """Return the rooms that wait for others to be gone. Raises: Unavailable."""
+        """Return the rooms that wait for grants to end. Raises: Unavailable."""
         rooms: dict[str, HeldRoom] = {}
         for row in await self._database.fetch(_ROOMS):
             rooms.setdefault(row["id"], _room(row)).victims.append(_victim(row))
         return list(rooms.values())
 
     async def is_held(self, room_id: AllocationId) -> bool:
-        """Return whether the room still waits for others to be gone. Raises: Unavailable."""
+        """Return whether the room still waits for grants to end. Raises: Unavailable."""
         return bool(await self._database.fetch(_IS_HELD, room_id))
 
     async def taken_after_s(self, rooms: Collection[AllocationId]) -> list[float]:
@@ -129,11 +129,11 @@ class PostgresRooms:
     async def note_eviction(
         self, room_id: AllocationId, victim_id: AllocationId, *, problem: str
     ) -> None:
-        """Write down that the API server took an eviction, or why not. Raises: Unavailable."""
+        """Record that the API server accepted an eviction, or why not. Raises: Unavailable."""
         await self._database.fetch(_NOTE, room_id, victim_id, problem)
 
     async def lately(self, pod_uid: PodUid) -> tuple[int, int]:
-        """Return (evictions in the last minute, rooms of the pod in the last hour).
+        """Return the evictions of the last minute, and the pod's rooms of the last hour.
 
         Raises: Unavailable.
         """
