@@ -48,7 +48,7 @@ class CertificateExpiry(Collector):
         self._ends: dict[ShownCertificate, float] = {}
 
     def show(self, certificate: ShownCertificate, not_after: datetime | None) -> None:
-        """Set the expiry of a certificate; None: no TLS, or unknown."""
+        """Set the expiry of a certificate; None removes it (no TLS, or expiry unknown)."""
         if not_after is None:
             self._ends.pop(certificate, None)
         else:

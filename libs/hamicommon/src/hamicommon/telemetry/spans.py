@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanContext, Tracer, use_span
 
 
 def pod_attributes(namespace: str = "", name: str = "", uid: str = "") -> dict[str, str]:
-    """Return the attributes by which spans name a pod; unknown ones are left out.
+    """Return the span attributes that identify a pod; unknown ones are left out.
 
     The names are OpenTelemetry's semantic conventions, resource attributes of Kubernetes.
     """

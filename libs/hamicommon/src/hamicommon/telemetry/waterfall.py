@@ -85,7 +85,7 @@ class Waterfall:
     total_us: int
     """Time from the first span's start to the last one's end, waits included."""
     longest: TraceSpan | None = None
-    """Longest step for which others waited, or that continued after an answer."""
+    """Longest step on which other steps waited, or that continued after an answer."""
     releases: Sequence[WaterfallSpan] = ()
     """Spans of the grant's end, which are not part of scale, work and total."""
     ended_us: int = 0
@@ -216,7 +216,7 @@ def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
 
 
 def _in_order(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int, int]]:
-    """Yield (span, depth, time after its parent's end), parents before children."""
+    """Yield each span with its depth and the time it ran after its parent's end; parents first."""
     known = {span.span_id: span for span in spans}
     roots, children = list[TraceSpan](), defaultdict[str, list[TraceSpan]](list)
     for span in sorted(spans, key=lambda span: (span.start_us, span.end_us)):
@@ -266,7 +266,7 @@ def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
 
 
 def _folded(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
-    """Return the folded waits: start of what follows -> length of the wait."""
+    """Return the folded waits: start of the next step -> length of the wait."""
     return {
         after: after - before
         for (_, before), (after, _) in pairwise(busy)

@@ -45,7 +45,7 @@ from hamicommon.vendors.interface.vendor import (
 from hamicommon.vendors.slots import largest_share, least_groups
 
 MODE = "mode"
-"""Trait of a selection: how the pod wants its chips cut."""
+"""Trait of a selection: the way in which the pod wants its chips cut."""
 HAMI_CORE = "hami-core"
 """Mode in which chips are cut in software: any memory, and cores as percent."""
 
@@ -114,7 +114,7 @@ def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotC
 
 
 def _whole_modules(free: Sequence[GpuDevice], wanted: int) -> list[GpuDevice]:
-    """Return chips of modules of which both are free, in order, until there are `wanted`.
+    """Return chips of modules whose two chips are free, in order, up to `wanted` chips.
 
     Fewer, or one more when `wanted` is odd, when it can't be met.
     """
@@ -172,7 +172,7 @@ ASCEND_VISIBLE = GuardedVariable(
     without_card=True,
     instead="",
 )
-"""Variable by which the Ascend runtime gives chips to a container."""
+"""Environment variable by which the Ascend runtime gives chips to a container."""
 
 
 def template_for(chip: VnpuChip, memory_mib: int) -> VnpuTemplate | None:
@@ -217,7 +217,7 @@ class Ascend(Vendor):
 
     chip: VnpuChip
     config: VnpusConfig
-    """Block of the configuration that has the chip."""
+    """Block of the device configuration that defines the chip."""
 
     default_core_percent = 0
 

@@ -61,7 +61,7 @@ def cores_of(mask: int) -> int:
 
 
 def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
-    """Choose one device with enough free cores, or neighbours that are wholly free."""
+    """Choose one device with enough free cores, or neighbouring devices that are wholly free."""
     if not ask.cards:
         return NotChosen(uncounted=NODE_INSUFFICIENT)
     each = min(cores_of(card.device.core_percent) for card in ask.cards)
@@ -86,7 +86,7 @@ def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
 
 
 def _one_device(ask: NodeAsk, cores: int | None) -> Chosen | NotChosen:
-    """Return the lowest free cores of the first device with `cores` of them (None: all)."""
+    """Return the lowest free cores of the first device that has `cores` free (None: all cores)."""
     rules = list(ask.rules)
     for place, card in enumerate(ask.cards):
         if rules[place] != Rule.FITS:
@@ -145,7 +145,7 @@ def _starts(first: DeviceUsage, devices: int, count: int) -> Sequence[int]:
 
 
 def _lowest(free: int, cores: int) -> int | None:
-    """Return a mask of the lowest `cores` bits of `free`; None if it has fewer."""
+    """Return a mask of the lowest `cores` bits set in `free`; None if fewer are set."""
     mask = 0
     for _ in range(cores):
         lowest = free & -free
@@ -183,7 +183,7 @@ def _asked_cores(request: DeviceRequest) -> int | None:
 
 
 def _least_mask(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Return the smallest mask with enough cores for one slice: no smaller free mask will do.
+    """Return a mask with the fewest cores that one slice needs; only the number of set bits counts.
 
     The chooser counts the bits.
     """
@@ -241,7 +241,7 @@ class AwsNeuron(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return the requested devices, or cores if no devices are requested; None for neither.
+        """Return the requested devices, or cores if no devices are requested; None if neither is.
 
         `count` and `core_percent` are what they come to on devices of two cores, as HAMi counts
         them for quotas; the trait `cores` is what was asked for.

@@ -1,4 +1,4 @@
-"""Enflame cards: whole ones, the vendor `GCU` (protocol 1.11), or slices, `Enflame` (1.12).
+"""Enflame cards: whole cards, the vendor `GCU` (protocol 1.11), or slices, `Enflame` (1.12).
 
 A card is cut into slices of the sizes that its profiles have. The value of the count resource is
 the size of one slice, not a number of cards; memory and cores may be asked for instead, and then
@@ -76,7 +76,7 @@ CAPACITY = "enflame.com/gcu-drs-capacity"
 SLICE = "slice"
 """Trait of a request: the size of the slice."""
 MEMORY = "memory"
-"""Trait of a request: the memory, see `_gib`."""
+"""Trait of a request: the memory, in the unit that `_gib` guesses."""
 
 _PROFILE = re.compile(r"([1-9][0-9]{0,3})g\.([1-9][0-9]{0,5})gb")
 
@@ -173,7 +173,7 @@ def _core(profile: Profile, card: GpuDevice) -> int:
 
 
 def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
-    """Return what the profile takes; one slot, because HAMi checks only whether one is free."""
+    """Return the amounts of the profile; one slot, because HAMi checks only whether one is free."""
     profile = profile_for(request, card)
     if profile is None:
         return Need(0, 0)

@@ -1,4 +1,4 @@
-"""Kunlun cards: whole ones, the vendor `kunlun` (protocol 1.9), or slices, `XPU` (1.10).
+"""Kunlun cards: whole cards, the vendor `kunlun` (protocol 1.9), or slices, `XPU` (1.10).
 
 Both choose cards by HAMi's graph of eight cards in two wings. The wings are positions in the
 preference list, as in HAMi, not the cards' own indexes; only the links between the wings go by
@@ -90,7 +90,7 @@ def _linked(rest: Iterable[int]) -> bool:
 
 
 def bubbles(used: Iterable[int]) -> int:
-    """Return how much the used cards, by index, spoil their wings for later requests."""
+    """Return the score by which cards in use (by index) break up their wings for later requests."""
     wings = [0, 0]
     for index in used:
         wings[index >= WING] += 1
@@ -109,7 +109,7 @@ AVOID_UUIDS = (
 )
 CHOICES = (*USE_UUIDS, *AVOID_UUIDS)
 NOWHERE = ""
-"""Uuid of no card: two lists without a common entry allow nothing."""
+"""Uuid that no card has: two lists without a common entry allow no card."""
 
 LINKED = "as linked cards (1, 2, 4 or 8 of them)"
 """Text of the limit; see `NotChosen.limit`."""
@@ -164,7 +164,7 @@ def _reasons(ask: NodeAsk, *rules: Rule) -> dict[str, int]:
 
 
 def choose_whole_cards(ask: NodeAsk) -> Chosen | NotChosen:
-    """Choose unused linked cards, and take all of each."""
+    """Choose unused linked cards, each granted whole."""
     fits = [rule == Rule.FITS for rule in ask.rules]
     picked = choose_by_graph(ask, fits)
     if picked:
@@ -228,7 +228,7 @@ SIZES = (24576, 49152, 98304)
 
 
 def rounded(memory_mib: int) -> int:
-    """Return the size of slice that holds this much memory."""
+    """Return the smallest size of slice with this much memory."""
     return next((size for size in SIZES if memory_mib <= size), SIZES[-1])
 
 

@@ -1,4 +1,4 @@
-"""MetaX cards: whole ones, the vendor `Metax-GPU` (protocol 1.7), or slices, `Metax-SGPU` (1.8).
+"""MetaX cards: whole cards, the vendor `Metax-GPU` (protocol 1.7), or slices, `Metax-SGPU` (1.8).
 
 The node's plugin may register what a choice of n whole cards costs or yields in topology; that goes
 into `GpuDevice.info` of every card and from there into the node's score.
@@ -184,7 +184,7 @@ def _class_fits(usage: DeviceUsage, pod_class: str) -> bool:
 
 
 def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
-    """Return whether slices on the card have the same policy, or none.
+    """Return whether slices on the card have the same QoS policy, or the card has no slices.
 
     The policy that the node reports for the card is older than its slices: HAMi keeps the policy
     that it gave in a cache until the node reports the same (protocol 1.8).
@@ -220,7 +220,7 @@ def detail_of(selection: Selection, core_percent: int) -> dict[str, str]:
 
 
 def _best(ask: NodeAsk, candidates: Sequence[DeviceUsage]) -> Sequence[DeviceUsage]:
-    """Choose among more cards than are requested."""
+    """Choose the best cards if more fit than are requested."""
     pod_class, count = ask.selection.traits.get(CLASS, ""), ask.request.count
     if pod_class == ONLINE:
         return _fewest_tasks(candidates, count)

@@ -36,7 +36,7 @@ _CLASSES: tuple[tuple[str, tuple[Callable[[Any], Vendor], ...]], ...] = (
     ("vastai", (Vastai,)),
     ("biren", (Biren,)),
 )
-"""Vendors that need no flag, by block of the configuration and in HAMi's order.
+"""Vendors that need no flag: block of the configuration -> class, in HAMi's order.
 
 Two for a block where whole cards and slices differ.
 """

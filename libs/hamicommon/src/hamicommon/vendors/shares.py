@@ -1,4 +1,4 @@
-"""Vendors whose containers ask for a number of cards, with memory and cores of each.
+"""Vendors whose containers request a number of cards, with memory and cores of each.
 
 Facts: protocol 1.2 (AMD), 1.3 (Cambricon), 1.4 (Hygon), 1.5 (Iluvatar), 1.6 (Moore Threads).
 """
@@ -116,7 +116,7 @@ class Iluvatar(Vendor):
         return _iluvatar_keys(self.name)
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
-        """Take several cards whole, and write the container's name for the runtime.
+        """Grant several cards whole, and write the container's name for the runtime.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
@@ -130,7 +130,7 @@ class Iluvatar(Vendor):
         return Admitted(wants=True, warnings=warnings)
 
     def _take_whole(self, container: Json, request: DeviceRequest) -> tuple[str, ...]:
-        """Write all cores of several cards; warn if the container asked for other cores."""
+        """Write all cores of several cards; warn if the container requested a different amount."""
         resource = self.config.resource_core_name
         if request.count == 1 or not resource:
             return ()

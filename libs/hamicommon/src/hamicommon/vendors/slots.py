@@ -31,7 +31,7 @@ def no_amounts(request: DeviceRequest, selection: Selection, card: GpuDevice) ->
 
 
 class SlotVendor(Vendor):
-    """Vendor whose containers ask for a count only."""
+    """Vendor whose containers request only a number of cards."""
 
     __slots__ = ()
 

@@ -89,7 +89,7 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
 
 
 def binding_row(node: JsonMapping) -> dict[str, str | None]:
-    """Return the agent's way of binding slices (`late` or `lock`) on a node, and the reason."""
+    """Return the way in which a node's agent binds slices (`late` or `lock`), and the reason."""
     written = str((node["metadata"].get("annotations") or {}).get(BINDING) or "")
     way, _, reason = written.partition(": ")
     return {"binding": way or None, "binding_reason": reason or None}

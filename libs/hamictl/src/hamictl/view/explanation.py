@@ -1,4 +1,4 @@
-"""Format the scheduler's explanation: a sentence, the nodes, and what would help. Pure.
+"""Format the scheduler's explanation: a sentence, the nodes, and advice. Pure.
 
 The answer's fields are those of `hamicommon.explain.answer.Explanation` (docs/explain.md).
 """
@@ -89,7 +89,7 @@ def score_text(policy: str, score: float | None) -> str:
 
 
 def parts_text(parts: JsonMapping | None) -> str:
-    """Explain the part of the cost that is kept for later pods."""
+    """Explain the parts of a placement's cost that stand for capacity lost to later pods."""
     if parts is None:
         return ""
     kept = (

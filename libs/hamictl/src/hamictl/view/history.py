@@ -101,7 +101,7 @@ def changes(rows: Sequence[Row], name: str) -> Records:
 
 
 def _cards(row: Row) -> str:
-    """Return the cards one per line, as `who` takes them; a dash is an unknown index."""
+    """Return the cards one per line, in the form that `who` accepts; a dash is an unknown index."""
     return "\n".join(
         f"{card['node']}/{'-' if card['index'] is None else card['index']} "
         f"{card['uuid'][:SHORT_UUID]}"
@@ -127,7 +127,7 @@ def place_changes(
     since: datetime,
     until: datetime,
 ) -> Records:
-    """Return changes of grants with `slices` there, and of its cards' health, by time.
+    """Return changes of grants with `slices` on a node or card, and of card health, by time.
 
     `steps`, `slices` and `incidents` are the answers to `changes`, `who-held-card` and
     `card-incidents`. An incident that began before `since` is shown by its end only.
@@ -172,7 +172,7 @@ def _step(row: Row, cards: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _of_incident(row: Row) -> list[dict[str, Any]]:
-    """Yield the changes to unhealthy and back."""
+    """Yield the changes of a card to unhealthy and back."""
     states = ("healthy", "unhealthy", "healthy")
     found = []
     for number, (at, reason) in enumerate(

@@ -65,7 +65,7 @@ def amount(used: str, capacity: str) -> str:
 
 
 def _card_memory(row: Row) -> str:
-    """Format granted memory, with amounts that are kept for waiting pods beside it."""
+    """Format granted memory, followed by amounts that are reserved for waiting pods."""
     # A scheduler of before rooms has none.
     room_mib = row.get("room_memory_mib") or 0
     held = amount(memory(row["used_memory_mib"] - room_mib), memory(row["memory_mib"]))
@@ -231,7 +231,7 @@ def nodes(
 
 
 def pods(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Return records of pods, with the reason of each that waits."""
+    """Return records of pods, with the reason why each pending pod waits."""
     return Records(
         kind="Pod",
         plural="pods",

@@ -44,7 +44,7 @@ _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "r
 
 
 def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
-    """Return records of all columns of the answer, or of these in this order."""
+    """Return records of the answer's columns, or only of `columns` in this order."""
     names = list(columns) or (list(answer.rows[0]) if answer.rows else [])
     return Records(
         kind="".join(part.capitalize() for part in answer.question.split("-")),

@@ -1,4 +1,4 @@
-"""Stop without harm: no new pods, and pods on their way still get their devices.
+"""Stop without harm: accept no new pods, and give bound pods their devices first.
 
 On SIGTERM and SIGHUP. In: the grants in flight. Readiness answers no from the first moment, then
 the agent serves on until every pod that was bound before has its answers, or `drain_s` is over;
@@ -25,7 +25,7 @@ GRANT_FOLLOWS_S = 2.5
 
 
 class Drain:
-    """State of a stop: whether it has begun, and which pods are on their way."""
+    """State of a stop: whether it has begun, and which bound pods still need devices."""
 
     def __init__(self, state: NodeState, pods: NodePodApi, *, drain_s: float) -> None:
         self._state = state
@@ -35,7 +35,7 @@ class Drain:
         self._follows_until = 0.0
 
     def coming(self) -> list[str]:
-        """Return uids of pods with a grant that have not asked for all of their devices."""
+        """Return uids of pods with a grant that have not requested all their devices."""
         found = grants_in_flight(self._state.book, self._state.saved, self._pods.snapshot())
         return [each.grant.pod_uid for each in found]
 
@@ -44,7 +44,7 @@ class Drain:
         self._follows_until = time.monotonic() + GRANT_FOLLOWS_S
 
     async def drain(self) -> None:
-        """Return when no pod is on its way, or the time is over."""
+        """Wait until no pod is being bound or still needs devices, or the time is over."""
         self.begun = True
         deadline = time.monotonic() + self._drain_s
         while self.coming() or time.monotonic() < self._follows_until:

@@ -45,11 +45,11 @@ class Plugin(DevicePluginService):
                 yield Advertised(device_id=str(replica), healthy=card.healthy, numa=numa)
 
     def knows(self, device_id: str) -> bool:
-        """Return whether the id's card is known, whatever its slot."""
+        """Return whether the card of the device id is known, whatever its slot."""
         return card_of(device_id) in {card.uuid for card in self._cards.devices()}
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """Answer with the slices of the grant in flight, or with names for late binding."""
+        """Answer Allocate with the slices of the grant in flight, or names for late binding."""
         if self._late.is_used:
             return self._late.allocate(requests)
         return await self._allocating.allocate(requests)
@@ -61,5 +61,5 @@ class Plugin(DevicePluginService):
         return self._allocating.prefer(available=available, must_include=must_include, size=size)
 
     async def check(self, ids: frozenset[str]) -> None:
-        """Check that the container with these ids has its own limits."""
+        """Check that the container with these device ids has its own limits."""
         await self._prestarting.check(ids)

@@ -46,7 +46,7 @@ class MigCards:
         return self._health.of[card].healthy
 
     def on_xid(self, card: GpuUuid, xid: int) -> None:
-        """Record an error of the card, which counts for all of its instances."""
+        """Record an XID error of the card, which makes all its instances unhealthy."""
         self._health.after_xid(card, xid, now=time.monotonic())
 
     async def run(self) -> None:
@@ -85,7 +85,7 @@ class MigPlugin(DevicePluginService):
             yield Advertised(device_id=each.uuid, healthy=self._cards.healthy(each.card), numa=numa)
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """Answer like NVIDIA's plugin for these instances."""
+        """Answer Allocate as NVIDIA's plugin does for these instances."""
         return [
             device_list(sorted(ids), response_id=str(uuid4()), policy=self._policy)
             for ids in requests

@@ -1,4 +1,4 @@
-"""Answer the scheduler's question before each binding whether this node can take a pod.
+"""Answer the scheduler before each binding: can this node accept a pod?
 
 A pod that is bound while the kubelet or this agent is unavailable fails its admission for good,
 so the scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`.
@@ -74,7 +74,7 @@ class ReadinessService:
         return Readiness(node=self._node, ready=True, taken=taken, late=self._late)
 
     def _take_grant(self, data: bytes) -> bool:
-        """Keep the grant of the question, if it has one; return whether. Raises: InvalidRequest."""
+        """Keep the grant in the request if there is one; return whether. Raises: InvalidRequest."""
         asked = read(ReadinessRequest, data, "readiness request")
         if asked.grant is None:
             return False

@@ -47,9 +47,11 @@ Identity = tuple[int, int, int]
 
 
 async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Repeat `cycle`, which serves until the socket or the kubelet changes, until cancelled.
+    """Run `cycle` again each time it returns, until cancelled.
 
-    Raises: Unavailable when it fails too often.
+    A cycle serves until the kubelet restarts or the socket is replaced.
+
+    Raises: Unavailable when `cycle` fails too often within an hour.
     """
     failed_at: deque[float] = deque()
     while True:
@@ -70,7 +72,7 @@ async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> No
 
 
 class KubeletRegistration:
-    """Keep one plugin served and registered at the kubelet."""
+    """Keeps one plugin served, and registered at the kubelet."""
 
     def __init__(
         self,

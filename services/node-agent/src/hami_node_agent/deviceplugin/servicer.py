@@ -40,16 +40,16 @@ _CODES: tuple[tuple[type[HamiError], grpc.StatusCode], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertised:
-    """One device as the kubelet counts it."""
+    """Device as advertised to the kubelet."""
 
     device_id: str
     healthy: bool = True
     numa: int | None = None
-    """NUMA node, if it is reported to the kubelet."""
+    """NUMA node; None if it is not reported to the kubelet."""
 
 
 class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
-    """One resource; the instance is used across restarts of its server."""
+    """Device plugin of one resource; the instance is used across restarts of its server."""
 
     def __init__(
         self, changed: Signal, *, prefers: bool = False, checks_starts: bool = False
@@ -75,24 +75,24 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
 
     @abstractmethod
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """Answer for the containers that were given these ids. Raises: HamiError."""
+        """Answer Allocate for the containers with these ids. Raises: HamiError."""
 
     def knows(self, device_id: str) -> bool:
-        """Return whether the id may be requested, even of an unhealthy device."""
+        """Return whether a device of this id exists, healthy or not."""
         return any(device.device_id == device_id for device in self.devices())
 
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Return ids that the container should get; empty: the kubelet chooses."""
+        """Return preferred device ids for the container; empty: the kubelet chooses."""
         del available, must_include, size
         return ()
 
     async def check(self, ids: frozenset[str]) -> None:
-        """Return when the container with these ids may start. Raises: HamiError."""
+        """Wait until the container with these ids may start. Raises: HamiError."""
 
     def listened_for_s(self) -> float | None:
-        """Return for how many seconds a kubelet has had our devices.
+        """Return the seconds since a kubelet received our devices.
 
         None while it is unavailable.
         """
@@ -101,7 +101,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         return time.monotonic() - min(self._listening_since_s.values())
 
     async def calls_finished(self, timeout_s: float) -> bool:
-        """Return when no Allocate or PreStartContainer call is running and all answers are sent.
+        """Wait until no Allocate or PreStartContainer call is running and all answers are sent.
 
         False: one is not yet.
         """
@@ -124,7 +124,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             self._idle.set()
 
     def end_streams(self) -> None:
-        """End the open streams, so that the kubelet has no devices to hand out.
+        """End the open ListAndWatch streams, so that the kubelet has no devices to hand out.
 
         It closes its connection, too, so calls that run fail there.
         """
@@ -134,7 +134,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
-        """Return the options that the kubelet also got at registration."""
+        """Return the same options as sent to the kubelet at registration."""
         return self.options
 
     async def ListAndWatch(  # noqa: N802 - the API's name
@@ -200,7 +200,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802 - the API's name
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """Check a start; an error keeps the container from starting."""
+        """Check a container's start; an error keeps the container from starting."""
         self._count(context)
         try:
             await self.check(_distinct(request.devices_ids))
@@ -225,7 +225,7 @@ def _distinct(listed: Iterable[str]) -> frozenset[str]:
 
 
 def answer_message(spec: ContainerSpec) -> api.ContainerAllocateResponse:
-    """Return the answer as protobuf."""
+    """Return an Allocate answer as protobuf."""
     return api.ContainerAllocateResponse(
         envs=dict(spec.envs),
         mounts=[

@@ -14,13 +14,13 @@ from hamicommon.placement.vendor_policy import Chosen, NotChosen
 
 
 class ChooserAnswers:
-    """Answers by position among the rows that are considered."""
+    """Answers by node: positions among the rows (nodes) that are considered."""
 
     def __init__(self, asking: VendorChoosers) -> None:
         self.chosen: dict[int, Chosen] = {}
-        """Slices that nodes give, where it was asked for."""
+        """Slices on nodes for which `choose` was called."""
         self.refusals: dict[int, NotChosen] = {}
-        """Why nodes don't take the request, where the chooser decides."""
+        """Reasons why nodes cannot fit the request, if the chooser decides."""
         self._asking = asking
 
     def decide(self, positions: Int, order: Int | None) -> Bools:
@@ -45,7 +45,7 @@ class ChooserAnswers:
         return fits
 
     def choose(self, positions: Int, order: Int) -> None:
-        """Store what these nodes give; they must take the request.
+        """Store the slices on these nodes, which must fit the request.
 
         Raises: ValueError when the chooser refuses one of them.
         """

@@ -62,7 +62,7 @@ def order(cards: Cards, scores: Floats, policy: Policy, numa_bind: bool, prior: 
 def _keys(
     cards: Cards, scores: Floats, policy: tuple[str, ...], numa_bind: bool
 ) -> list[Int | Floats]:
-    """Return the sort keys, the most important first."""
+    """Return the sort keys of cards, the most important first."""
     if len(policy) != 1 or policy[0] == "numa":
         return _chain(cards, scores, policy, numa_bind)
     if policy[0] == "mutex":

@@ -1,4 +1,4 @@
-"""Slices that one request takes from each node that still fits.
+"""Slices that one request gets on each node that still fits.
 
 `slices.py` fills it in, the walk (`filter.py`) spends it from the cards and gives it out.
 """
@@ -21,7 +21,10 @@ Shares = tuple[DeviceShare, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Picks:
-    """Slices that one request takes on every row; arrays are (rows, count), in the order picked."""
+    """Slices that one request gets on every row (node).
+
+    Arrays are (rows, count), in the order picked.
+    """
 
     container: int
     vendor: str

@@ -96,7 +96,7 @@ def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tu
 
 
 def _grown(places: tuple[int, ...], count: int, scores: Int) -> tuple[int, ...]:
-    """Return a set grown from the best pair, adding the best connected card each time."""
+    """Return a set of places grown from the best pair, adding the best connected card each time."""
     both = np.triu(scores + scores.T, k=1)
     taken = [int(i) for i in np.unravel_index(int(both.argmax()), both.shape)]
     if taken[0] == taken[1]:

@@ -1,4 +1,4 @@
-"""Find the nodes that one request fits, and the slices that they give.
+"""Find the nodes that fit one request, and the slices on them.
 
 Whether a node fits is counted on arrays (`predicates.py`), or asked of the vendor's chooser where
 that decides (`vendor_chooser.py`, `chooser_answers.py`). Which cards are taken is asked only where
@@ -20,7 +20,7 @@ from hamicommon.placement.cluster.cards import Bools, Cards, Int
 
 @dataclass(slots=True)
 class Stock:
-    """Cards as a container finds them, in the order in which the previous container left them."""
+    """Cards as a container sees them, in the order in which the previous container left them."""
 
     cards: Cards
     order: Int | None = None
@@ -34,7 +34,7 @@ class Stock:
 
 
 class Choice:
-    """Fit of one request on every row, and the slices that rows give."""
+    """Fit of one request on every row (node), and the slices there."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Choice:
         self._asking = asking
         self.asked = ChooserAnswers(asking)
         self.order: Int | None = None
-        """(rows, places); made where it is needed of all rows."""
+        """Places from the least to the most preferred, (rows, places)."""
         self._walk: picking.NumaWalk | None = None
         ask, cards, selection = asking.ask, asking.cards, asking.ask.selection
         if pick or selection.numa_bind:
             self.order = asking.order(slice(None))
         self._fitting = ask.fits(cards)
         self.found: Int = self._fitting.sum(axis=1)
-        """(rows,): cards that can be had; of the last NUMA group where bound to one."""
+        """Number of cards that fit, (rows,); with NUMA binding only those of one group."""
         if selection.numa_bind:
             assert self.order is not None
             self._walk = picking.walk_numa(
@@ -110,7 +110,7 @@ class Choice:
         return picks
 
     def _standard(self, places: Int, kept: Int, container: int) -> Picks:
-        """Return slices at these places, each of the size that the vendor's `need` returns."""
+        """Return slices on these places, each of the size that the vendor's `need` returns."""
         ask, cards = self._asking.ask, self._asking.cards
 
         def amount(on_cards: Int | int) -> Int:

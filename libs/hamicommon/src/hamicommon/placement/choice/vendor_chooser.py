@@ -1,4 +1,4 @@
-"""Ask a vendor's chooser, node by node, where the vendor has rules of its own.
+"""Call a vendor's chooser, node by node, for requests with rules of the vendor's own.
 
 What the pod's earlier containers took of a node's cards (`spent`) is on them when the chooser meets
 them, as the container will. Its answers are kept in `chooser_answers.py`.
@@ -29,7 +29,7 @@ _NO_CARD = int(Rule.NO_CARD)
 
 
 class ChooserRequest(NamedTuple):
-    """Question to a chooser about one node."""
+    """Request to a chooser about one node."""
 
     ask: NodeAsk
     places: tuple[int, ...]
@@ -38,7 +38,7 @@ class ChooserRequest(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class VendorChoosers:
-    """One request to be put to a vendor's chooser for several nodes."""
+    """Calls of a vendor's chooser for one request on several nodes."""
 
     ask: Ask
     view: ClusterView
@@ -67,7 +67,7 @@ class VendorChoosers:
         return self.ask.policy.numa_first or self.ask.selection.numa_bind
 
     def rows_that_need_it(self) -> Bools:
-        """Return (rows,): whether the chooser must be asked of the row."""
+        """Return (rows,): whether the chooser must be called for the row (node)."""
         rules, view = self.ask.rules, self.view
         if rules.chooser is None:
             return np.zeros(len(self.rows), np.bool_)
@@ -94,7 +94,10 @@ class VendorChoosers:
         return np.asarray(self.ask.taken[positions].any(axis=1))
 
     def questions(self, positions: Int, order: Int | None) -> list[ChooserRequest]:
-        """Return a question for each row at `positions`; `order` as from `order`, if known."""
+        """Return a chooser request for each row at `positions`.
+
+        `order` as from `order`, if known.
+        """
         if not len(positions):
             return []
         walks = self.order(positions) if order is None else order
@@ -130,7 +133,7 @@ class VendorChoosers:
         return ChooserRequest(asked, places)
 
     def answer(self, question: NodeAsk) -> Chosen | NotChosen:
-        """Return the chooser's answer.
+        """Return the chooser's answer to the request.
 
         Raises: ValueError when it gives another number of slices than was asked for.
         """
@@ -148,7 +151,7 @@ class VendorChoosers:
 
 
 def asks_chooser(pod: PodRequest, view: ClusterView, rows: Int) -> bool:
-    """Return whether the pod needs a vendor's chooser on one of the rows."""
+    """Return whether a vendor's chooser must pick cards for the pod on any of the nodes `rows`."""
     makeups: set[int] = set()
     for container in pod.containers:
         for wanted in container.requests:
@@ -162,7 +165,7 @@ def asks_chooser(pod: PodRequest, view: ClusterView, rows: Int) -> bool:
 
 
 def _applies(wanted: DeviceRequest, selection: Selection, view: ClusterView, makeup: int) -> bool:
-    """Return whether the vendor's chooser is needed on nodes with these models."""
+    """Return whether the vendor's chooser must be called on nodes with these models."""
     mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
     return bool(mine) and view.rules(wanted.vendor).applies(wanted, selection, mine)
 

@@ -28,7 +28,7 @@ def find(container: Json, resource: str, *, limits_only: bool = False) -> Any | 
 
 
 def asks(container: Json, resource: str, *, limits_only: bool = False) -> bool:
-    """Return whether the container asks for the resource: 0 does not, an invalid amount does."""
+    """Return whether the container requests the resource; an amount of 0 is no request."""
     amount = find(container, resource, limits_only=limits_only)
     return amount is not None and not is_zero(amount)
 

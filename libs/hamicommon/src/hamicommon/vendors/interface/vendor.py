@@ -62,9 +62,9 @@ class AnnotationKeys:
     register: str = ""
     """Annotation of a node with its cards."""
     handshake: str = ""
-    """Annotation of a node by which its device plugin shows that it lives."""
+    """Annotation of a node that its device plugin renews to show that it runs."""
     to_allocate: str = ""
-    """Annotation of a pod with slices that the node still has to hand out."""
+    """Annotation of a pod with slices that the node has not handed out yet."""
     allocated: str = ""
     """Annotation of a pod with its slices, permanent."""
     extra: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Placed pod, as the writers of annotations need it."""
+    """Placed pod, with the facts that vendors write to annotations."""
 
     node: NodeName
     containers: Sequence[ContainerGrant]
@@ -230,7 +230,7 @@ class Vendor:
         return ""
 
     def hide_cards(self, container: Json) -> None:
-        """Write what keeps the runtime from giving cards to a container that asks for none.
+        """Write values that keep the runtime from giving cards to a container that requests none.
 
         Only if the device configuration wants that (`overwriteEnv`).
         """
@@ -347,7 +347,7 @@ class Vendor:
         return {}
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return `DeviceShare.detail` of a slice read from a placed pod's annotations."""
+        """Return `DeviceShare.detail` of a slice, read from a placed pod's annotations."""
         return share.detail
 
     def plugin_alive(self, node: Json) -> bool:
@@ -401,7 +401,7 @@ def lists_some(node: Json, part: str, resource: str) -> bool:
 
 
 def answers_handshake(node: Json, key: str, resource: str) -> bool:
-    """Return whether a plugin with a handshake lives (protocol 2.4).
+    """Return whether the node's device plugin answers the handshake (protocol 2.4).
 
     Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
     then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
@@ -438,7 +438,7 @@ def unix_ns(now: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedVariable:
-    """Variable that a container may not set freely.
+    """Environment variable that a container may not set freely.
 
     A vendor whose node-side parts read a container's variables or mounts declares them;
     `admission/tampering/` judges pods by them.
@@ -450,12 +450,12 @@ class GuardedVariable:
     effect: str
     """Effect of other values, as part of a sentence: `it switches the limits off`."""
     numbered: bool = False
-    """Whether `<name>_0` and the like are read, too."""
+    """Whether `<name>_0` and so on are read, too."""
     needs: Literal["trust", "priority"] = "trust"
     """Permission that the namespace needs to set it."""
     without_card: bool = False
-    """Whether it gives cards to containers that asked for none, so that every pod is checked."""
+    """Whether it gives cards to containers that request none, so that every pod is checked."""
     with_whole_cards: bool = False
-    """Whether it has no effect in a pod that has whole cards only."""
+    """Whether the variable has no effect in a pod that has whole cards only."""
     instead: str | None = None
     """Value that replaces a removed one; None: the variable is removed."""

@@ -19,7 +19,7 @@ VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
 IMEX_ENV = "NVIDIA_IMEX_CHANNELS"
 NO_CARDS = "none"
 REQUEST_FOLDER = "/var/run/nvidia-container-devices"
-"""Folder below which mounted cards are given by the runtime.
+"""Folder in containers; a mount below it makes the runtime give the card of that name.
 
 It does so with `accept-nvidia-visible-devices-as-volume-mounts`.
 """

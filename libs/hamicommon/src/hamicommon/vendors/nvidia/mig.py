@@ -29,7 +29,7 @@ from hamicommon.placement.vendor_policy import (
 
 MIG = "mig"
 _HIGH_FIRST = ("1g.", "3g.")
-"""Profiles that go to the high end first, to keep the low end free for larger ones."""
+"""Profiles placed at the high end first, to keep the low end free for larger ones."""
 
 
 def may_take_mig(request: DeviceRequest, selection: Selection, cards: Sequence[GpuDevice]) -> bool:
@@ -38,7 +38,7 @@ def may_take_mig(request: DeviceRequest, selection: Selection, cards: Sequence[G
 
 
 def sound(usage: DeviceUsage) -> bool:
-    """Return whether the placement of each slice is known; if not, the card takes no more.
+    """Return whether the placement of each slice on the card is known; if not, no more slices fit.
 
     Without a record (slices of a HAMi before 2.10, or of the time before the card's mode changed)
     a new instance might be made where one is already.
@@ -79,9 +79,9 @@ class _Walk:
         self._reasons: Counter[str] = Counter()
         self._picks: list[DeviceUsage] = []
         self._full: dict[GpuUuid, Rule] = {}
-        """MIG cards without a free place for one more instance of that size."""
+        """MIG cards without a free placement for one more instance of the size."""
         self._largest = 0
-        """Picks in the NUMA group that had most."""
+        """Picks in the NUMA group that has the most."""
 
     def run(self) -> Chosen | NotChosen:
         count = self._ask.request.count
@@ -119,7 +119,7 @@ class _Walk:
         return "as MIG instances" if any(c.device.mode == MIG for c in self._ask.cards) else ""
 
     def _try(self, usage: DeviceUsage) -> None:
-        """Take the card once, or, in MIG mode, as many instances of it as fit and are wanted."""
+        """Use the card once, or, in MIG mode, for as many instances as fit and are requested."""
         if usage.device.mode != MIG:
             self._picks.append(usage)
             return

@@ -86,7 +86,7 @@ class Nvidia(Vendor):
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS
     ) -> DeviceRequest | None:
-        """Return what the container asks for; None when it asks for no card.
+        """Return the container's request; None if it requests no card.
 
         Raises: InvalidRequest naming container, resource, value and what would be right.
         """
@@ -116,7 +116,7 @@ class Nvidia(Vendor):
         )
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
-        """Return the annotations with the slices, twice, and the MIG reservations."""
+        """Return the annotations with the slices (written twice) and the MIG reservations."""
         wire = replace(
             placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
         )
@@ -181,7 +181,7 @@ class Nvidia(Vendor):
             set_env(container, VISIBLE_ENV, NO_CARDS)
 
     def _default_count(self, container: Json) -> bool:
-        """Set the default number of cards if limits ask for any.
+        """Set the default number of cards if the limits request any amount.
 
         Return whether cards are requested.
         """
@@ -201,7 +201,10 @@ class Nvidia(Vendor):
         return True
 
     def _default_exclusive(self, container: Json, percent: int | None) -> bool:
-        """Set all cores if a whole card is requested without cores; return whether it did."""
+        """Set all cores if a whole card is requested without cores.
+
+        Return whether they were set.
+        """
         config = self.config
         if not amounts.asks(container, config.resource_count_name):
             return False
