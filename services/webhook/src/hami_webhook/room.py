@@ -1,4 +1,4 @@
-"""Ask about the cluster's idle cards in a separate thread.
+"""Check in a separate thread whether the cluster's idle cards fit a pod.
 
 Admission waits for an answer for `ROOM_TIMEOUT_S` and continues without one: whether a pod could
 ever fit is advice, and what it costs grows with the pod and the cluster. The thread owns the
@@ -16,7 +16,7 @@ from hamicommon.admission.verdicts import Knowledge
 from hamicommon.domain.requests import PodRequest
 
 ROOM_TIMEOUT_S = 0.2
-"""Time limit of an answer, within the 5 s that the API server gives a review."""
+"""Time limit of the check, within the 5 s that the API server gives a review."""
 
 
 class RoomThread:

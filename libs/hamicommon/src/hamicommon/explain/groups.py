@@ -1,4 +1,4 @@
-"""A group's decision in plain English: how many of its pods fit, and what the next one lacks."""
+"""Decision about a group in plain English: how many pods fit, and what the next pod lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hamicommon.placement.groups import GroupDecision
 def group_sentence(
     decision: GroupDecision, stock: CardStock, *, candidates: int, settled: int = 0
 ) -> str:
-    """Report whether a group fits, and why the first of its pods that does not has no place.
+    """Return whether a group fits, and why its first pod that does not fit has no node.
 
     `settled`: members that have a place already and were no part of the decision.
     """

@@ -1,4 +1,4 @@
-"""Groups of pods that start together: which one a pod names, and how many members it needs.
+"""Groups of pods that start together: the group that a pod names, and its minimum of members.
 
 Kubernetes' own (`spec.schedulingGroup`, gates of 1.36), and the label of scheduler-plugins'
 coscheduling, whose quorum its PodGroup has, or the pods themselves by `hami.io/group-min`.
@@ -18,21 +18,21 @@ NATIVE_API, COSCHEDULING_API = "scheduling.k8s.io", "scheduling.x-k8s.io"
 
 
 class PodGroup(NamedTuple):
-    """Name of a group."""
+    """Name of a group of pods."""
 
     namespace: str
     name: str
     is_native: bool = False
-    """By `spec.schedulingGroup`: kube-scheduler holds its members itself."""
+    """Whether `spec.schedulingGroup` names the group, so that kube-scheduler holds its members."""
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """Key of the group: `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
 def group_of(pod: JsonMapping) -> PodGroup | None:
-    """Return the group that the pod names."""
+    """Return the group that the pod names; None if it names none."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     namespace = str(metadata.get("namespace") or "default")
     native = (spec.get("schedulingGroup") or {}).get("podGroupName")
@@ -43,7 +43,7 @@ def group_of(pod: JsonMapping) -> PodGroup | None:
 
 
 def own_quorum(pod: JsonMapping) -> int | None:
-    """Return the pod's `hami.io/group-min`; None: it has none that can be read."""
+    """Return the pod's `hami.io/group-min`; None if it is absent or cannot be read."""
     try:
         return GROUP_MIN.read(annotations_of(pod))
     except InvalidRequest:  # of a pod that the webhook did not see
@@ -51,7 +51,10 @@ def own_quorum(pod: JsonMapping) -> int | None:
 
 
 def quorum_of(pod_group: JsonMapping) -> int | None:
-    """Return the members that a PodGroup object wants together; None: it wants none."""
+    """Return how many members a PodGroup object requires to start together.
+
+    None if it requires none.
+    """
     spec = pod_group.get("spec") or {}
     gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
     found = gang.get("minCount") or spec.get("minMember")

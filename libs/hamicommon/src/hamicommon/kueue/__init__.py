@@ -1,5 +1,5 @@
-"""Kueue in front of slices: objects for its queues, and Workloads as cards."""
+"""Kueue for slices: the objects of its queues, and the cards that a Workload requests."""
 
 API = "/apis/kueue.x-k8s.io/v1beta2"
 CONTROLLER = "hami.io/fits-as-slices"
-"""Name by which an AdmissionCheck of ours names its controller."""
+"""Controller name that our AdmissionChecks state in `spec.controllerName`."""

@@ -1,4 +1,4 @@
-"""Kueue's objects for the cards of a cluster, as plain JSON for `kubectl apply`.
+"""Kueue's objects for the cards of a cluster, as JSON for `kubectl apply`.
 
 A flavor is the nodes with one set of card models, by a label that no other node with cards has. Its
 quotas are what these nodes register: slots, memory and cores of their cards, CPU and memory of the
@@ -32,14 +32,14 @@ FLAVOR_LABELS = (
     *GROUP_LABELS,
     "node.kubernetes.io/instance-type",
 )
-"""Labels that may name a node's cards; the first that does is taken."""
+"""Labels that may identify a node's cards; the first label that does is used."""
 POLICY_NAME = "hami-queued-jobs"
 CHECK_NAME = "fits-as-slices"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNames:
-    """Names of what is made."""
+    """Names of the Kueue objects to create."""
 
     cluster_queue: str
     local_queue: str
@@ -47,10 +47,10 @@ class QueueNames:
 
 
 class Recipe(NamedTuple):
-    """Kueue's settings, and objects to create."""
+    """Configuration of Kueue, and Kueue objects to create."""
 
     configuration: Json
-    """Goes into Kueue's own Configuration, which is no object of the API."""
+    """Part of Kueue's own Configuration, which is a file and no object of the API."""
     objects: list[Json]
     problems: tuple[str, ...]
     """Parts of the cluster that could not be read, one sentence each."""
@@ -64,7 +64,7 @@ def render_recipe(
     labels: Sequence[str] = FLAVOR_LABELS,
     check: bool = False,
 ) -> Recipe:
-    """Return the Kueue objects with which Kueue counts these nodes' cards.
+    """Return the Kueue objects with which Kueue counts the cards of these nodes.
 
     `check`: the queue asks the scheduler whether a workload's slices are there, too.
 
@@ -144,7 +144,7 @@ def render_recipe(
 
 
 def flavor_name(models: Iterable[str]) -> str:
-    """Return the models as a name of an object: `nvidia-a100-sxm4-80gb`."""
+    """Return the models as a valid object name: `nvidia-a100-sxm4-80gb`."""
     parts = (re.sub("[^a-z0-9]+", "-", model.lower()).strip("-") for model in sorted(set(models)))
     return "-and-".join(parts)[:200].rstrip("-")
 
@@ -152,7 +152,7 @@ def flavor_name(models: Iterable[str]) -> str:
 def _labels_of_flavor(
     flavor: str, members: Sequence[Json], others: Sequence[Json], labels: Sequence[str]
 ) -> Mapping[str, str]:
-    """Return a label of all members and of no other node; none where there are no others."""
+    """Return a label that all members have and no other node; none if there are no other nodes."""
     for label in labels:
         values = {labels_of(node).get(label) for node in members}
         value = next(iter(values))
@@ -200,7 +200,7 @@ def _card_quota(
 
 
 def _host_quota(nodes: Iterable[Json]) -> dict[str, str]:
-    """Sum the nodes' allocatable cpu and memory. Raises: InvalidRequest where a node has none."""
+    """Sum the nodes' allocatable cpu and memory. Raises: InvalidRequest if a node states none."""
     cpu = memory = 0
     for node in nodes:
         given = (node.get("status") or {}).get("allocatable") or {}
@@ -215,7 +215,7 @@ def _host_quota(nodes: Iterable[Json]) -> dict[str, str]:
 
 
 def render_policy(vendors: Vendors) -> list[Json]:
-    """Return a ValidatingAdmissionPolicy and its binding: what Kueue can't count is refused.
+    """Return a ValidatingAdmissionPolicy and its binding, which refuse requests Kueue can't count.
 
     It looks at Jobs, JobSets and RayJobs when they come to a queue, and at no later change.
     """

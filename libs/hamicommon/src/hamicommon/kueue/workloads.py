@@ -1,4 +1,4 @@
-"""Kueue's Workload as the cards that its pods ask for, and what its admission check may answer.
+"""Kueue's Workloads: the cards that their pods request, and the states of our admission check.
 
 Pure. The amounts are those that admission makes of each pod set's template, so they are right where
 Kueue's own count is not. Nodes are narrowed by labels and taints alone; a host's CPU is not judged.
@@ -23,42 +23,45 @@ from hamicommon.scaling.node_types import labels_of
 from hamicommon.vendors.pod_request import pod_policy
 
 MAX_PODS = 1000
-"""Pods of a Workload that are judged; more would keep other decisions waiting for seconds."""
+"""Maximum pods of a Workload that are checked; more would delay other decisions for seconds."""
 
 State = Literal["Pending", "Ready", "Retry", "Rejected"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
-    """Pods of one template that start together."""
+    """Pods that are created from one pod template and start together."""
 
     name: str
     members: tuple[PodRequest, ...]
     spec: JsonMapping
-    """The template's pod spec."""
+    """Spec of the pod template."""
     flavors: frozenset[str]
     """Names of the ResourceFlavors that Kueue assigned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer to one Workload."""
+    """Answer of the admission check to one Workload."""
 
     state: State
     message: str
     booked: bool = False
-    """Whether its pods find their cards kept for a while."""
+    """Whether cards are reserved for the Workload's pods for a while."""
 
 
 def check_state(workload: JsonMapping, checks: Iterable[str]) -> Json | None:
-    """Return the entry of the first of these checks that the Workload has to pass."""
+    """Return the state of the first of these admission checks that the Workload has to pass."""
     wanted = set(checks)
     states = (workload.get("status") or {}).get("admissionChecks") or ()
     return next((state for state in states if state["name"] in wanted), None)
 
 
 def quota_held_since(workload: JsonMapping) -> datetime | None:
-    """Return since when the Workload holds its quota; None: it holds none, or is over."""
+    """Return the time since which the Workload has its quota reserved.
+
+    None if it has none, or ended.
+    """
     conditions = {
         each["type"]: each for each in (workload.get("status") or {}).get("conditions") or ()
     }
@@ -71,7 +74,10 @@ def quota_held_since(workload: JsonMapping) -> datetime | None:
 
 
 def wait_at_kueue(workload: JsonMapping) -> str:
-    """Return why a Workload that holds its quota does not start; empty: it holds none, or may."""
+    """Return why a Workload with reserved quota does not start.
+
+    Empty if it has none, or may start.
+    """
     since, status = quota_held_since(workload), workload.get("status") or {}
     admitted = [each for each in status.get("conditions") or () if each["type"] == "Admitted"]
     if since is None or any(each["status"] == "True" for each in admitted):
@@ -96,7 +102,7 @@ def _assigned(workload: JsonMapping) -> dict[str, JsonMapping]:
 
 
 def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> list[PodSet]:
-    """Return the pod sets with cards, as admission will make their pods.
+    """Return the pod sets that request cards, with the values that admission adds to their pods.
 
     Raises: InvalidRequest with admission's own sentence where it would refuse the pods.
     """
@@ -142,7 +148,7 @@ def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> 
 def nodes_for(
     pods: PodSet, nodes: Iterable[JsonMapping], flavor_labels: Mapping[str, str]
 ) -> frozenset[NodeName]:
-    """Return the nodes that the pods' node selector, their flavors and taints leave."""
+    """Return the nodes that the pods' node selector, resource flavors and tolerations allow."""
     wanted = {**(pods.spec.get("nodeSelector") or {}), **flavor_labels}
     tolerations = pods.spec.get("tolerations") or ()
     return frozenset(
@@ -175,7 +181,7 @@ def with_verdict(
     requeue_s: float,
     annotation: str,
 ) -> Json:
-    """Return the patch of the Workload's status, which the server refuses if it has changed."""
+    """Return a patch of the Workload's status; the API server refuses it after other changes."""
     moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     states = []
     for state in workload["status"]["admissionChecks"]:

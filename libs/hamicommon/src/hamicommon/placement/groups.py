@@ -1,4 +1,4 @@
-"""Nodes and cards for pods that start together: all that are needed, or none.
+"""Nodes and cards for the pods of a group: for as many as must start together, or for none.
 
 In: the members' requests in kube-scheduler's order, how many are needed, the cards, and the nodes.
 Out: a `GroupDecision` with the placements, or with the first member that does not fit and why.
@@ -24,19 +24,19 @@ from hamicommon.placement.walks.walked import shape_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDecision:
-    """Placements of a group's members, and the first that has none."""
+    """Placements of a group's members, and the first member without a placement."""
 
     needed: int
     members: tuple[PodRequest, ...]
-    """In the order in which they were placed."""
+    """Members in the order in which they were placed."""
     placements: Mapping[PodUid, Placement]
     first_refused: PodRequest | None = None
     refusal: Refusal | None = None
-    """Reasons for `first_refused`, with those before it placed."""
+    """Reasons for refusing `first_refused` after the members before it were placed."""
 
     @property
     def fits(self) -> bool:
-        """Whether as many as are needed have a placement."""
+        """Whether as many members as required have a placement."""
         return len(self.placements) >= self.needed
 
 
@@ -49,7 +49,7 @@ def decide_group(
     elsewhere: Collection[NodeName] = (),
     asking: PodUid | None = None,
 ) -> GroupDecision:
-    """Place the members one after the other, each beside those before it.
+    """Place the members in order, counting the placements of earlier members on the cards.
 
     Args:
         members: in kube-scheduler's order. If it fails, the largest are tried first.
@@ -108,7 +108,7 @@ def _placed_in_order(
 
 @contextmanager
 def _counted(view: ClusterView, placement: Placement) -> Iterator[None]:
-    """Count the placement on its cards, for a while."""
+    """Count the placement on its cards inside a block."""
     _count(view, placement, 1)
     try:
         yield
@@ -131,7 +131,7 @@ def _count(view: ClusterView, placement: Placement, sign: int) -> None:
 
 
 def _size(request: PodRequest) -> tuple[int, ...]:
-    """Cards, then the largest part of one in memory and cores: what is hardest to place."""
+    """Return a sort key, largest first: cards, then memory and cores on one card."""
     wanted = [each for container in request.containers for each in container.requests]
     return (
         sum(each.count for each in wanted),

@@ -1,1 +1,1 @@
-"""Preemption that counts slices: which pods would have to end for another one to fit."""
+"""Preemption that counts slices: the pods to evict so that a pending pod fits."""

@@ -1,4 +1,4 @@
-"""The planner's answer in the form of `POST /v1/preempt`, with its sentences."""
+"""Answer of the preemption planner as JSON of `POST /v1/preempt`, with its sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_json(
     may_preempt: bool,
     closed: Mapping[str, int],
 ) -> Json:
-    """Write the answer.
+    """Return the planner's result as the response of `POST /v1/preempt`.
 
     Args:
         found: the planner's answer.
@@ -62,7 +62,7 @@ def _most(left_out: Mapping[str, int]) -> Iterable[tuple[str, int]]:
 
 
 def summary_of(found: Preview, view: ClusterView) -> str:
-    """Return the best plan in one sentence, or why there is none."""
+    """Return one sentence on the best plan, or on why no plan exists."""
     if found.fits_now:
         return "fits now: no pod has to end; if it waits, `hamictl explain` has the reason"
     if not found.plans:

@@ -1,4 +1,4 @@
-"""Pods, budgets and namespaces as Kubernetes has them -> what the planner is asked.
+"""Input of the preemption planner, read from pods, PodDisruptionBudgets and namespaces.
 
 A pod is shielded where kube-scheduler's preemption, a person or its controller would undo or forbid
 its end: mirror pods, DaemonSets' pods, critical pods, protected namespaces, long grace periods.
@@ -24,17 +24,20 @@ from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.preemption.holdings import Holder
 
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a static pod's mirror; only its kubelet can end the pod."""
+"""Annotation of a static pod's mirror pod; only the pod's kubelet can stop it."""
 PREEMPTIBLE_LABEL = "hami.io/preemptible"
-"""Label of a Namespace; `false`: none of its pods ends for another one."""
+"""Label of a Namespace; `false`: none of its pods is preempted."""
 SYSTEM_PRIORITY = 2_000_000_000
-"""Kubernetes' SystemCriticalPriority."""
+"""Value of Kubernetes' SystemCriticalPriority."""
 MAX_GRACE_S = 600
-"""Cards of a pod that takes longer to end are no room for a pod that waits."""
+"""Maximum grace period of a victim: a pending pod does not wait longer for its cards."""
 OVERDUE = "that are deleted and have not ended within their grace period"
 MAX_OVERDUE_S = 30.0
-"""A pod that is there so long after its grace period has a finalizer, or its node is silent; of one
-that is gone for so long, programs may still run."""
+"""Time that a deleted pod may exceed its grace period before its cards are not counted on.
+
+A pod that exists for longer has a finalizer, or its node is silent; the programs of one that is
+gone for so long may still run.
+"""
 
 _METADATA = ("creationTimestamp", "deletionTimestamp", "labels", "ownerReferences")
 _SPEC = ("priority", "schedulingGroup", "terminationGracePeriodSeconds")
@@ -42,7 +45,7 @@ _SPEC = ("priority", "schedulingGroup", "terminationGracePeriodSeconds")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Priority of the pod that wants room, and whether its class lets others end for it."""
+    """Priority of the pending pod, and whether its PriorityClass permits preemption."""
 
     priority: int
     may_preempt: bool = True
@@ -73,7 +76,7 @@ def wish_of(pod: JsonMapping, classes: Iterable[JsonMapping]) -> Wish:
 
 
 def budget_room(budgets: Iterable[JsonMapping]) -> dict[str, int]:
-    """Return by `namespace/name` how many evictions each PodDisruptionBudget allows now."""
+    """Return how many evictions each PodDisruptionBudget (`namespace/name`) allows now."""
     return {
         _full_name(each): int((each.get("status") or {}).get("disruptionsAllowed") or 0)
         for each in budgets
@@ -83,7 +86,7 @@ def budget_room(budgets: Iterable[JsonMapping]) -> dict[str, int]:
 def protected_namespaces(
     namespaces: Iterable[JsonMapping], named: Collection[str]
 ) -> frozenset[str]:
-    """Return the namespaces of which no pod may end: those in the settings, and labelled ones."""
+    """Return the namespaces whose pods are never preempted: from the settings, and by label."""
     labelled = {
         each["metadata"]["name"]
         for each in namespaces
@@ -93,7 +96,7 @@ def protected_namespaces(
 
 
 def for_holders(pod: JsonMapping) -> Json:
-    """Return of a pod what `holders_of` reads."""
+    """Return the fields of a pod that `holders_of` reads."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     kept = {key: metadata[key] for key in _METADATA if key in metadata}
     kept["annotations"] = {
@@ -111,7 +114,7 @@ def holders_of(
     now: datetime,
     min_runtime_s: float = 0.0,
 ) -> list[Holder]:
-    """Return every pod that holds cards, with what shields it.
+    """Return every pod that holds cards, with the reason if it must not be preempted.
 
     Args:
         rows: slices of live grants, one a row, those of a pod together (`PostgresQueries.held_at`).
@@ -140,7 +143,7 @@ def holders_of(
 
 
 def _is_overdue(pod: JsonMapping | None, releasing_at: datetime | None, now: datetime) -> bool:
-    """Return whether a pod that is being deleted, or is gone, should have ended by now."""
+    """Return whether a deleted pod's cards are overdue: they should have become free by now."""
     ends_at = releasing_at if pod is None else _time(pod["metadata"]["deletionTimestamp"])
     return ends_at is not None and (now - ends_at).total_seconds() > MAX_OVERDUE_S
 

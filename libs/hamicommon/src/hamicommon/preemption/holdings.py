@@ -1,4 +1,4 @@
-"""Holdings of pods as arrays: on which nodes the end of pods may be enough, and the least it costs.
+"""Pods' slices as arrays: nodes where preemption may free enough, and a lower bound of its cost.
 
 Made once for a reading of the ledger; each pod that wants room is then a few passes over arrays.
 Only amounts are looked at (MiB, percent of cores, slots), card by card, so a cost is never too
@@ -29,58 +29,63 @@ Amounts = npt.NDArray[np.float64]
 
 OF_NO_LOWER_PRIORITY = "of its priority or a higher one"
 LOWEST_PRIORITY = -(2.0**31)
-"""Priorities are summed up from here, as kube-scheduler does: one pod more costs more than one of a
-higher priority, up to the highest."""
+"""Lowest priority of a pod; sums of priorities count from here, as in kube-scheduler.
+
+One pod more therefore costs more than a pod of a higher priority, up to the highest.
+"""
 NO_COST = (float("-inf"), 0.0, 0.0, 0.0)
 MAX_TRIED = 12
-"""Pods of a card of which every set is tried; of more, those of few amounts are put back."""
+"""Maximum pods of a card of which every subset is tried; of more, the small ones are kept first."""
 MAX_SETS = 256
-"""Sets of a node's cards that are compared."""
+"""Maximum combinations of cards of one node that are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A pod that holds cards, with what decides whether it may end."""
+    """Pod that holds cards, with the facts that decide whether it may be preempted."""
 
     uid: PodUid
     pod: str
-    """`namespace/name`."""
+    """Pod as `namespace/name`."""
     node: NodeName
     priority: int
     held: tuple[PodHolding, ...]
-    """Footprint of the pod on each of its cards."""
+    """Slices of the pod, summed on each of its cards."""
     started_at: datetime | None = None
     owner: str = ""
-    """Such as `Job train-3`; empty: nothing would make it again."""
+    """Owner such as `Job train-3`; empty if no controller would create the pod again."""
     budgets: tuple[str, ...] = ()
-    """Names of the PodDisruptionBudgets that it counts for, `namespace/name`."""
+    """PodDisruptionBudgets that select the pod, as `namespace/name`."""
     shield: str = ""
-    """Which pods like it may not end, after "pods " (`of DaemonSets`); empty: it may."""
+    """Group of pods that must not be preempted, after "pods " (`of DaemonSets`).
+
+    Empty if it may be.
+    """
     is_ending: bool = False
-    """Whether the pod is being deleted: its cards come back without a plan."""
+    """Whether the pod is being deleted, so that its cards become free without a plan."""
     allocation_id: AllocationId | None = None
-    """Grant that it holds; None: unknown."""
+    """Allocation that the pod holds; None if unknown."""
     is_room: bool = False
-    """Whether it only waits for cards that are held for it: no program ends with it."""
+    """Whether the pod has only a room (cards reserved by preemption): no program is stopped."""
 
     @property
     def memory_mib(self) -> int:
-        """Memory that it holds on all cards."""
+        """Memory that the pod holds on all its cards."""
         return sum([each.memory_mib for each in self.held])
 
     def ran_s(self, now: datetime) -> float:
-        """Return for how long it has run; 0: unknown."""
+        """Return how long the pod has run; 0 if unknown."""
         if self.started_at is None:
             return 0.0
         return max(0.0, (now - self.started_at).total_seconds())
 
     def lost(self, now: datetime) -> float:
-        """Return the work that ends with it, in MiB seconds."""
+        """Return the work lost when the pod is preempted, in MiB seconds."""
         return self.memory_mib * self.ran_s(now)
 
 
 class Holdings:
-    """Pods that hold cards of the view, as arrays.
+    """Slices of all pods that hold cards of the view, as arrays.
 
     Args:
         holders: every pod that holds cards.
@@ -114,7 +119,7 @@ class Holdings:
                     found.append((pod, card, each.memory_mib, each.core_percent, each.slots))
         self.rows, self.shields = np.array(rows, np.int64), np.array(shields, np.int64)
         self.reasons = list(numbers)
-        """Why pods may not end, by the number in `shields`; 0: they may."""
+        """Reasons why pods must not be preempted, indexed by `shields`; 0: they may be."""
         self.priorities = np.array([one.priority for one in self.holders], np.float64)
         self.is_ending = np.array([one.is_ending for one in self.holders], np.bool_)
         table = np.array(found, np.float64).reshape(len(found), 5)
@@ -123,7 +128,7 @@ class Holdings:
         weights = (self.priorities - LOWEST_PRIORITY)[self.pod]
         lost = np.array([one.lost(now) for one in self.holders], np.float64)[self.pod]
         self.costs = np.column_stack([weights, np.ones(len(weights)), lost])
-        """By holding, as the sums in `Plan.cost`: priority, pods, work lost."""
+        """Costs of each slice, in the units of `Plan.cost`: priority, pods, work lost."""
         self.by_weight, self.by_loss = _Order.of(card_of, weights), _Order.of(card_of, lost)
         self.by_amount = [_Order.of(card_of, -amounts) for amounts in self.amounts.T]
 
@@ -138,7 +143,7 @@ class Holdings:
     def find_victims(
         self, request: PodRequest, priority: int, rows: Int
     ) -> tuple[Bools, dict[str, int]]:
-        """Return which pods may end for it, and how many on the rows may not, by the reason."""
+        """Return which pods may be preempted for the request, and how many may not, by reason."""
         others = np.isin(self.rows, rows) & ~self.is_ending
         others[self.of_uid.get(request.uid, [])] = False
         lower = others & (self.priorities < priority)
@@ -149,42 +154,42 @@ class Holdings:
 
 
 class _Order(NamedTuple):
-    """Holdings card by card, those of a card in an order."""
+    """Slices grouped by card, and sorted by a key within each card."""
 
     at: Int
     card: Int
     first: Int
-    """Position at which the holdings of the same card begin."""
+    """Position of the first slice of the same card."""
 
     @classmethod
     def of(cls, card: Int, key: Amounts) -> _Order:
-        """Sort by card, then by the key."""
+        """Sort the slices by card, then by the key."""
         at = np.lexsort((key, card))
         begins = np.flatnonzero(np.diff(card[at], prepend=-1))
         return cls(at, card[at], np.repeat(begins, np.diff(begins, append=len(at))))
 
     def sums(self, values: Amounts) -> Amounts:
-        """Return at each position the sum of the card's values up to there."""
+        """Return the running totals of `values` within each card, each position included."""
         values = values[self.at]
         sums = np.cumsum(values, axis=0)
         before: Amounts = (sums - values)[self.first]
         return sums - before
 
     def firsts(self, where: Bools) -> Int:
-        """Return the first position of each card at which it is true."""
+        """Return the first position of each card at which `where` is true."""
         found = np.flatnonzero(where)
         firsts: Int = found[np.diff(self.first[found], prepend=-1) != 0]
         return firsts
 
     def least(self, values: Amounts, where: Bools, numbers: Amounts) -> Amounts:
-        """Return by card the sum of so many of its first values where it is true."""
+        """Return per card the sum of its first `numbers` values at which `where` is true."""
         counted = where[self.at] & (self.sums(where.astype(np.float64)) <= numbers[self.card])
         sums = np.bincount(self.card[counted], values[self.at[counted]], len(numbers))
         return sums.astype(np.float64)
 
 
 class Costs:
-    """The least that it costs to make room for a pod, node by node.
+    """Lower bounds of what it costs to free cards for a pod, node by node.
 
     Args:
         of: who holds what.
@@ -198,19 +203,19 @@ class Costs:
         wanted = [each for container in request.containers for each in container.requests]
         asks = [ask_of(request, each, of.view, rows) for each in wanted]
         self.count = max(1 if ask.rules.reuses_card else ask.request.count for ask in asks)
-        """Cards on which there has to be room."""
+        """Number of cards on which capacity must be freed."""
         self._cards = (rows[:, None] * of.places + np.arange(of.places)).ravel()
         self._lack = np.full((len(of.view.nodes) * of.places, 3), np.inf)
-        """(cards, 3): MiB, cores and slots; infinite where no end of pods helps."""
+        """Lacking MiB, cores and slots, (cards, 3); infinite if preemption cannot help."""
         table = of.view.table(rows)
         self._lack[self._cards] = np.minimum.reduce([ask.lacks(table) for ask in asks])
         self._lacking = np.flatnonzero(((self._lack > 0) & (self._lack < np.inf)).any(axis=0))
-        """Which of the amounts any card lacks."""
+        """Amounts (columns of `_lack`) that any card lacks."""
         self._ends = may_end[of.pod]
         order = of.by_weight
         found = order.firsts(self._are_enough(order, self._ends, order.sums))
         self._tops = np.full(len(self._lack), np.inf)
-        """By card the lowest weight up to which pods have to end; 0: none has to."""
+        """Lowest weight per card up to which pods must be preempted; 0: none must be."""
         self._tops[order.card[found]] = of.costs[order.at[found], 0]
         self._tops[np.isinf(self._lack[:, 0])] = np.inf
         self._tops[(self._lack <= 0).all(axis=1)] = 0
@@ -222,11 +227,11 @@ class Costs:
         self._upto = self._tops if self.count == 1 else np.repeat(self._tops_of_rows, of.places)
         on = np.bincount(of.pod[self._ends], minlength=len(of.holders))
         self._most_cards = np.ones(len(of.view.nodes), np.int64)
-        """By row, of how many cards one of the pods that may end holds some, at most."""
+        """Maximum number of cards that one preemptible pod holds, by row."""
         np.maximum.at(self._most_cards, of.rows[on > 1], on[on > 1])
 
     def spots(self) -> list[tuple[tuple[float, ...], int]]:
-        """Return the rows where the end of pods may be enough, the cheapest first.
+        """Return the nodes (rows) where preemption may free enough, the cheapest first.
 
         Each is after the least that it may cost, as `Plan.cost`.
         """
@@ -256,7 +261,7 @@ class Costs:
         return [(tuple(costs[:, each].tolist()), int(rows[each])) for each in ranked]
 
     def _are_enough(self, order: _Order, ends: Bools, freed: Callable[[Amounts], Amounts]) -> Bools:
-        """Return at each position of the order whether so much of the amounts is enough."""
+        """Return for each position of the order whether the amounts freed there suffice."""
         enough = ends[order.at]
         for each in self._lacking.tolist():
             amounts = freed(np.where(ends, self._of.amounts[:, each], 0))
@@ -264,7 +269,7 @@ class Costs:
         return enough
 
     def _fewest(self, ends: Bools) -> Amounts:
-        """Return by card how many of these pods have to end at least."""
+        """Return per card the minimum number of these pods to preempt."""
         of, fewest, counted = self._of, np.zeros(len(self._lack)), ends.astype(np.float64)
         for each in self._lacking.tolist():
             order = of.by_amount[each]
@@ -276,11 +281,11 @@ class Costs:
         return fewest
 
     def on(self, row: int) -> list[Holder]:
-        """Return the pods of the node that may end."""
+        """Return the pods of the node that may be preempted."""
         return self._pods(self._on_cards(row))
 
     def _on_cards(self, row: int) -> list[list[int]]:
-        """Return the node's holdings of pods that may end, card by card."""
+        """Return the slices of the node's preemptible pods, card by card."""
         of, order = self._of, self._of.by_weight
         bounds = np.searchsorted(order.card, np.arange(of.places + 1) + row * of.places)
         return [
@@ -289,7 +294,7 @@ class Costs:
         ]
 
     def choices(self, row: int) -> list[list[Holder]]:
-        """Return sets of pods whose end is enough by amounts, the cheapest first."""
+        """Return sets of pods whose slices free the lacking amounts, the cheapest first."""
         of, found = self._of, list[tuple[tuple[float, ...], list[int]]]()
         if self.count > 1 and self._most_cards[row] > 1:
             return []  # what is cheapest card by card need not be so in sum
@@ -308,7 +313,7 @@ class Costs:
         return [self._of.holders[pod] for pod in found]
 
     def _cheapest(self, lack: Amounts, holdings: list[int]) -> tuple[tuple[float, ...], list[int]]:
-        """Return what it costs to free what a card lacks, and whose end does."""
+        """Return the lowest cost to free the amounts that a card lacks, and the slices to free."""
         amounts, costs = self._of.amounts[holdings], self._of.costs[holdings]
         if len(holdings) <= MAX_TRIED:
             sets = _all_sets(len(holdings))
@@ -323,12 +328,12 @@ class Costs:
 
 @lru_cache(maxsize=MAX_TRIED + 1)
 def _all_sets(of: int) -> Amounts:
-    """(2 ** of, of): 1 where the member is in the set."""
+    """Return all subsets of `of` members as rows of 0 and 1."""
     return (np.arange(2**of)[:, None] >> np.arange(of) & 1).astype(np.float64)
 
 
 def _put_back(amounts: Amounts, lack: Amounts, order: Int) -> Amounts:
-    """Return 1 for those that have to end, when they are put back in this order while it can be."""
+    """Return 1 for slices to free; in this order, each that can be kept is kept."""
     ends, freed = np.ones(len(amounts)), amounts.sum(axis=0)
     for each in order.tolist():
         if (freed - amounts[each] >= lack).all():

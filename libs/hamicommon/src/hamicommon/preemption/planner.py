@@ -1,4 +1,4 @@
-"""Plans of preemption: the pods whose end lets a pod fit, and the cards that it would get then.
+"""Plans of preemption: the pods to evict so that a pod fits, and the cards that it gets then.
 
 In: the request, its priority, and who holds what; out: a `Preview` with the cheapest plan and the
 next best one, on another node. Pure but for the clock. The engine is asked about every plan, so it
@@ -28,50 +28,49 @@ from hamicommon.preemption.holdings import LOWEST_PRIORITY, Costs, Holder, Holdi
 
 SEARCH_BUDGET_S = 2.0
 MAX_NODES_SEARCHED = 20
-"""Nodes on which victims are chosen: those where it may cost the least."""
+"""Maximum nodes on which victims are searched: those with the lowest possible cost."""
 MAX_CHOICES = 32
-"""Sets of victims that the engine is asked about on a node before pods are put back one by one."""
+"""Maximum sets of victims tried on a node, before a search that keeps pods one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Pods to end on one node, none of them in vain, and the placement that they make room for."""
+    """Pods to evict on one node, all of them necessary, and the placement that they free."""
 
     placement: Placement
     victims: tuple[Holder, ...]
-    """The most important first; empty: the pods in `ending` suffice."""
+    """Pods to evict, the most important first; empty if the pods in `ending` suffice."""
     ending: tuple[Holder, ...] = ()
-    """Pods of the node that end anyway; the plan counts on them."""
+    """Pods of the node that are being deleted anyway; the plan counts on their cards."""
     cost: tuple[float, ...] = ()
-    """Highest priority, sum of priorities above the lowest that there is, number of pods, work lost
-    in MiB seconds."""
+    """Cost: highest priority, sum of priorities, number of pods, work lost in MiB seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The answer: the best plan and the next best, and what was not considered."""
+    """Result of a search: the best plan, the next best, and what was not considered."""
 
     fits_now: bool = False
-    """No pod has to end."""
+    """Whether the pod fits without preemption."""
     plans: tuple[Plan, ...] = ()
-    """At most two, the best first."""
+    """Plans, at most two, the best first."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Pods that were not considered, by reason."""
+    """Number of pods that were not considered, by reason."""
     nodes_searched: int = 0
     nodes_possible: int = 0
-    """Nodes on which the end of pods would suffice."""
+    """Number of nodes on which preemption would suffice."""
     is_complete: bool = True
-    """False: the time budget was spent before all nodes were searched."""
+    """Whether all nodes were searched before the time budget was spent."""
     problem: str = ""
-    """Why there is no plan."""
+    """Reason why no plan exists."""
 
 
 Order = Callable[[Holder], tuple[float, ...]]
-"""Key by which pods are put back."""
+"""Key by which pods are sorted before as many as possible are kept."""
 
 
 class SearchTimeout(Exception):
-    """The time budget of a search is spent."""
+    """Time budget of a search is spent."""
 
 
 def preview(
@@ -120,13 +119,13 @@ class _Search:
     request: PodRequest
     holdings: Holdings
     ending: Sequence[Holder]
-    """Pods that end anyway."""
+    """Pods of each node that are being deleted anyway."""
     clock: Callable[[], float]
     ends_at: float
 
     @contextmanager
     def without(self, holders: Iterable[Holder]) -> Iterator[None]:
-        """Take these pods' slices off the cards, for a while."""
+        """Remove these pods' slices from the cards inside a block."""
         gone = list(holders)
         for holder in gone:
             self._count(holder, -1)
@@ -148,7 +147,7 @@ class _Search:
             )
 
     def answer(self, priority: int, rows: Int) -> Preview:
-        """Choose victims node by node, first where the least may be enough."""
+        """Choose victims node by node, beginning with the lowest possible cost."""
         may_end, left_out = self.holdings.find_victims(self.request, priority, rows)
         placement = best_of(self.request, self.holdings.view, rows)
         if placement is not None:
@@ -196,7 +195,7 @@ class _Search:
         return self._plan_without(row, sorted(everybody, key=_importance))
 
     def _plan_without(self, row: int, holders: Sequence[Holder]) -> Plan | None:
-        """Put pods back in this order, for as long as the pod fits without the others.
+        """Keep the pods in this order, as long as the pending pod fits, and preempt the others.
 
         None: it does not fit without all of these, or a PodDisruptionBudget forbids what is left.
         """
@@ -259,7 +258,7 @@ def _problem(pods: int, is_possible: bool, is_complete: bool) -> str:
 
 
 def _importance(holder: Holder) -> tuple[float, ...]:
-    """Order the pods that are put back first before others."""
+    """Return a sort key by which the most important pods are kept first."""
     started_at = holder.started_at
     age = started_at.timestamp() if started_at is not None else float("inf")
     return -holder.priority, holder.memory_mib, age

@@ -1,4 +1,4 @@
-"""Kinds of nodes that may join a cluster: groups of its nodes, and entries of a file.
+"""Types of nodes that may be added: node groups of the cluster, and entries of a file.
 
 A group's nodes carry one label (of a node pool); a new one has the cards that they registered, all
 of them healthy and empty. An entry of the file describes nodes that the cluster never had, or gives
@@ -30,12 +30,12 @@ GROUP_LABELS = (
     "cloud.google.com/gke-nodepool",
     "agentpool",
 )
-"""Labels of node pools; of a node's the first counts."""
+"""Labels of node pools; the first label that a node has is used."""
 UNKNOWN = 2**62
 """CPU or memory of a node that states no amount."""
 _OF_ONE_NODE = frozenset({"kubernetes.io/hostname"})
 _CONDITIONS = "node.kubernetes.io/"
-"""How taints begin that come and go with a node's condition."""
+"""Prefixes of taints that Kubernetes sets and removes with a node's conditions."""
 _PASSING = (
     _CONDITIONS,
     "node.cloudprovider.kubernetes.io/",
@@ -43,18 +43,18 @@ _PASSING = (
     "DeletionCandidateOfClusterAutoscaler",
     "karpenter.sh/",
 )
-"""How taints begin that are one node's at a moment, and not its pool's."""
+"""Prefixes of taints of a single node for a time, not of its pool."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Host(NamedTuple):
-    """CPU and memory of a node that pods may still ask for."""
+    """CPU and memory of a node that pods can still request."""
 
     cpu_milli: int = UNKNOWN
     memory_mib: int = UNKNOWN
 
     def minus(self, asked: HostRequest) -> Host:
-        """Return what is left; below zero where it does not suffice."""
+        """Return the CPU and memory left after `asked`; negative if they do not suffice."""
         return Host(self.cpu_milli - asked.cpu_milli, self.memory_mib - asked.memory_mib)
 
 
@@ -62,14 +62,14 @@ _UNBOUNDED = Host()
 
 
 class Taint(NamedTuple):
-    """A taint that keeps pods off a node."""
+    """Taint that keeps pods off a node."""
 
     key: str
     value: str = ""
     effect: str = "NoSchedule"
 
     def is_tolerated(self, tolerations: Iterable[Json]) -> bool:
-        """Return whether one of a pod's tolerations is for it, as kube-scheduler reads them."""
+        """Return whether one of a pod's tolerations matches the taint, as in kube-scheduler."""
         return any(
             each.get("effect") in (None, "", self.effect)
             and each.get("key") in (None, "", self.key)
@@ -80,27 +80,27 @@ class Taint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
-    """A kind of node that may join."""
+    """Type of nodes that may be added."""
 
     name: str
     labels: Mapping[str, str]
-    """Labels that its nodes have, for the nodeSelectors of pods."""
+    """Labels of the type's nodes, for the nodeSelectors of pods."""
     selector: Mapping[str, str]
-    """Labels that no other nodes have."""
+    """Labels that no nodes of other types have."""
     cards: tuple[GpuDevice, ...]
     taints: tuple[Taint, ...] = ()
     host: Host = _UNBOUNDED
     max_nodes: int | None = None
-    """Nodes of the type that there may be, those that exist included; None: no bound."""
+    """Maximum number of nodes of the type, including those that exist; None: no limit."""
     price: float = 1.0
     existing: int = 0
     is_described: bool = False
-    """Whether the file describes its cards."""
+    """Whether the file describes the type's cards."""
     closed: str = ""
-    """Why no node of it is opened, as what follows its name; empty: one may be."""
+    """Reason why no node of the type is added, as text after its name; empty if one may be."""
 
     def explain_difference(self, cards: Iterable[GpuDevice]) -> str:
-        """Return how the cards of a node differ from the type's; empty if they do not.
+        """Return how the cards of a node differ from the type's; empty if they are equal.
 
         Their health and their mode change, and more memory than described is no loss.
         """
@@ -141,7 +141,7 @@ class _Cards(BaseModel):
 
 
 class TypeEntry(BaseModel):
-    """An entry of the file; `memory` of a card is in MiB."""
+    """Entry of the file; `memory` of a card is in MiB."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1)
@@ -177,7 +177,7 @@ def node_types(
     *,
     vendors: Collection[str],
 ) -> list[NodeType]:
-    """Return the cluster's groups, then the entries that are no group.
+    """Return the types of the cluster's node groups, then the file's entries for other nodes.
 
     Raises: InvalidRequest when an entry has no cards, or cards of a vendor that is not served.
     """
@@ -213,7 +213,7 @@ def node_types(
 
 
 def free_host(nodes: Iterable[Json], asked: Mapping[NodeName, HostRequest]) -> dict[NodeName, Host]:
-    """Return each node's allocatable amounts without what is asked for on it."""
+    """Return each node's allocatable CPU and memory minus the requests of its pods."""
     names = (NodeName(node["metadata"]["name"]) for node in nodes)
     return {
         name: _allocatable(node).minus(asked.get(name, HostRequest()))
@@ -222,15 +222,15 @@ def free_host(nodes: Iterable[Json], asked: Mapping[NodeName, HostRequest]) -> d
 
 
 class HostSums:
-    """CPU and memory that pods ask for on each node."""
+    """CPU and memory that pods request on each node."""
 
     def __init__(self) -> None:
         self.all: dict[NodeName, HostRequest] = {}
         self.daemons: dict[NodeName, HostRequest] = {}
-        """Amounts of the pods of DaemonSets, which come to a new node, too."""
+        """Requests of DaemonSet pods, which a new node gets too."""
 
     def add(self, pod: Json) -> None:
-        """Count a pod, if it is on a node."""
+        """Add a pod's requests if the pod is on a node."""
         name = (pod.get("spec") or {}).get("nodeName")
         if not name or (pod.get("status") or {}).get("phase") in _ENDED:
             return
@@ -251,7 +251,7 @@ def labels_of(node: Json) -> dict[str, str]:
 
 
 def taints_of(node: Json) -> tuple[Taint, ...]:
-    """Return the taints that keep pods off a node, but for those of its condition."""
+    """Return the taints that keep pods off a node, except those set for its conditions."""
     return tuple(
         Taint(each["key"], each.get("value") or "", each["effect"])
         for each in (node.get("spec") or {}).get("taints") or ()
@@ -265,7 +265,7 @@ def live_groups(
     view: ClusterView,
     labels: Collection[str] = GROUP_LABELS,
 ) -> Iterator[NodeType]:
-    """Yield the types of the nodes that exist, by the first of `labels` that each has."""
+    """Yield the types of the nodes that exist, grouped by the first of `labels` that each has."""
     members: defaultdict[tuple[str, str], list[Json]] = defaultdict(list)
     for node in nodes:
         own = labels_of(node)

@@ -1,4 +1,4 @@
-"""The nodes that waiting pods need: each pod through the engine, on what exists or on a new node.
+"""Plan of nodes for waiting pods: each pod is placed on an existing or on a new node.
 
 Pods come in the order of their priority and age, and each takes what it gets. One that fits nowhere
 opens a node of the type with the least price per waiting pod that fits on it. A node's CPU, memory,
@@ -42,24 +42,24 @@ from hamicommon.vendors.registry import Vendors
 
 PODS_NAMED = 5
 PODS_OF_A_NODE = 110
-"""The kubelet's default; so many of the pods that come next are tried on a node of each type."""
+"""Maximum pods that are tried on a new node to compare types: the kubelet's default of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """The nodes to open, and where each pod goes."""
+    """Nodes to add, and the node of each pod."""
 
     opened: Mapping[NodeName, NodeType]
-    """New nodes (`TYPE/NUMBER`) in the order in which they were opened."""
+    """New nodes (`TYPE/NUMBER`) in the order in which they were added."""
     placed: Mapping[str, NodeName]
     """Pod (`NAMESPACE/NAME`) -> node, in the order of planning."""
     refused: Mapping[str, Sequence[str]]
-    """Reason -> pods that no node and no type can take."""
+    """Reason -> pods that fit on no node of any type."""
     problems: Sequence[str] = ()
-    """Objects that could not be read and are left out."""
+    """Objects that could not be read and were left out."""
 
     def as_json(self) -> Json:
-        """Write the plan: nodes by type, pods on existing nodes, and the refused ones."""
+        """Return the plan as JSON: nodes by type, pods on existing nodes, and refused pods."""
         kept = [
             {"pod": pod, "node": node}
             for pod, node in self.placed.items()
@@ -70,7 +70,7 @@ class ScalePlan:
         return answer | {"problems": list(self.problems)}
 
     def sentences(self) -> Iterator[str]:
-        """Yield the plan for people."""
+        """Yield the sentences that explain the plan."""
         answer = self.as_json()
         if not self.placed and not self.refused:
             yield "No pod waits for a card."
@@ -97,19 +97,19 @@ def _pods(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A pod that is to be placed."""
+    """Pod that waits for a node (wish), with its request."""
 
     name: str
     request: PodRequest
     selector: Mapping[str, str]
     tolerations: Sequence[Json]
     shape: Hashable
-    """Equal for pods that fit on the same nodes."""
+    """Key that is equal for pods that fit on the same nodes."""
 
 
 @dataclass(slots=True)
 class HostPlace:
-    """A node's part that is not its cards."""
+    """Labels, taints, CPU and memory of a node: all that decides on a pod except its cards."""
 
     labels: Mapping[str, str]
     taints: Sequence[Taint]
@@ -117,7 +117,7 @@ class HostPlace:
 
 
 def is_waiting(pod: Json) -> bool:
-    """Return True for a pod of the API server that kube-scheduler would bind now if it fitted."""
+    """Return whether kube-scheduler would bind the pod now if it fitted."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     ends = (pod.get("metadata") or {}).get("deletionTimestamp")
     bound = spec.get("nodeName") or spec.get("schedulingGates") or ends
@@ -134,7 +134,7 @@ def plan_nodes(
     group_labels: Sequence[str] = GROUP_LABELS,
     defaults: Policy = DEFAULT_POLICY,
 ) -> ScalePlan:
-    """Plan the nodes for the pods of the cluster that wait, and for new ones.
+    """Plan the nodes to add for the cluster's waiting pods and for `new_pods`.
 
     Pods that ask for no card are left out, cordoned nodes take none.
 
@@ -158,7 +158,7 @@ def plan_nodes(
 def places_of(
     nodes: Iterable[Json], asked: Mapping[NodeName, HostRequest]
 ) -> dict[NodeName, HostPlace]:
-    """Return the nodes that take pods; `asked`: what pods on them ask of the host."""
+    """Return the schedulable nodes; `asked`: CPU and memory that pods on each node request."""
     taking = [node for node in nodes if not (node.get("spec") or {}).get("unschedulable")]
     free = free_host(taking, asked)
     return {
@@ -176,7 +176,7 @@ def place_wishes(
     *,
     coming: Mapping[NodeName, NodeType] | None = None,
 ) -> ScalePlan:
-    """Place the pods in their order on the nodes that exist, on those that come, and on new ones.
+    """Place the pods in order on existing nodes, on nodes already requested, and on new ones.
 
     `cluster.view` is filled up on the way.
     """
@@ -247,17 +247,17 @@ def _turn(pod: Json) -> tuple[int, str]:
 
 
 class _Nodes:
-    """Nodes that pods are placed on, one after the other."""
+    """Nodes on which pods are placed one after the other."""
 
     def __init__(self, cluster: Cluster, places: Mapping[NodeName, HostPlace]) -> None:
         self._cluster = cluster
         self._places = dict(places)
         self._names = list(places)
         self._offers: defaultdict[Hashable, _Offer] = defaultdict(_Offer)
-        """Shape -> nodes that may take it."""
+        """Shape -> nodes that may fit pods of the shape."""
 
     def add(self, name: NodeName, kind: NodeType) -> None:
-        """Add an empty node of the type, whose links between cards are not known."""
+        """Add an empty node of the type; the links between its cards are unknown."""
         cards = [replace(card, uuid=GpuUuid(f"{name}/{card.uuid}")) for card in kind.cards]
         states = [CardState(DeviceUsage(device=card), 1) for card in cards]
         self._cluster.view.set_node(name, states)
@@ -265,7 +265,7 @@ class _Nodes:
         self._names.append(name)
 
     def place(self, wish: Wish) -> NodeName | None:
-        """Give the pod its cards; None if it fits on no node."""
+        """Place the pod on a node and count its cards; None if it fits on no node."""
         view, offer = self._cluster.view, self._offers[wish.shape]
         offer.nodes += [
             name for name in self._names[offer.seen :] if not _obstacle_of(wish, self._places[name])
@@ -291,11 +291,11 @@ class _Nodes:
 class _Offer:
     nodes: list[NodeName] = field(default_factory=list)
     seen: int = 0
-    """Nodes that were looked at."""
+    """Number of nodes that were checked."""
 
 
 class _Opening:
-    """Choice of the type of the next node."""
+    """Choice of the type of the next node to add."""
 
     def __init__(self, types: Sequence[NodeType], vendors: Vendors) -> None:
         self._types = {NodeName(kind.name): kind for kind in types}
@@ -307,7 +307,7 @@ class _Opening:
         self._chosen: dict[Hashable, NodeType] = {}
 
     def choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
-        """Return the type with the least price per pod of `rest`, which begins with the pod.
+        """Return the type with the lowest price per pod of `rest`, which begins with the pod.
 
         It is chosen once for all pods that are alike, while it may have more nodes.
         """
@@ -324,13 +324,13 @@ class _Opening:
         return best
 
     def name_next(self, kind: NodeType) -> NodeName:
-        """Open a node of the type."""
+        """Add a node of the type, and return its name."""
         name = NodeName(f"{kind.name}/{self._count_opened(kind) + 1}")
         self.opened[name] = kind
         return name
 
     def explain(self, wish: Wish) -> str:
-        """Return why no type can take the pod."""
+        """Return why the pod fits on no type of node."""
         if not self._types:
             return "no node type is known; describe some in a file (--types)"
         found = feasible(wish.request, self._samples)
@@ -357,20 +357,20 @@ class _Opening:
         return _obstacle_of(wish, HostPlace(kind.labels, kind.taints, kind.host))
 
     def count(self, kind: NodeType) -> None:
-        """Count a node of the type that comes already."""
+        """Count a node of the type that is already requested."""
         self._coming[kind.name] += 1
 
     def _count_opened(self, kind: NodeType) -> int:
         return self._coming[kind.name] + sum(each is kind for each in self.opened.values())
 
     def _count(self, kind: NodeType, rest: Sequence[Wish]) -> int:
-        """Count the pods that one node of the type takes."""
+        """Count the pods of `rest` that fit on one node of the type."""
         one = self._add_to(ClusterView(self._vendors.rules), [kind])
         return sum(one.place(wish) is not None for wish in rest[:PODS_OF_A_NODE])
 
 
 def _obstacle_of(wish: Wish, place: HostPlace) -> str:
-    """Return what but its cards keeps the pod off a node; empty if nothing does."""
+    """Return why a node does not fit the pod apart from its cards; empty if it does."""
     if not wish.selector.items() <= place.labels.items():
         wanted = ", ".join(f"{key}={value}" for key, value in wish.selector.items())
         return f"does not have the labels of its nodeSelector ({wanted})"

@@ -1,4 +1,4 @@
-"""`hamictl kueue`: what Kueue needs to queue for slices, computed here from a dump of a cluster."""
+"""`hamictl kueue`: Kueue's objects for queueing slices, computed locally from a cluster dump."""
 
 from __future__ import annotations
 

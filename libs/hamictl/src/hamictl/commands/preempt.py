@@ -1,4 +1,4 @@
-"""`hamictl preempt`: which pods would have to end for a pod to fit; nothing ends."""
+"""`hamictl preempt`: the pods to evict so that a pod fits; nothing is evicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hamictl scale`: the nodes that waiting pods need.
+"""`hamictl scale`: the nodes to add for the waiting pods.
 
 `plan` computes them here from a dump of a cluster, `status` asks for those of its scheduler.
 """

@@ -25,17 +25,17 @@ from hami_scheduler.ports.ledger import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExplainer:
-    """Explains groups, in a replica that stands by, too: there no assumption is known."""
+    """Explain groups; a standby replica can too, but knows of no assumption."""
 
     pods: Callable[[], Iterable[Json]]
-    """All pods of the API server."""
+    """Return all pods of the API server."""
     new_members: Callable[[], GroupMembers]
     plans: GroupPlans
     decisions: Callable[[PodUid], Awaitable[Sequence[Row]]]
-    """Recorded decisions of a uid or a group's key, the newest first."""
+    """Return the recorded decisions of a uid or a group's key, the newest first."""
 
     async def explain(self, namespace: str, name: str) -> Json:
-        """Return the answer.
+        """Return why the group waits, and where its pods would be placed.
 
         Raises: NotFound when no pod names the group and nothing is recorded of it, Unavailable.
         """

@@ -1,4 +1,4 @@
-"""`POST /v1/preempt`: which pods would have to end for a pod to fit now; nothing ends."""
+"""`POST /v1/preempt`: the pods to evict so that a pod fits now; nothing is evicted."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from hami_scheduler.preemption.planning import PreemptionPlans, PreemptionQuesti
 
 @dataclass(eq=False, kw_only=True)
 class PreemptionPreviews:
-    """The use case of /v1/preempt."""
+    """Answer /v1/preempt."""
 
     plans: PreemptionPlans
     pod_api: PodApi
     answered: Callable[[PreemptionQuestion], Awaitable[bytes]]
-    """`written_plans` in another process."""
+    """Call `written_plans` in another process."""
     is_on: bool = True
 
     async def answer(self, body: object) -> bytes:
-        """Return the best plans for the pod of the body, or for the waiting pod that it names.
+        """Return the best plans for the pod in the body, or for the waiting pod that it names.
 
         Raises: InvalidRequest, NotFound, Forbidden, Unavailable.
         """
@@ -45,7 +45,7 @@ class PreemptionPreviews:
         return await self.answered(await self.plans.question(pod))
 
     async def _pod(self, body: Json) -> Json:
-        """Return the pod of the body, or the one of the cluster that it names."""
+        """Return the pod in the body, or the pod of the cluster that the body names."""
         pod, namespace, name = body.get("pod"), body.get("namespace"), body.get("name")
         if isinstance(pod, dict):
             return pod
@@ -68,7 +68,7 @@ def written_plans(
     vendors: Vendors,
     defaults: Policy,
 ) -> bytes:
-    """Plan and write the answer. Raises: InvalidRequest when the pod asks for no card."""
+    """Search plans, and return them as JSON. Raises: InvalidRequest if the pod requests no card."""
     metadata = question.pod.get("metadata") or {}
     about = {"name": metadata.get("name"), "namespace": metadata.get("namespace") or "default"}
     answer = as_json(

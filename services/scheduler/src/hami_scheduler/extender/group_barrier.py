@@ -1,4 +1,4 @@
-"""The barrier at /bind: members of a group wait here until all that start together have come.
+"""Barrier at /bind: members of a group wait until all that start together are at /bind.
 
 kube-scheduler binds each pod in a goroutine of its own, so one may wait. Then all grants are
 written in one commit, all or none. Members that come too late, or one that has no place any more,
@@ -37,7 +37,7 @@ class _Gate:
 
 @dataclass(eq=False, kw_only=True)
 class GroupBarrier:
-    """Holds members at /bind; without `is_on` each is bound alone (a plugin holds them)."""
+    """Holds members at /bind; without `is_on` each is bound separately (a plugin holds them)."""
 
     plans: GroupPlans
     writer: LedgerWriter
@@ -50,7 +50,7 @@ class GroupBarrier:
         self.plans.on_member_gone = self._let_go
 
     async def enter(self, draft: Draft) -> Change:
-        """Begin the grant, of a group's member together with the others.
+        """Begin the pod's grant; that of a group's member together with the other members' grants.
 
         Raises: as `LedgerWriter.enter`, Conflict if the others did not come.
         """
@@ -82,7 +82,7 @@ class GroupBarrier:
         return await asyncio.shield(here.answer)
 
     def _let_go(self, group: PodGroup, uid: PodUid) -> None:
-        """End the wait of a pod that is gone: the others wait for the one that takes its place."""
+        """End the wait of a deleted pod; the other members wait for its replacement."""
         gate = self._gates.get(group)
         here = None if gate is None else gate.waiting.pop(uid, None)
         if here is not None:

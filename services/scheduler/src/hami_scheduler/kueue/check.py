@@ -1,4 +1,6 @@
-"""Answer Kueue's question whether a workload's pods fit as slices now (`HAMI_SCHEDULER_KUEUE=on`).
+"""Controller of Kueue's AdmissionCheck: do a workload's pods fit as slices now?
+
+On with `HAMI_SCHEDULER_KUEUE=on`.
 
 Kueue asks after a workload has its quota: an entry of our check in its status, in state Pending.
 All pods are placed beside each other on the cards in memory. If they fit, the answer is Ready, and
@@ -56,27 +58,27 @@ from hami_scheduler.placement.placer import draft_of
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 10.0
-"""Time after which workloads are judged again though nothing was freed."""
+"""Interval of checking waiting workloads again although no capacity was freed."""
 REWRITE_S = 10.0
-"""A message is rewritten after so long; a state is written at once."""
+"""Minimum time before a message is rewritten; a state is written immediately."""
 REQUEUE_S = 60.0
-"""Time for which a workload that gives way is out of its queue."""
+"""Time for which an evicted workload stays out of its queue."""
 MAX_REMEMBERED = 10_000
 
 
 @dataclass(eq=False, kw_only=True)
 class SliceCheck:
-    """Watches Kueue's objects, and answers."""
+    """Watches Kueue's objects, and answers the admission check."""
 
     api: KubeApi
     state: ClusterState
     is_ready: Callable[[], bool]
-    """Whether ledger, pods and nodes are known."""
+    """Return whether ledger, pods and nodes are known."""
     bookings: Bookings
     rules: AdmissionRules
     defaults: Policy
     nodes: Callable[[], Iterable[JsonMapping]]
-    """Nodes of the node watch."""
+    """Return the nodes of the node watch."""
     closed: ClosedNodes
     workloads: Callable[[], Iterable[Json]]
     checks: Callable[[], Iterable[Json]]
@@ -88,15 +90,17 @@ class SliceCheck:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _written: TTLCache[str, None] = field(init=False)
-    """Workloads whose message was written lately."""
+    """Workloads whose message was written recently."""
 
     _waits: TTLCache[str, int] = field(init=False)
-    """Workloads that did not fit lately, and the cards' and quotas' count of changes then."""
+    """Workloads that did not fit recently, with the counts of changes to cards and quotas then."""
     _answered: LRUCache[str, str] = field(init=False)
-    """The version that each workload's last answer replaced: until the watch shows a newer one, the
-    workload does not ask again."""
+    """Version of each workload that the last answer replaced.
+
+    The workload is not checked again until the watch shows a newer version.
+    """
     _judged: LRUCache[str, None] = field(init=False)
-    """Workloads that idle cards could take; they are not asked again."""
+    """Workloads that fit on idle cards; they are not checked again."""
 
     def __post_init__(self) -> None:
         self._written = TTLCache(MAX_REMEMBERED, REWRITE_S)
@@ -105,11 +109,11 @@ class SliceCheck:
         self._judged = LRUCache(MAX_REMEMBERED)
 
     def wake(self) -> None:
-        """Something has changed that a verdict may depend on."""
+        """Check the workloads soon, because capacity or objects changed."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Answer the admission checks until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL_S):
@@ -119,7 +123,7 @@ class SliceCheck:
                 await self.once()
 
     async def once(self) -> None:
-        """Answer every workload that asks now, the most urgent and oldest first."""
+        """Answer every waiting workload now, by priority and age."""
         if not self.is_ready():
             return
         ours = [each for each in self.checks() if each["spec"]["controllerName"] == CONTROLLER]
@@ -150,7 +154,10 @@ class SliceCheck:
             await asyncio.sleep(0)  # requests have their turn
 
     async def _activate(self, check: Json) -> None:
-        """State that somebody answers: a queue with another check is inactive."""
+        """Set the AdmissionCheck's `Active` condition.
+
+        Kueue stops queues whose check is inactive.
+        """
         conditions = (check.get("status") or {}).get("conditions") or []
         if any(each["type"] == "Active" and each["status"] == "True" for each in conditions):
             return
@@ -214,7 +221,7 @@ class SliceCheck:
         logger.info("Answered an admission check", extra=extra)
 
     def judge(self, workload: JsonMapping) -> Verdict:
-        """Return the answer; if the pods fit, their cards are booked."""
+        """Return the answer to a workload; if its pods fit, their cards are reserved (booked)."""
         self.bookings.drop(workload["metadata"]["uid"])
         try:
             sets = pod_sets(workload, self.rules, self.defaults)
@@ -239,7 +246,7 @@ class SliceCheck:
         )
 
     def _place_all(self, sets: Iterable[PodSet]) -> tuple[str, list[tuple[PodRequest, Draft]]]:
-        """Assume a place for each pod; or none, with the reason."""
+        """Assume a placement for each pod, or for none, with the reason."""
         placed: list[tuple[PodRequest, Draft]] = []
         for pods in sets:
             problem = self._place_set(pods, placed)
@@ -286,7 +293,7 @@ class SliceCheck:
         return Verdict(state="Pending", message=clip(problem, 1024))
 
     def _never_fits(self, uid: str, sets: Iterable[PodSet]) -> str:
-        """Return why no node could take the pods though nothing were granted."""
+        """Return why no node could fit the pods even if all cards were free."""
         if uid in self._judged:
             return ""
         idle = IdleCards(self.rules.vendors)
@@ -304,7 +311,7 @@ class SliceCheck:
 
 
 def _place(workload: JsonMapping) -> tuple[int, str, str]:
-    """Return the place in the order of answers: by Kueue's priority, then by age."""
+    """Return the sort key of workloads: Kueue's priority, then age."""
     metadata = workload["metadata"]
     priority = int((workload.get("spec") or {}).get("priority") or 0)
     return -priority, metadata["creationTimestamp"], metadata["name"]

@@ -1,4 +1,4 @@
-"""Informers of Kueue's objects; while their kinds are not served they try again."""
+"""Informers of Kueue's objects; they retry while the API server does not serve these kinds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hamicommon.kueue import API
 
 
 class KueueWatch:
-    """Workloads, admission checks and flavors."""
+    """Informers of Workloads, AdmissionChecks and ResourceFlavors."""
 
     def __init__(self, informer: Callable[..., Informer]) -> None:
-        """Create the instance; `informer` makes one of a path and handlers."""
+        """Create the informers; `informer` makes one from a path and handlers."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called when something has changed that a verdict may depend on."""
+        """Called when an object changed on which an answer may depend."""
 
         def changed(_new: Json, _old: Json | None = None) -> None:
             self.on_change()
@@ -34,7 +34,7 @@ class KueueWatch:
 
 
 def trimmed_workload(workload: Json) -> Json:
-    """Return the Workload; of one that no check is asked about, identity and conditions alone."""
+    """Return the Workload; without our admission check, only its metadata and conditions."""
     status = workload.get("status") or {}
     if status.get("admissionChecks"):
         return workload

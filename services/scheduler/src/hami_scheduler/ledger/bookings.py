@@ -1,4 +1,4 @@
-"""Cards kept in memory for a short time, for pods that will be created soon.
+"""Bookings: cards reserved in memory for a short time, for pods that will be created soon.
 
 A booking is an assumption of a pod to come (`cluster_state.py`), under an id of its own. The first
 pod of the workload that comes to /filter with the same request takes one in its place. Nothing is
@@ -23,12 +23,12 @@ BookingEnd = Literal["used", "expired", "lost"]
 
 
 class Bookings:
-    """Bookings of each workload, by its uid."""
+    """Bookings (reserved cards) of each Kueue workload, by its uid."""
 
     def __init__(
         self, state: ClusterState, on_end: Callable[[BookingEnd], None] = lambda _: None
     ) -> None:
-        """`on_end` is called for each booking that ends."""
+        """Create the bookings; `on_end` is called for each booking that ends."""
         self._state = state
         self._on_end = on_end
         self._booked: dict[str, dict[PodUid, PodRequest]] = {}
@@ -37,19 +37,19 @@ class Bookings:
         return sum(map(len, self._booked.values()))
 
     def book(self, workload: str, requests: Iterable[PodRequest], drafts: Iterable[Draft]) -> None:
-        """Turn assumptions that were just made for these requests into bookings."""
+        """Turn the assumptions just made for these requests into bookings of the workload."""
         pairs = zip(requests, drafts, strict=True)
         self._booked[workload] = {draft.pod_uid: request for request, draft in pairs}
 
     def drop(self, workload: str) -> bool:
-        """Drop the workload's bookings; return whether there were any."""
+        """Drop the workload's bookings; return whether any cards were freed."""
         booked = self._booked.pop(workload, {})
         for _ in booked:
             self._on_end("lost")
         return self._state.lift(booked)
 
     def take(self, pod: JsonMapping, request: PodRequest, offered: Collection[NodeName]) -> None:
-        """Free cards that are booked on an offered node, for a pod that is being placed."""
+        """Free one booking on an offered node, for a pod of its workload that is being placed."""
         for uid, wanted in self._booked_for(pod).items():
             assumed = self._state.assumed(uid)
             if (
@@ -61,11 +61,11 @@ class Bookings:
                 return
 
     def take_all(self, pod: JsonMapping) -> None:
-        """Free all bookings of the workload of a pod whose whole group was just placed."""
+        """Free all bookings of the pod's workload, as the pod's whole group was just placed."""
         self._take(pod, list(self._booked_for(pod)))
 
     def left_out(self, pod: JsonMapping) -> AbstractContextManager[None]:
-        """Leave the bookings of the pod's workload out of the cards, inside a block."""
+        """Hide the bookings of the pod's workload from the cards' usage inside a block."""
         return self._state.without(self._booked_for(pod))
 
     def _take(self, pod: JsonMapping, uids: Collection[PodUid]) -> None:
@@ -76,13 +76,13 @@ class Bookings:
             self._on_end("used")
 
     def _booked_for(self, pod: JsonMapping) -> dict[PodUid, PodRequest]:
-        """Return the bookings of the pod's workload, if both have one namespace."""
+        """Return the bookings of the pod's workload if they are of the pod's namespace."""
         booked = self._booked.get(annotations_of(pod).get(KUEUE_WORKLOAD, ""), {})
         namespace = pod["metadata"].get("namespace") or "default"
         return booked if all(each.namespace == namespace for each in booked.values()) else {}
 
     def keep(self, workloads: Collection[str]) -> None:
-        """Drop the bookings of other workloads, and those past their deadline."""
+        """Drop the bookings of all other workloads, and those past their deadline."""
         freed = [self.drop(each) for each in self._booked.keys() - workloads]
         for workload, booked in list(self._booked.items()):
             for uid in [uid for uid in booked if self._state.assumed(uid) is None]:

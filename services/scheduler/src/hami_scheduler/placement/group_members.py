@@ -1,4 +1,4 @@
-"""Groups of pods that start together: their members as the watch shows them, and the quorum.
+"""Groups of pods that start together: their members in the watch, and their quorums.
 
 Fed by the pod watch and by /bind. `groups.py` decides on what is here.
 """
@@ -20,12 +20,12 @@ from hamicommon.k8s.types import JsonMapping
 ENDED = frozenset({"Succeeded", "Failed"})
 
 Place = tuple[int, str, str]
-"""Place among groups: negative priority, moment of creation, key."""
+"""Sort key of groups: negative priority, creation time, key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A pod of a group that waits for a node."""
+    """Pod of a group that waits for a node."""
 
     pod: JsonMapping
     request: PodRequest
@@ -45,18 +45,18 @@ class Assembly:
     group: PodGroup
     quorum: int
     present: int
-    """Members that have a node or need none of ours: they wait for nobody."""
+    """Number of members that have a node or request no cards: no other member waits for them."""
     waiting: tuple[Member, ...]
-    """Members that ask for cards and have no node, in kube-scheduler's order."""
+    """Members that request cards and have no node, in kube-scheduler's order."""
 
     @property
     def needed(self) -> int:
-        """Members that must still start together."""
+        """Number of members that must still start together."""
         return max(0, self.quorum - self.present)
 
     @property
     def place(self) -> Place:
-        """Return the group's place among others: that of its first member."""
+        """Return the group's sort key: that of its first member."""
         first = min(self.waiting, key=lambda each: each.place)
         return -first.priority, first.created_at, self.group.key
 
@@ -65,13 +65,13 @@ class Assembly:
 class _Known:
     pods: dict[PodUid, JsonMapping] = field(default_factory=dict)
     waiting: dict[PodUid, Member | None] = field(default_factory=dict)
-    """Pods that were read; None: one without cards."""
+    """Waiting members by uid; None: the pod requests no cards."""
     generation: int = 0
-    """Grows with every change that matters."""
+    """Number that grows with every change that matters to a decision."""
 
 
 class GroupMembers:
-    """Members by group."""
+    """Members of all groups."""
 
     def __init__(
         self,
@@ -79,17 +79,17 @@ class GroupMembers:
         quorum_of: Callable[[PodGroup], int | None],
         scheduler_name: str,
     ) -> None:
-        """Create the index; `quorum_of` has the quorum of groups with a PodGroup object."""
+        """Create the index; `quorum_of` returns the quorum of groups with a PodGroup object."""
         self._scheduler_name = scheduler_name
         self._request_of = request_of
         self._quorum_of = quorum_of
         self._groups: defaultdict[PodGroup, _Known] = defaultdict(_Known)
         self._group_of: dict[PodUid, PodGroup] = {}
         self._started: set[PodUid] = set()
-        """Members whose grant is written; the watch may not show their node yet."""
+        """Members with a written grant, whose node the watch may not show yet."""
 
     def pod_seen(self, pod: JsonMapping) -> None:
-        """Take in a pod of ours as the watch shows it."""
+        """Add or update a pod from the watch."""
         uid = PodUid(pod["metadata"]["uid"])
         group = group_of(pod)
         if group is None:
@@ -103,7 +103,7 @@ class GroupMembers:
             known.generation += 1
 
     def pod_gone(self, pod: JsonMapping) -> None:
-        """Forget a pod."""
+        """Remove a pod that the watch reports as deleted."""
         uid = PodUid(pod["metadata"]["uid"])
         self._started.discard(uid)
         group = self._group_of.pop(uid, None)
@@ -117,14 +117,14 @@ class GroupMembers:
             del self._groups[group]
 
     def start(self, uids: Collection[PodUid]) -> None:
-        """Count members from now on as ones that wait for nobody: their grants are written."""
+        """Count these members as started: their grants are written."""
         for uid in uids:
             if uid in self._group_of:
                 self._started.add(uid)
                 self._groups[self._group_of[uid]].generation += 1
 
     def stop(self, uid: PodUid) -> None:
-        """Count a member no more: its binding failed after its grant was written."""
+        """Count a member as waiting again: its binding failed after its grant was written."""
         if uid in self._started:
             self._started.discard(uid)
             self._groups[self._group_of[uid]].generation += 1
@@ -134,37 +134,37 @@ class GroupMembers:
         return uid in self._started
 
     def of(self, uid: PodUid) -> PodGroup | None:
-        """Return the group of a pod that the watch has shown."""
+        """Return the group of a pod in the watch."""
         return self._group_of.get(uid)
 
     def may_be_complete(self, group: PodGroup) -> bool:
-        """Return whether the group has as many pods as start together, of whatever state."""
+        """Return whether the group has at least as many pods, in any state, as its quorum."""
         known, quorum = self._groups.get(group), self.quorum(group)
         return known is not None and quorum is not None and len(known.pods) >= quorum
 
     def grouped(self, uid: PodUid) -> PodGroup | None:
-        """Return the group of a pod that starts together with others."""
+        """Return the group of a pod that starts together with other pods; otherwise None."""
         group = self._group_of.get(uid)
         return None if group is None or self.quorum(group) is None else group
 
     def is_grouped(self, uid: PodUid) -> bool:
-        """Return whether the pod starts together with others."""
+        """Return whether the pod starts together with other pods."""
         return self.grouped(uid) is not None
 
     def __contains__(self, group: PodGroup) -> bool:
         return group in self._groups
 
     def generation(self, group: PodGroup) -> int:
-        """Return a number that changes with the group's members."""
+        """Return a number that changes when the group's members change."""
         known = self._groups.get(group)
         return -1 if known is None else known.generation
 
     def is_held_elsewhere(self, group: PodGroup) -> bool:
-        """Return whether kube-scheduler or its plugin holds the members back until all fit."""
+        """Return whether kube-scheduler or a plugin holds the members back until all fit."""
         return group.is_native or self._quorum_of(group) is not None
 
     def quorum(self, group: PodGroup) -> int | None:
-        """Return how many start together: by the PodGroup, or the members' largest number."""
+        """Return the group's quorum: from the PodGroup, or the largest number among the members."""
         found = self._quorum_of(group)
         if found is not None or group.is_native:
             return found
@@ -173,7 +173,7 @@ class GroupMembers:
         return max((each for pod in pods if (each := own_quorum(pod)) is not None), default=None)
 
     def assembly(self, group: PodGroup) -> Assembly | None:
-        """Return the group's state; None: nothing is known to start together."""
+        """Return the group's state; None if it has no quorum or no pods."""
         quorum, known = self.quorum(group), self._groups.get(group)
         if quorum is None or known is None:
             return None
@@ -219,7 +219,7 @@ class GroupMembers:
 
 
 def _matters(pod: JsonMapping) -> tuple[object, ...]:
-    """Return the part of a pod that changes its group's state."""
+    """Return the fields of a pod that affect its group's state."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     return (
         status.get("phase") in ENDED,

@@ -1,4 +1,4 @@
-"""One decision for all pods of a group, at the /filter of the member that comes first.
+"""Placement of a whole group at once, at the /filter of the first member that asks.
 
 All that are needed fit, and each is assumed on its node; or none is, and the verdict answers every
 member until a card, a quota or a member changes. A group that came together in vain backs off.
@@ -34,26 +34,26 @@ from hami_scheduler.placement.placer import draft_of
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 5.0, 60.0
 TURN_AFTER_S = 1.0
-"""A group that assembles for so long keeps its nodes for itself: those behind it go elsewhere."""
+"""Time after which an assembling group keeps its nodes, and later groups must use others."""
 BIND_MARGIN_S = 5.0
-"""An assumption outlives the wait at the barrier by this."""
+"""Time by which an assumption outlives the wait at the /bind barrier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """Why no member of a group starts now."""
+    """Refusal of a group: why no member starts now."""
 
     sentence: str
     key: tuple[object, ...]
-    """State of group, cards and quotas that it was found in."""
+    """State of the group, the cards and the quotas when the group was refused."""
     quorum: int
     answered: set[PodUid] = field(default_factory=set)
-    """Members that were answered with it or one before; they are tried again when all fit."""
+    """Members that got this refusal or an earlier one; they are retried when all members fit."""
     until: float = float("inf")
     offered: tuple[NodeName, ...] | None = None
-    """Nodes of the member that asked; None: whatever is offered."""
+    """Nodes offered for the member that asked; None: the refusal holds for any nodes."""
     recorded: set[PodUid] = field(default_factory=set)
-    """Members whose refusal was recorded with it."""
+    """Members whose refusal was recorded."""
 
 
 @dataclass(slots=True)
@@ -68,16 +68,16 @@ class _Group:
     planned_at: float = 0.0
     place: Place = (0, "", "")
     nodes: frozenset[NodeName] = frozenset()
-    """Nodes of the plan."""
+    """Nodes that the group's plan uses."""
     asked: int = 0
-    """Decisions about it."""
+    """Number of decisions about the group."""
     is_known_to_be_few: bool = False
-    """Whether it was recorded that not enough of its pods exist."""
+    """Whether it was recorded that too few pods of the group exist."""
 
 
 @dataclass(eq=False, kw_only=True)
 class GroupPlans:
-    """Decides on groups, and remembers what it decided.
+    """Places groups, and remembers the decisions.
 
     `bind_s`: how long members wait for each other at /bind; `wake`: have kube-scheduler try pods.
     """
@@ -95,13 +95,13 @@ class GroupPlans:
     record: Callable[[DecisionTrace], None]
     clock: Callable[[], float] = time.monotonic
     at_barrier: Callable[[PodGroup], bool] = lambda _: False
-    """Whether members wait at /bind, so that their nodes are settled."""
+    """Return whether members wait at /bind, so that their nodes are settled."""
     on_vain: Callable[[PodGroup, str], None] = lambda _group, _why: None
-    """Called when members wait at /bind in vain."""
+    """Called when members that wait at /bind can no longer start."""
     on_member_gone: Callable[[PodGroup, PodUid], None] = lambda _group, _uid: None
     _groups: dict[PodGroup, _Group] = field(default_factory=dict, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    """One question beside the decisions at a time."""
+    """Lock that lets one decision run in a thread at a time."""
 
     def place(
         self, group: PodGroup, pod: JsonMapping, names: Sequence[NodeName]
@@ -202,7 +202,7 @@ class GroupPlans:
         names: Sequence[NodeName],
         fixed: Collection[PodUid],
     ) -> tuple[list[Draft] | None, str]:
-        """Decide on the members that are not fixed: their grants, or why they don't fit."""
+        """Place the members that are not fixed; return their drafts, or why they don't fit."""
         free = [each for each in found.waiting if each.request.uid not in fixed]
         # Of equal ones the one that asks is first: it is the one that is certain to come.
         free.sort(key=lambda each: (-each.priority, each.request.uid != uid))
@@ -244,7 +244,10 @@ class GroupPlans:
         return decision, len(nodes)
 
     def _as_drafts(self, free: Sequence[Member], decision: GroupDecision) -> list[Draft]:
-        """The grants; cards that several members take are seen as the first of them leaves them."""
+        """Return drafts of the placements.
+
+        Cards used by several members get increasing versions.
+        """
         taken: set[GpuUuid] = set()
         drafts = []
         for member in free:
@@ -265,7 +268,7 @@ class GroupPlans:
         return drafts
 
     def _over_quota(self, group: PodGroup, drafts: list[Draft], needed: int) -> str:
-        """Leave members out that the quota has no room for; return why too few are left."""
+        """Drop drafts that exceed the quota; return why if too few are left."""
         while True:
             amounts: Counter[str] = Counter()
             for draft in drafts:
@@ -278,7 +281,7 @@ class GroupPlans:
             drafts.pop()
 
     def _taken_by_those_before(self, known: _Group, found: Assembly) -> frozenset[NodeName]:
-        """Nodes of groups before this one that have assembled for a while."""
+        """Return the nodes of earlier groups that have been assembling for a while."""
         nodes: frozenset[NodeName] = frozenset()
         for group, other in self._before(known, found.place):
             if self.is_assembling(group):
@@ -301,7 +304,7 @@ class GroupPlans:
         ]
 
     def is_assembling(self, group: PodGroup) -> bool:
-        """Whether members hold cards and wait for others."""
+        """Return whether members hold cards while they wait for other members."""
         found = self.members.assembly(group)
         return (
             found is not None
@@ -343,7 +346,7 @@ class GroupPlans:
         return known.verdict
 
     async def would_fit(self, group: PodGroup) -> bool:
-        """Whether a group that waits would be placed if it were tried now."""
+        """Return whether a waiting group would be placed if it were retried now."""
         known, found = self._groups.get(group), self.members.assembly(group)
         if found is None:
             return True
@@ -355,7 +358,7 @@ class GroupPlans:
         return decision.fits and bool(decision.placements)
 
     async def decision(self, found: Assembly) -> GroupDecision:
-        """Decide on all members that wait, as if none was assumed; nothing is assumed.
+        """Place all waiting members on a copy of the cards, without their own assumptions.
 
         On a copy of the cards in a thread: of a large group it takes a second.
         """
@@ -372,7 +375,7 @@ class GroupPlans:
     # What becomes of a group
 
     def give_up(self, group: PodGroup, reason: str, *, result: str) -> None:
-        """Free what the group's members hold, and let it back off."""
+        """Free the cards that the group's members hold, and retry the group after a backoff."""
         known = self._groups.setdefault(group, _Group())
         pause_s = known.backoff.next_s()
         known.not_before = self.clock() + pause_s
@@ -392,7 +395,7 @@ class GroupPlans:
             self.wake([each.request for each in found.waiting])
 
     def on_started(self, group: PodGroup, uids: Collection[PodUid]) -> None:
-        """The grants of these members are written."""
+        """Record that the grants of these members are written."""
         self.members.start(uids)
         known = self._groups.get(group)
         if known is None:
@@ -407,7 +410,7 @@ class GroupPlans:
             del self._groups[group]
 
     def pod_seen(self, pod: JsonMapping) -> None:
-        """Take in a pod of the watch; one that completes its group has those tried that wait."""
+        """Add a pod from the watch; if it completes its group, retry the refused members."""
         self.members.pod_seen(pod)
         group = self.members.of(PodUid(pod["metadata"]["uid"]))
         known = None if group is None else self._groups.get(group)
@@ -423,7 +426,7 @@ class GroupPlans:
             known.verdict.answered.clear()
 
     def pod_gone(self, pod: JsonMapping) -> None:
-        """Forget a pod, and a group with its last one."""
+        """Remove a deleted pod, and its group after the last pod."""
         uid = PodUid(pod["metadata"]["uid"])
         group = self.members.of(uid)
         if group is None:
@@ -435,13 +438,13 @@ class GroupPlans:
             del self._groups[group]
 
     def forget(self, group: PodGroup) -> None:
-        """Forget the assumptions of a group that kube-scheduler has given up itself."""
+        """Forget the assumptions of a group that kube-scheduler has given up."""
         found = self.members.assembly(group)
         for each in found.waiting if found is not None else ():
             self.state.forget(each.request.uid, Forgotten.GROUP_GIVEN_UP)
 
     def held_cards(self) -> int:
-        """Slices that members hold while they wait for others."""
+        """Return the number of slices that members hold while they wait for other members."""
         return sum(
             len(assumed.cards)
             for group in self._groups
@@ -451,7 +454,7 @@ class GroupPlans:
         )
 
     def about(self, group: PodGroup) -> Mapping[str, object]:
-        """Return what this replica remembers of the group, for explain."""
+        """Return the state of the group in this replica's memory, for explain."""
         known = self._groups.get(group)
         if known is None:
             return {"asked": 0}

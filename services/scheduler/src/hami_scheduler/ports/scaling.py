@@ -1,4 +1,4 @@
-"""Wishes for nodes, as the ledger has them."""
+"""Requests for nodes (wishes), and types of nodes, as read from the ledger."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from hamicommon.scaling.node_types import NodeType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleWish:
-    """A node that is wanted."""
+    """Request for a node (wish), for which an autoscaler is asked by a placeholder pod."""
 
     id: int
     type: str
     number: int
-    """Number among the open wishes of its type; free again afterwards."""
+    """Number among the open requests of the type; reused after the request has ended."""
     pods: Sequence[PodUid]
-    """Pods that it is wanted for."""
+    """Pods that wait for the node."""
     host: HostRequest
-    """Host amounts that they asked for when it was first wanted."""
+    """CPU and memory that the pods requested when the node was first requested."""
     is_asked: bool
-    """Whether its placeholder was made."""
+    """Whether the placeholder pod was created."""
     reason: str
-    """Why it is not there yet, as the API server or an autoscaler reports."""
+    """Reason why the node has not joined yet, as the API server or an autoscaler reports it."""
     wanted_at: datetime
     age_s: float
-    """Time since then, by the ledger's clock."""
+    """Time since `wanted_at`, by the ledger's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownType:
-    """A type of nodes that the ledger knows."""
+    """Node type in the ledger."""
 
     kind: NodeType
     wrong: str
-    """How a node of it differed from it; empty: none did."""
+    """Description of how a node of the type differed from the type; empty if none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Wishes of a type that were given up since one of its nodes came."""
+    """Number of given-up requests for nodes of a type since one last joined."""
 
     count: int
     ago_s: float
-    """Time since the last one, by the ledger's clock."""
+    """Time since the last given-up request, by the ledger's clock."""

@@ -1,1 +1,1 @@
-"""Preemption that acts: rooms for waiting pods, and the evictions that make them."""
+"""Preemption: cards reserved for waiting pods (rooms), and the evictions that free them."""

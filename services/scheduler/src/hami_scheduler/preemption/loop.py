@@ -1,4 +1,4 @@
-"""Make room for waiting pods (`HAMI_SCHEDULER_PREEMPTION_MODE=on`).
+"""Evict pods for waiting pods (`HAMI_SCHEDULER_PREEMPTION_MODE=on`).
 
 The evictions of a plan are tried first (dry run). Then the plan is written with its room, the pod
 is nominated, and the victims are evicted. When their cards are back, the pod is tried again and
@@ -54,16 +54,18 @@ logger = logging.getLogger(__name__)
 ACTOR = "preemption"
 PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempted"
 KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
-"""Reason in the condition `DisruptionTarget`, by which kube-scheduler knows that the victim makes
-room, and begins no preemption of its own."""
+"""Reason of the condition `DisruptionTarget` on victims.
+
+By it kube-scheduler knows that the victim frees capacity, and begins no preemption of its own.
+"""
 SWITCHED_OFF = "no pod ends for another any more (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0
 MIN_WAKE_S, MAX_WAKE_S = 2.0, 30.0
-"""A pod that does not come for its room, as it lacks something else, is woken again after these."""
+"""Backoff for retrying a pod that does not use its ready room, as it lacks something else."""
 PLAN_AGAIN_S = REFUSED_S
-"""A pod for which there was no plan is looked at again then: where it may go is known no longer."""
+"""Time after which a pod without a plan is planned for again: its possible nodes expire then."""
 MAX_ROOMS_PER_HOUR = 3
-"""Rooms that one pod may have."""
+"""Maximum rooms (reservations of cards) for one pod per hour."""
 MAX_CONDITION_ATTEMPTS = 5
 MAX_PLANNED = 10_000
 _NOT_LOOKED_AT = frozenset({NodeName("")})
@@ -71,10 +73,10 @@ _NOT_LOOKED_AT = frozenset({NodeName("")})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionLimits:
-    """The operator's settings."""
+    """Limits of preemption from the settings."""
 
     is_on: bool = True
-    """False: rooms of before are kept, and nobody else ends for them."""
+    """Whether pods are preempted; if not, only existing rooms are kept."""
     after_s: float
     room_s: float
     per_minute: int
@@ -83,7 +85,7 @@ class PreemptionLimits:
 
 @dataclass(eq=False, kw_only=True)
 class Preemptor:
-    """Makes rooms and keeps them until their pods take them."""
+    """Reserve cards (rooms) for waiting pods, evict victims, and keep rooms until used."""
 
     store: PostgresRooms
     rooms: Rooms
@@ -99,29 +101,31 @@ class Preemptor:
     instruments: SchedulerInstruments
     limits: PreemptionLimits
     is_grouped: Callable[[PodUid], bool] = lambda _: False
-    """Whether the pod starts together with others."""
+    """Return whether the pod starts together with other pods."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _looked_at: TTLCache[PodUid, frozenset[NodeName] | None] = field(
         default_factory=lambda: TTLCache(MAX_PLANNED, PLAN_AGAIN_S), init=False
     )
-    """Pods that were planned for: None; or that were woken, because it was not known which nodes
-    they may go to, and their nomination then."""
+    """Pods that were planned for, with None, or retried to learn their possible nodes, with their
+    nominated node then."""
     _held_only: TTLCache[PodUid, None] = field(
         default_factory=lambda: TTLCache(MAX_PLANNED, PLAN_AGAIN_S), init=False
     )
-    """Nominated pods for which others would have to end: they wait for that like the rest."""
+    """Nominated pods that need preemption: they wait for it like other pods."""
     _noted: set[AllocationId] = field(default_factory=set, init=False)
-    """Victims whose history has the reason already."""
+    """Victims whose allocation history already has the reason."""
     _wakes: dict[AllocationId, tuple[Backoff, datetime]] = field(default_factory=dict, init=False)
-    """When the pod of a room that is ready is woken next."""
+    """Backoff and next retry of each pod whose room is ready."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    """Held while a room is written, and while a pod is evicted for one: nobody ends for a room that
-    another plan takes over."""
+    """Lock held while a room is written and while a pod is evicted.
+
+    No pod is evicted for a room that another plan takes over.
+    """
 
     # Rooms that are held
 
     async def keep_rooms(self) -> None:
-        """Go on with the rooms that are held. Raises: Unavailable."""
+        """Continue the existing rooms: evict, nominate, retry. Raises: Unavailable."""
         before = {room.id for room in self.rooms}
         self.rooms.replace(await self.store.held())
         await self._measure(before - {room.id for room in self.rooms})
@@ -173,7 +177,10 @@ class Preemptor:
             self._wakes[room.id] = backoff, now + timedelta(seconds=backoff.next_s())
 
     async def _nominate(self, room: HeldRoom) -> bool:
-        """Have kube-scheduler keep the host's room, too; False if the pod is gone."""
+        """Set the pod's nominated node, so that kube-scheduler keeps CPU and memory.
+
+        False if it is gone.
+        """
         pod = self.pods.get(room.pod_uid)
         if pod is None:
             return True  # the watch may lag; that the pod is gone ends the room elsewhere
@@ -186,7 +193,7 @@ class Preemptor:
         return True
 
     async def _evict(self, room: HeldRoom, victim: Victim) -> str:
-        """Evict the victim's pod; return why it can't be. Raises: Unavailable."""
+        """Evict the victim's pod; return why it can't be evicted. Raises: Unavailable."""
         message = f"ended to make room for {_name(room)} (priority {room.priority}), plan {room.id}"
         problem, outcome = "", "gone"
         try:
@@ -216,7 +223,7 @@ class Preemptor:
         return problem
 
     async def _note(self, victim: Victim, message: str) -> None:
-        """Write the reason into the history of the victim's grant. Raises: Unavailable."""
+        """Add the reason to the history of the victim's allocation. Raises: Unavailable."""
         for state in (AllocationState.BOUND, AllocationState.ALLOCATED):
             await self.writer.advance(
                 StateStep(
@@ -229,7 +236,7 @@ class Preemptor:
             )
 
     async def _show(self, victim: Victim, message: str) -> None:
-        """Write the condition by which kube-scheduler knows a victim."""
+        """Set the condition `DisruptionTarget`, by which kube-scheduler recognizes a victim."""
         try:
             for attempt in range(1, MAX_CONDITION_ATTEMPTS + 1):
                 pod = await self.pod_api.get(victim.namespace, victim.pod_name)
@@ -273,13 +280,13 @@ class Preemptor:
     # New rooms
 
     async def plan_next(self) -> None:
-        """Make a room for the first waiting pod for which a plan is due."""
+        """Plan preemption for the first waiting pod that is due, and reserve its cards."""
         pod = self._next()
         if pod is not None:
             await self._make_room(pod)
 
     def _next(self) -> WaitingPod | None:
-        """Return the first waiting pod for which a plan is due, if any other may end for it."""
+        """Return the first waiting pod that is due for a plan, if any pod may be preempted."""
         first = next((pod for pod in self.waiting.in_order() if self._is_due(pod)), None)
         if first is None:
             return None
@@ -356,14 +363,14 @@ class Preemptor:
         )
 
     async def _wake(self, pod: PodRef) -> None:
-        """Have kube-scheduler try the pod."""
+        """Make kube-scheduler retry the pod."""
         at = self.clock().isoformat(timespec="milliseconds")
         await self.pod_api.annotate(pod, annotations={RETRY_AT: at})
 
     async def _begin(
         self, waiting: WaitingPod, pod: Json, plan: Plan, *, evicted: int, rooms: int
     ) -> tuple[str, str]:
-        """Write the plan with its room, and begin; return why it can't be, as label and text.
+        """Record the plan's room and begin its evictions; return (label, text) if that fails.
 
         Args:
             waiting: the pod that gets room.
@@ -463,7 +470,7 @@ def _nominated(pod: JsonMapping) -> frozenset[NodeName]:
 
 
 def _delay_s(pod: JsonMapping, default_s: float) -> float:
-    """Return how long the pod waits before others end for it."""
+    """Return how long the pod must wait before pods are preempted for it."""
     try:
         wanted_s = PREEMPTION_DELAY.read(annotations_of(pod))
     except InvalidRequest:  # of a pod that the webhook did not see

@@ -1,4 +1,4 @@
-"""Plans of preemption for a pod: what the watches and the API server know is gathered.
+"""Input of preemption plans for a pod, gathered from the watches and the API server.
 
 The search itself (`hamicommon/preemption`) runs in another process, which reads the ledger
 (`bootstrap/simulating.py`).
@@ -40,27 +40,27 @@ BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NAMESPACES = "/api/v1/namespaces"
 PODS_IN_PART = 500
-"""Packing so many takes some milliseconds of the event loop."""
+"""Number of pods per part: packing them takes some milliseconds of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionQuestion:
-    """Everything that a plan depends on, but for what the ledger has."""
+    """Input of a preemption plan, except for the ledger's data."""
 
     pod: Json
     wish: Wish
     packed: Sequence[bytes]
-    """Pods of the watch by uid, with what decides whether they may end, some hundreds a part."""
+    """Pods of the watch by uid, with the fields `holders_of` reads, in parts of some hundreds."""
     budgets: Sequence[Json]
     protected: frozenset[str]
     min_runtime_s: float
     closed: Mapping[str, frozenset[NodeName]]
-    """Nodes that take no pod now, by the reason: `have a silent agent`, `are cordoned`."""
+    """Nodes that accept no pod now, by reason: `have a silent agent`, `are cordoned`."""
     offered: frozenset[NodeName] | None = None
-    """Nodes that kube-scheduler would let the pod go to; None: unknown, so all."""
+    """Nodes that kube-scheduler offered for the pod; None if unknown, so all may be possible."""
 
     def candidates(self, nodes: Iterable[NodeName]) -> list[NodeName]:
-        """Return the nodes among these to which the pod may go."""
+        """Return which of these nodes are possible for the pod."""
         found = frozenset(nodes).difference(*self.closed.values())
         return sorted(found if self.offered is None else found & self.offered)
 
@@ -78,7 +78,7 @@ class PreemptionQuestion:
 
 @dataclass(eq=False, kw_only=True)
 class PreemptionPlans:
-    """Gather what a plan depends on."""
+    """Gathers the input of preemption plans."""
 
     api: KubeApi
     pods: Mapping[PodUid, JsonMapping]
@@ -91,7 +91,7 @@ class PreemptionPlans:
     async def question(
         self, pod: Json, offered: frozenset[NodeName] | None = None
     ) -> PreemptionQuestion:
-        """Gather what a plan for the pod depends on.
+        """Gather the input of a plan for the pod.
 
         Raises: InvalidRequest when its PriorityClass does not exist, Forbidden, Unavailable.
         """
@@ -110,7 +110,7 @@ class PreemptionPlans:
         )
 
     async def _packed(self, offered: frozenset[NodeName] | None) -> list[bytes]:
-        """Pack pods that may hold cards of these nodes; others have their turn in between."""
+        """Pack the pods that may hold cards of these nodes, in parts to let other tasks run."""
         parts = []
         pods = iter(list(self.pods.items()))
         while some := list(islice(pods, PODS_IN_PART)):
@@ -141,7 +141,7 @@ def find_plans(
     vendors: Vendors,
     defaults: Policy,
 ) -> Preview:
-    """Search the best plans; `rows`: who holds what on the candidates.
+    """Search the best plans; `rows`: the pods that hold slices of the possible nodes.
 
     Raises: InvalidRequest when the pod asks for no card.
     """

@@ -1,4 +1,4 @@
-"""/preempt: kube-scheduler's own preemption, judged by cards before it ends a pod.
+"""/preempt: kube-scheduler's preemption, corrected by cards before it evicts pods.
 
 kube-scheduler asks when a pod lacks something that it counts itself, such as CPU, and has chosen
 victims by that alone. In: nodes with their victims. Out: the nodes where the pod's slices fit too
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NODE_BUDGET_S = 0.1
-"""Longest search on one node."""
+"""Time limit of the search on one node."""
 CALL_BUDGET_S = 2.0
-"""Longest search in a call: kube-scheduler decides on no other pod until the answer is there. The
-nodes that are left then are left out."""
+"""Time limit of the search in a call; nodes not searched by then are left out.
+
+Until the answer kube-scheduler decides on no other pod.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +49,12 @@ class PreemptArgs:
 
     pod: Json
     nodes: Mapping[NodeName, tuple[tuple[PodUid, ...], int]]
-    """By node the uids of kube-scheduler's victims, and how many PodDisruptionBudgets they break.
-    """
+    """Uids of kube-scheduler's victims, and number of violated PodDisruptionBudgets, by node."""
 
 
 @dataclass(eq=False, kw_only=True)
 class PreemptVerb:
-    """The use case of /preempt."""
+    """Answers kube-scheduler's calls of /preempt."""
 
     plans: PreemptionPlans
     queries: PostgresQueries
@@ -95,7 +96,10 @@ class PreemptVerb:
         holders: Sequence[Holder],
         budgets: Mapping[str, int],
     ) -> tuple[PodUid, ...]:
-        """Return the victims with which the pod fits on the node; empty if there are none."""
+        """Return the victims whose eviction lets the pod fit on the node.
+
+        Empty if there are none.
+        """
         found = preview(
             request,
             priority,

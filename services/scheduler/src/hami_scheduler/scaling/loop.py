@@ -1,4 +1,4 @@
-"""Ask for nodes for pods that fit on none, by placeholders (`HAMI_SCHEDULER_SCALE=on`).
+"""Request nodes for pods that fit on no node, by placeholder pods (`HAMI_SCHEDULER_SCALE=on`).
 
 A wish is a row before its placeholder is made, and over before that is deleted, so a scheduler that
 becomes active continues from the ledger: a placeholder without its row goes, a row without its
@@ -49,23 +49,23 @@ logger = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 1.0
 PLAN_INTERVAL_S = 5.0
 TYPES_INTERVAL_S = 60.0
-"""While no pod waits, the types of the nodes that are there are looked at so often."""
+"""Interval of reading the types of the existing nodes while no pod waits."""
 ASK_AGAIN_S = 10.0
-"""Interval of the questions why a node is not there yet."""
+"""Interval of asking why a requested node has not joined yet."""
 CLOCKS_DIFFER = timedelta(seconds=10)
-"""A node that was created so long before a wish may be the one that it gets."""
+"""Clock difference allowed: a node created so long before its request may answer it."""
 BACK_OFF_S = (300, 600, 1200)
 ASKED, NOT_ASKED = "NodeAskedFor", "NoNodeAskedFor"
 ARRIVED, GIVEN_UP = "NodeArrived", "NodeGivenUp"
 MAX_MESSAGE = 1024
 WRONG_TYPE = "node-type"
-"""Class of drift: a node that came differs from its type."""
+"""Drift class: a node that joined differs from its type."""
 MAX_WISHES = 10_000
 
 
 @dataclass(eq=False, kw_only=True)
 class Scaler:
-    """Keeps the wishes for nodes, and makes and deletes their placeholders."""
+    """Keeps the requests for nodes (wishes), and creates and deletes their placeholder pods."""
 
     store: PostgresScaling
     placeholders: Placeholders
@@ -75,24 +75,24 @@ class Scaler:
     pods: Mapping[PodUid, JsonMapping]
     """Pods of the pod watch."""
     nodes: Callable[[], Iterable[Json]]
-    """Nodes of the node watch."""
+    """Return the nodes of the node watch."""
     expected: ExpectedNodes
     announcer: Announcer
     drift: Drift
     instruments: SchedulerInstruments
     on_freed: Callable[[], None]
     asks: bool
-    """False: plans are shown alone."""
+    """Whether nodes are requested; if not, plans are only shown."""
     timeout_s: float
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    """Held by a look and by what a plan changes: none acts on wishes that the other has ended."""
+    """Lock of `keep` and of changes by `plan`: neither acts on requests that the other ended."""
     _made: dict[int, Json] = field(default_factory=dict, init=False)
-    """Wish -> its placeholder at the last look."""
+    """Placeholder pod of each request for a node, as last listed."""
     _explained: TTLCache[int, None] = field(init=False)
     _idle: frozenset[int] = frozenset()
-    """Wishes that the last plan did not need."""
+    """Requests for nodes that the last plan did not need."""
     _is_swept: bool = False
-    """Whether no placeholder was there when no node was wanted."""
+    """Whether the last listing without open requests found no placeholder pod."""
     _types_at: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Scaler:
     # Wishes that are open
 
     async def keep(self) -> None:
-        """Go on with the wishes that are open. Raises: Unavailable."""
+        """Continue the open requests for nodes. Raises: Unavailable."""
         async with self._lock:
             wishes = await self.store.open()
             self._show(wishes)
@@ -132,7 +132,7 @@ class Scaler:
             gauge.labels(wish.type).inc()
 
     async def _sweep(self, wishes: Sequence[ScaleWish]) -> None:
-        """Look at the placeholders, and delete those of no wish."""
+        """List the placeholder pods, and delete those without an open request."""
         open_ids = {str(wish.id) for wish in wishes} if self.asks else set[str]()
         self._made, others = {}, 0
         for pod in await self.placeholders.all():
@@ -145,7 +145,7 @@ class Scaler:
         self._is_swept = not wishes and not others
 
     async def _keep(self, wish: ScaleWish, known: KnownType | None, taken: set[NodeName]) -> None:
-        """Go on with one wish; `taken`: nodes that other wishes got."""
+        """Continue one request for a node; `taken`: nodes that other requests got."""
         if not self.asks:
             if wish.is_asked:
                 await self.store.take_back(wish)
@@ -177,7 +177,7 @@ class Scaler:
     def _new_nodes(
         self, kind: NodeType, made: Json, taken: Container[NodeName]
     ) -> Iterator[NodeName]:
-        """Yield nodes of the type that came after the placeholder, with their cards."""
+        """Yield nodes of the type that joined after the placeholder's creation and have cards."""
         before = nodes_before(made)
         for node in self.nodes():
             name = NodeName(node["metadata"]["name"])
@@ -262,7 +262,7 @@ class Scaler:
     # New wishes
 
     async def plan(self) -> None:
-        """Plan nodes for the pods that wait, and begin and drop wishes. Raises: HamiError."""
+        """Plan nodes for the waiting pods; begin and drop requests for nodes. Raises: HamiError."""
         due = self.questions.due()
         wishes = await self.store.open()
         is_quiet = not due and not wishes
@@ -292,7 +292,7 @@ class Scaler:
     def _closed(
         self, known: Mapping[str, KnownType], failures: Mapping[str, Failures]
     ) -> dict[str, str]:
-        """Return why nodes of some types are not asked for."""
+        """Return why nodes of some types are not requested."""
         found = dict[str, str]()
         for name, failed in failures.items():
             left_s = BACK_OFF_S[min(failed.count, len(BACK_OFF_S)) - 1] - failed.ago_s
@@ -304,7 +304,7 @@ class Scaler:
         }
 
     async def _keep_types(self, types: Sequence[NodeType], known: Mapping[str, KnownType]) -> None:
-        """Write down the types that changed; one whose cards did is wrong no more."""
+        """Record the types that changed; a type whose cards changed is no longer marked wrong."""
         for kind in types:
             kept, before = replace(kind, closed="", existing=0), known.get(kind.name)
             if before is None or before.kind != kept:

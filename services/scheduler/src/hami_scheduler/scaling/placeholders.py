@@ -1,4 +1,4 @@
-"""Placeholders: pods for which an autoscaler makes one node each.
+"""Placeholder pods, for each of which an autoscaler adds one node.
 
 A placeholder asks for no card, so any autoscaler can count it. It goes to no node with slices or
 with another placeholder, nor to one that is there already, and every pod of a usual priority may
@@ -21,9 +21,9 @@ from hamicommon.scaling.node_types import NodeType, labels_of
 from hami_scheduler.ports.scaling import ScaleWish
 
 LABEL = "hami.io/placeholder"
-"""On each placeholder: the number of its wish."""
+"""Label of placeholder pods: the number of the request for a node (wish)."""
 PRIORITY_CLASS = "hami-placeholder"
-"""Priority -1: Cluster Autoscaler leaves pods below -10 alone."""
+"""PriorityClass of placeholder pods: -1, as Cluster Autoscaler ignores pods below -10."""
 HOSTNAME = "kubernetes.io/hostname"
 MAX_REASON = 300
 _MAX_NAME = 40
@@ -31,7 +31,7 @@ _AUTOSCALERS = ("cluster-autoscaler", "karpenter")
 
 
 def placeholder_name(kind: str, number: int) -> str:
-    """Return the pod's name: of two schedulers that ask for the same node, one makes it.
+    """Return the placeholder's name, equal in two schedulers, so that only one of them creates it.
 
     >>> placeholder_name("a100x4", 2)
     'hami-scale-a100x4-2'
@@ -51,7 +51,7 @@ def placeholder(
     image: str,
     secrets: Sequence[Json] = (),
 ) -> Json:
-    """Return the pod for a wish.
+    """Return the placeholder pod of a request for a node.
 
     Args:
         wish: the node that is wanted, with what its pods ask of the host.
@@ -127,7 +127,7 @@ def placeholder(
 
 
 def nodes_before(placeholder: Json) -> frozenset[str]:
-    """Return the host names of the type's nodes that were there when it was made."""
+    """Return the host names of the type's nodes that existed when the placeholder was created."""
     affinity = (placeholder["spec"].get("affinity") or {}).get("nodeAffinity")
     if affinity is None:
         return frozenset()
@@ -136,15 +136,18 @@ def nodes_before(placeholder: Json) -> frozenset[str]:
 
 
 def host_name_of(node: Json) -> str:
-    """Return a node's host name; until its kubelet writes one, its name."""
+    """Return a node's host name, or its name until its kubelet sets the label."""
     return labels_of(node).get(HOSTNAME, str(node["metadata"]["name"]))
 
 
 class Placeholders:
-    """Placeholders at the API server; every call raises what `KubeApi` does."""
+    """Placeholder pods at the API server; every call raises the errors of `KubeApi`."""
 
     def __init__(self, api: KubeApi, *, namespace: str, pod_name: str, image: str) -> None:
-        """`pod_name`: the pod of this service, whose image they have if `image` is empty."""
+        """Create the client.
+
+        `pod_name`: this scheduler's pod, whose image is used if `image` is empty.
+        """
         self._api = api
         self._namespace, self._pod_name, self._image = namespace, pod_name, image
         self._path = f"/api/v1/namespaces/{namespace}/pods"
@@ -155,7 +158,7 @@ class Placeholders:
         return found
 
     async def create(self, wish: ScaleWish, kind: NodeType, existing: Iterable[str]) -> None:
-        """Create a wish's placeholder pod. Raises: Conflict when its name is taken."""
+        """Create the placeholder pod of a request. Raises: Conflict if its name is taken."""
         image, secrets = self._image, list[Json]()
         if not image:
             own = (await self._api.get(f"{self._path}/{self._pod_name}"))["spec"]
@@ -165,7 +168,7 @@ class Placeholders:
         await self._api.create(self._path, body)
 
     async def delete(self, pod: Json) -> None:
-        """Delete this very pod; one that is gone is no error."""
+        """Delete this placeholder pod (by uid); a missing pod is no error."""
         metadata = pod["metadata"]
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
         try:
@@ -174,7 +177,7 @@ class Placeholders:
             return
 
     async def explain(self, name: str) -> str:
-        """Return the last sentence of an autoscaler about the pod; empty without one."""
+        """Return an autoscaler's last message about the pod; empty without one."""
         path = f"/api/v1/namespaces/{self._namespace}/events"
         found = (await self._api.get(path, fieldSelector=f"involvedObject.name={name}"))["items"]
         reported = [

@@ -1,4 +1,4 @@
-"""Plan the nodes that waiting pods need: gather the question, answer it in another process."""
+"""Plan the nodes that waiting pods need: gather the input, and plan in another process."""
 
 from __future__ import annotations
 
@@ -31,51 +31,51 @@ from hami_scheduler.placement.group_members import Assembly, GroupMembers
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 
 MAX_PLANNED = 1000
-"""Pods of one plan; the others come when these have their nodes."""
+"""Maximum pods in one plan; further pods are planned once these have their nodes."""
 _PODS_AT_ONCE = 100
-"""Pods that are counted until requests have their turn."""
+"""Number of pods counted before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleQuestion:
-    """Everything that a plan depends on, but for the cards."""
+    """Input of a plan, except for the cards."""
 
     nodes: Sequence[Json]
     asked: Mapping[NodeName, HostRequest]
-    """Host amounts that the pods on each node ask for."""
+    """CPU and memory that the pods on each node request."""
     daemons: Mapping[NodeName, HostRequest]
     shapes: Sequence[Wish]
-    """One of all pods that are alike."""
+    """Pods of different shapes, one per shape."""
     pods: Sequence[tuple[PodUid, int]]
-    """Waiting pods with their shapes, in the order of the queue."""
+    """Waiting pods with the index of their shape, in the order of the queue."""
     groups: Mapping[PodUid, str] = field(default_factory=dict)
-    """Group of each pod that starts together with others."""
+    """Group of each pod that starts together with other pods."""
     needed: Mapping[str, int] = field(default_factory=dict)
-    """Pods of each group that must start together."""
+    """Number of pods of each group that must start together."""
     coming: Mapping[NodeName, str] = field(default_factory=dict)
-    """Placeholder -> type of the node that it asks for."""
+    """Placeholder -> type of the node that it requests."""
     kept: Sequence[NodeType] = ()
-    """Types of nodes that were there once."""
+    """Types of nodes that existed once."""
     closed: Mapping[str, str] = field(default_factory=dict)
-    """Type -> why no node of it is opened."""
+    """Type -> reason why no node of it is added."""
     entries: Sequence[TypeEntry] = ()
     group_labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleAnswer:
-    """A plan; its pods are named by their uids."""
+    """Plan with pods named by their uids."""
 
     plan: ScalePlan
     types: Sequence[NodeType]
     hosts: Mapping[NodeName, HostRequest]
-    """Host amounts that the pods of each node ask for."""
+    """CPU and memory that the pods of each node request."""
 
 
 def plan_scaling(
     question: ScaleQuestion, view: ClusterView, held: Collection[PodUid], vendors: Vendors
 ) -> ScaleAnswer:
-    """Plan nodes; pods that `held` has in the ledger are left out.
+    """Plan nodes for the pods, except those in `held`, which have cards in the ledger.
 
     Raises: InvalidRequest when an entry of the file of node types is wrong.
     """
@@ -123,13 +123,13 @@ def plan_scaling(
 
 @dataclass(eq=False, kw_only=True)
 class ScaleQuestions:
-    """Gathers what a plan depends on, a little at a time: requests have their turn in between."""
+    """Gathers the input of plans, in parts between which requests are answered."""
 
     state: ClusterState
     waiting: WaitingPods
     rooms: Rooms
     members: GroupMembers | None
-    """None: pods of groups are placed one by one."""
+    """Index of groups; None: the pods of groups are placed separately."""
     our_pods: Mapping[PodUid, JsonMapping]
     all_pods: Callable[[], Iterable[Json]]
     all_nodes: Callable[[], Iterable[Json]]
@@ -139,7 +139,7 @@ class ScaleQuestions:
     after_s: float
 
     def due(self) -> list[WaitingPod]:
-        """Return the pods that nodes are wanted for, in the order of the queue.
+        """Return the waiting pods that need nodes, in the order of the queue.
 
         Not those that are being placed, that others end for, or that a quota keeps waiting.
         """
@@ -166,7 +166,7 @@ class ScaleQuestions:
         return found
 
     def _assembly(self, uid: PodUid) -> Assembly | None:
-        """Return the state of the pod's group; None where it may start alone."""
+        """Return the state of the pod's group; None if the pod may start alone."""
         group = self.members.grouped(uid) if self.members is not None else None
         found = self.members.assembly(group) if self.members is not None and group else None
         return found if found is not None and found.needed else None
@@ -184,7 +184,7 @@ class ScaleQuestions:
         kept: Sequence[NodeType],
         closed: Mapping[str, str],
     ) -> ScaleQuestion:
-        """Gather what a plan for these pods depends on.
+        """Gather the input of a plan for these pods.
 
         `leaving_out`: nodes that have come, and count as `coming` until their cards are known.
         """

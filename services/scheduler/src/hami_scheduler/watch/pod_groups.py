@@ -1,4 +1,4 @@
-"""PodGroup objects, where the API server serves them: their quorums, and that a group failed.
+"""Watch of PodGroup objects, if the API server serves them: quorums, and failed groups.
 
 Kubernetes' own are behind gates (1.36: `v1alpha2`), those of scheduler-plugins are a
 CustomResourceDefinition. Either may be there, or come later: the API server is asked now and then.
@@ -26,10 +26,10 @@ SCHEDULED = "PodGroupScheduled"
 
 
 class PodGroupWatch:
-    """Follows the PodGroups of both APIs."""
+    """Watches the PodGroups of both APIs."""
 
     def __init__(self, api: KubeApi, on_failed: Callable[[PodGroup], None]) -> None:
-        """Create the watch; `on_failed` is called when kube-scheduler gave a group up."""
+        """Create the watch; `on_failed` is called when kube-scheduler gave up a group."""
         self._api = api
         self._on_failed = on_failed
         self._informers: dict[str, Informer] = {}
@@ -40,13 +40,13 @@ class PodGroupWatch:
         )
 
     def quorum(self, group: PodGroup) -> int | None:
-        """Return how many members the group's object wants together; None: there is none."""
+        """Return the quorum in the group's PodGroup object; None if there is no object."""
         informer = self._informers.get(NATIVE_API if group.is_native else COSCHEDULING_API)
         found = None if informer is None else informer.store.get((group.namespace, group.name))
         return None if found is None else quorum_of(found)
 
     async def run(self) -> None:
-        """Follow what is served, until cancelled."""
+        """Watch the kinds that the API server serves, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 for api_group in (NATIVE_API, COSCHEDULING_API):
@@ -76,7 +76,7 @@ class PodGroupWatch:
         )
 
     async def _version(self, api_group: str) -> str:
-        """Return the first version that has PodGroups; empty: none."""
+        """Return the first served version that has PodGroups; empty if none."""
         answer = await self._api.get(f"/apis/{api_group}")
         for each in answer.get("versions") or []:
             version = str(each["version"])

@@ -1,4 +1,4 @@
-"""Nodes that are wanted, and the types that they are of."""
+"""Tables of requests for nodes (wishes), and of the types of those nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ scale_wishes = Table(
     ),
     Index(None, "ended_at"),
 )
-"""Nodes that pods (their uids) wait for; `asked` while a placeholder waits for an autoscaler.
+"""Requests for nodes that pods (by uid) wait for; `asked` while a placeholder pod is pending.
 
 `reason`: why it is not there yet, or how it ended.
 """
@@ -49,4 +49,7 @@ node_types = Table(
     texts("wrong"),
     at("changed_at", default=True),
 )
-"""Types of nodes, kept after the last node went; `wrong`: how a node of it differed."""
+"""Types of nodes, kept after the last node is deleted.
+
+`wrong`: how a node differed from its type.
+"""

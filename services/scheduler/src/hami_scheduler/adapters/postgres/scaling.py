@@ -1,4 +1,4 @@
-"""Wishes for nodes and types of nodes in Postgres.
+"""Requests for nodes (wishes), and types of nodes, in Postgres.
 
 A wish is a row until its node came, or it was given up, or nobody needs it any more; of a type and
 number there is one such row at most.
@@ -61,56 +61,56 @@ _HELD = "SELECT pod_uid FROM allocations WHERE ended_at IS NULL AND pod_uid = AN
 
 
 class PostgresScaling:
-    """Wishes and types; every call raises Unavailable."""
+    """Store of requests for nodes and of node types; every call raises Unavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self) -> list[ScaleWish]:
-        """Return the wishes that are not over."""
+        """Return the requests for nodes that are still open."""
         return [_wish(row) for row in await self._database.fetch(_OPEN)]
 
     async def want(self, kind: str, number: int, pods: Sequence[PodUid], host: HostRequest) -> bool:
-        """Begin a wish; False when there is an open one of this number."""
+        """Record a request for a node; return False if an open one has this number."""
         row = await self._database.fetchrow(
             _WANT, kind, number, list(pods), host.cpu_milli, host.memory_mib
         )
         return row is not None
 
     async def mark_asked(self, wish: ScaleWish) -> bool:
-        """Write down that the placeholder is there; False when that was known."""
+        """Record that the placeholder pod was created; return False if that was recorded before."""
         return await self._database.fetchrow(_ASKED, wish.id) is not None
 
     async def take_back(self, wish: ScaleWish) -> None:
-        """Write down that the placeholder is not there any more."""
+        """Record that the placeholder pod no longer exists."""
         await self._database.fetch(_TAKE_BACK, wish.id)
 
     async def set_pods(self, wish: ScaleWish, pods: Sequence[PodUid]) -> None:
-        """Write down which pods the node is wanted for now."""
+        """Record the pods that wait for the node now."""
         await self._database.fetch(_PODS, wish.id, list(pods))
 
     async def note(self, wish: ScaleWish, reason: str) -> None:
-        """Write down why the node is not there yet."""
+        """Record why the node has not joined yet."""
         await self._database.fetch(_REASON, wish.id, reason)
 
     async def end(
         self, wish: ScaleWish, state: End, *, node: NodeName | None = None, reason: str = ""
     ) -> bool:
-        """End the wish; False when it is over already."""
+        """End the request for a node; return False if it had ended."""
         return await self._database.fetchrow(_END, wish.id, state, node, reason) is not None
 
     async def arrived_since(self, moment: datetime) -> set[NodeName]:
-        """Return the nodes that wishes got since then."""
+        """Return the nodes that joined for requests since `moment`."""
         rows = await self._database.fetch(_ARRIVED, moment)
         return {NodeName(row["node"]) for row in rows}
 
     async def failures(self) -> dict[str, Failures]:
-        """Return how often each type was given up since one of its nodes came, within a day."""
+        """Return how often each type was given up since its last node joined, within a day."""
         rows = await self._database.fetch(_FAILURES)
         return {row["type"]: Failures(count=row["count"], ago_s=row["ago_s"]) for row in rows}
 
     async def types(self) -> dict[str, KnownType]:
-        """Return the types that are known."""
+        """Return the node types in the ledger."""
         rows = await self._database.fetch(_TYPES)
         found = [
             KnownType(kind=_KIND.validate_python(row["spec"]), wrong=row["wrong"]) for row in rows
@@ -118,15 +118,15 @@ class PostgresScaling:
         return {each.kind.name: each for each in found}
 
     async def save_type(self, kind: NodeType, wrong: str) -> None:
-        """Keep a type."""
+        """Record a node type."""
         await self._database.fetch(_SAVE, kind.name, _KIND.dump_python(kind, mode="json"), wrong)
 
     async def mark_wrong(self, kind: str, why: str) -> None:
-        """Mark a node type as wrong, so that it is not asked for any more."""
+        """Mark a node type as wrong, so that no more nodes of it are requested."""
         await self._database.fetch(_WRONG, kind, why)
 
     async def held(self, pods: Sequence[PodUid]) -> set[PodUid]:
-        """Return the pods among these that have a grant or a room (kept free by preemption)."""
+        """Return which of these pods have a grant or a room (cards reserved by preemption)."""
         return {PodUid(row["pod_uid"]) for row in await self._database.fetch(_HELD, list(pods))}
 
 

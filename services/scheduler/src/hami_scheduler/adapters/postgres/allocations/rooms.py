@@ -1,4 +1,4 @@
-"""Rooms in Postgres: cards kept for a waiting pod until the pods that end for it are gone.
+"""Rooms in Postgres: cards reserved for a waiting pod until the pods evicted for it are gone.
 
 A room is a grant in state `reserved`, which counts on its cards beside those whose pods end, so no
 other grant fits there. `preempted` keeps who ends for it, and how that went.
@@ -71,7 +71,7 @@ SELECT (SELECT count(DISTINCT victim_id) FROM preempted
 
 
 async def find_leaving(connection: Connection, room: Room) -> list[Allocation]:
-    """Lock the grants that end for the room. Raises: Conflict if one has ended."""
+    """Lock the victims' allocations of a room. Raises: Conflict if one has ended."""
     ids = sorted(each.allocation_id for each in room.victims)
     rows = await connection.fetch(_LEAVING, ids) if ids else []
     if len(rows) != len(ids):
@@ -82,7 +82,7 @@ async def find_leaving(connection: Connection, room: Room) -> list[Allocation]:
 async def rules_of_room(
     connection: Connection, allocation: Allocation, rules: Rules
 ) -> tuple[CardDemand, ...]:
-    """Return what a room takes from each card, by the rules of its pod's placement."""
+    """Return the amounts that a room reserves on each card, by the rules of its pod's placement."""
     row = await connection.fetchrow(_RULES, allocation.id)
     policy, totals = row["policy"] or {}, (row["detail"] or {}).get("core_totals") or {}
     return demands(
@@ -94,7 +94,7 @@ async def rules_of_room(
 
 
 async def record_victims(connection: Connection, room_id: AllocationId, room: Room) -> None:
-    """Record the grants that end for the room."""
+    """Record the allocations of the pods that are evicted for the room."""
     await connection.execute(
         _RECORD,
         room_id,
@@ -106,24 +106,27 @@ async def record_victims(connection: Connection, room_id: AllocationId, room: Ro
 
 
 class PostgresRooms:
-    """Rooms in the ledger, and evictions for them."""
+    """Rooms (reserved cards) in the ledger, and the evictions for them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def held(self) -> list[HeldRoom]:
-        """Return the rooms that wait for grants to end. Raises: Unavailable."""
+        """Return the rooms whose victims are not all gone. Raises: Unavailable."""
         rooms: dict[str, HeldRoom] = {}
         for row in await self._database.fetch(_ROOMS):
             rooms.setdefault(row["id"], _room(row)).victims.append(_victim(row))
         return list(rooms.values())
 
     async def is_held(self, room_id: AllocationId) -> bool:
-        """Return whether the room still waits for grants to end. Raises: Unavailable."""
+        """Return whether the room still waits for victims to be gone. Raises: Unavailable."""
         return bool(await self._database.fetch(_IS_HELD, room_id))
 
     async def taken_after_s(self, rooms: Collection[AllocationId]) -> list[float]:
-        """Return how long the rooms among these were held that were taken. Raises: Unavailable."""
+        """Return how long each of these rooms was held until its pod used it.
+
+        Raises: Unavailable.
+        """
         return [row["after_s"] for row in await self._database.fetch(_TAKEN, list(rooms))]
 
     async def note_eviction(
@@ -133,7 +136,7 @@ class PostgresRooms:
         await self._database.fetch(_NOTE, room_id, victim_id, problem)
 
     async def lately(self, pod_uid: PodUid) -> tuple[int, int]:
-        """Return the evictions of the last minute, and the pod's rooms of the last hour.
+        """Return (evictions in the last minute, rooms of the pod in the last hour).
 
         Raises: Unavailable.
         """
