@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -19,10 +20,12 @@ from tests.e2e_autoscalers.pools import (
     CARDS,
     MERGE,
     NAMES,
+    POOL,
     cluster_autoscaler,
     create,
     nodes_of,
 )
+from tests.faults.clocks import build, own_clocks
 
 pytestmark = pytest.mark.e2e
 
@@ -184,6 +187,107 @@ def test_slices_keep_their_nodes_and_a_node_that_leaves_gets_none(
         let_go(system)
 
 
+@pytest.mark.parametrize("autoscaler", NAMES)
+def test_a_node_that_is_wanted_no_more_goes_and_one_with_a_pod_without_cards_is_used(
+    rig: Rig, autoscaler: str
+) -> None:
+    with rig(autoscaler) as (system, kubelets):
+        kubelets.is_driver_installed = False
+        assert system.create(slices(30_000)[0]).status_code == 201
+        wait(lambda: nodes_of(system) or None, "the node", timeout_s=120)
+        system.delete("s0")
+        wait(lambda: not nodes_of(system) or None, "the node to go", timeout_s=180)
+        assert system.sql("SELECT string_agg(state, ' ') FROM scale_wishes") == "dropped"
+
+        assert system.create(slices(30_000)[0]).status_code == 201
+        [node] = wait(lambda: nodes_of(system) or None, "another node", timeout_s=120)
+        other = a_pod("no-cards", {"cpu": 1})
+        other["spec"]["nodeSelector"] = {"pool": POOL}
+        assert system.create(other).status_code == 201
+        system.wait_for_phase("no-cards", "Running", timeout_s=120)
+        kubelets.is_driver_installed = True
+        for name in ("s0", "no-cards"):
+            pod = system.wait_for_phase(name, "Running", timeout_s=120)
+            assert pod["spec"]["nodeName"] == node["metadata"]["name"]
+        assert len(nodes_of(system)) == 1
+        assert system.sql("SELECT string_agg(state, ' ') FROM scale_wishes") == "dropped arrived"
+        let_go(system)
+
+
+PRIORITIES = {"batch": 10, "urgent": 1000}
+
+
+def of_priority(name: str, priority: str, delay_s: int = 0) -> Json:
+    """A pod for which others may end after this time."""
+    pod = a_pod(name, {GPU: 1, MEM: 30_000})
+    pod["metadata"]["annotations"] = {"hami.io/preemption-delay-seconds": str(delay_s)}
+    pod["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
+    return pod
+
+
+def member(number: int, size: int) -> Json:
+    """One of a group of this size; each takes a card."""
+    annotations = {"hami.io/group-min": str(size)}
+    pod = a_pod(f"member-{number}", {GPU: 1, MEM: CARD_MIB}, annotations=annotations)
+    pod["metadata"]["labels"] = {GROUP_LABEL: "train"}
+    return pod
+
+
+@pytest.mark.parametrize("autoscaler", NAMES)
+def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autoscaler: str) -> None:
+    """Preemption, groups and scaling at once."""
+    settings = {
+        "HAMI_SCHEDULER_PREEMPTION_MODE": "on",
+        "HAMI_SCHEDULER_PREEMPTION_AFTER_S": "1",
+        "HAMI_SCHEDULER_SCALE_AFTER_S": "6",
+    }
+    with rig(autoscaler, settings) as (system, _):
+        for name, value in PRIORITIES.items():
+            body: Json = {"metadata": {"name": name}, "value": value}
+            create(system, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        low = [f"low-{number}" for number in range(CARDS)]
+        run(system, [of_priority(name, "batch") for name in low])
+        [first] = nodes_of(system)
+
+        # Nobody asked for patience: one of a lower priority ends, and no node comes.
+        run(system, [of_priority("now", "urgent")])
+        assert sum(system.pod(name) is None for name in low) == 1
+        assert [node["metadata"]["name"] for node in nodes_of(system)] == [
+            first["metadata"]["name"]
+        ]
+        assert system.sql("SELECT count(*) FROM scale_wishes") == "1"
+
+        # An autoscaler's turn: a node comes, and nobody ends.
+        run(system, [of_priority("patient", "urgent", delay_s=600)])
+        assert len(nodes_of(system)) == 2
+        assert sum(system.pod(name) is None for name in low) == 1
+
+        # A group of five cards, of which the second node has three: one demand, one node more.
+        # Until it is complete nothing is asked for.
+        for number in range(4):
+            assert system.create(member(number, 5)).status_code == 201
+        wait(lambda: len(waiting_of(system, "member-")) == 4, "four to wait")
+        asked = system.sql("SELECT count(*) FROM scale_wishes")
+        run(system, [*slices(10_000)])
+        assert waiting_of(system, "member-") == {f"member-{number}" for number in range(4)}
+        assert system.sql("SELECT count(*) FROM scale_wishes") == asked
+        assert system.create(member(4, 5)).status_code == 201
+        for number in range(5):
+            system.wait_for_phase(f"member-{number}", "Running", timeout_s=120)
+        assert int(system.sql("SELECT count(*) FROM scale_wishes")) == int(asked) + 1
+        assert sum(system.pod(name) is None for name in low) == 1
+        system.check_invariants()
+        let_go(system)
+
+
+def waiting_of(system: System, prefix: str) -> set[str]:
+    return {
+        pod["metadata"]["name"]
+        for pod in system.pods()
+        if pod["metadata"]["name"].startswith(prefix) and not pod["spec"].get("nodeName")
+    }
+
+
 def phase_of(system: System, name: str) -> str:
     return str((system.pod(name) or {"status": {}})["status"].get("phase"))
 
@@ -244,3 +348,26 @@ def test_faults_cost_time_and_no_node(rig: Rig, autoscalers: Path) -> None:
                 let_go(system)
         finally:
             os.kill(postgres, signal.SIGCONT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["hami-scheduler", "postgres"])
+def test_clocks_that_jump_cost_no_node(rig: Rig, tmp_path: Path, who: str) -> None:
+    """Ten minutes forth and back, between the placeholders and their nodes."""
+    tmp_path.chmod(0o755)
+    clocks = own_clocks(tmp_path, build(tmp_path))
+    with rig("cluster-autoscaler", dict(clocks.environment)) as (system, kubelets):
+        for seconds in (600.0, -600.0):
+            kubelets.is_driver_installed = False
+            for pod in slices(*MIXED):
+                assert system.create(pod).status_code == 201
+            wait(lambda: wishes(system).count("asked") == 2, "two placeholders", timeout_s=60)
+            clocks.jump(who, seconds)
+            wait(lambda: len(nodes_of(system)) == 2, "the nodes", timeout_s=120)
+            kubelets.is_driver_installed = True
+            for number in range(len(MIXED)):
+                system.wait_for_phase(f"s{number}", "Running", timeout_s=120)
+            assert len(nodes_of(system)) == 2
+            clocks.all_right()
+            let_go(system)
+        system.check_invariants()
