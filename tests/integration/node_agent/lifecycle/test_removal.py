@@ -46,6 +46,7 @@ def settings(host: Path) -> Settings:
             "state_dir": host / "var" / "lib" / "hami" / "node-agent",
             "cdi_dir": host / "cdi",
             "kubelet_dir": host / "kubelet",
+            "report_capacity": "on",
         }
     )
 
@@ -70,6 +71,12 @@ async def test_a_host_is_left_as_it_was_after_its_last_pod_with_a_slice(
     notes = {OTHERS: "x", **dict.fromkeys(WRITTEN_ON_THE_NODE, "x")}
     await api_pods.api.patch(node, {"metadata": {"annotations": notes}})
 
+    kubelets = {"cpu": "4", "nvidia.com/gpu": "10"}
+    listed = {**kubelets, "nvidia.com/gpumem": "40000", "nvidia.com/gpucores": "100"}
+    await api_pods.api.patch(
+        f"{node}/status", {"status": {"capacity": listed, "allocatable": listed}}
+    )
+
     work = NodeRemoval(api_pods.api, settings)
     running = asyncio.create_task(work.run())
     both = "pods that hold slices: default/granted, default/restored"
@@ -91,7 +98,9 @@ async def test_a_host_is_left_as_it_was_after_its_last_pod_with_a_slice(
     assert not (host / "var" / "lib" / "hami").exists()
     assert not (host / "kubelet" / "plugins" / "gpu.hami.io").exists()
     assert outside.exists()
-    found = (await api_pods.api.get(node))["metadata"]["annotations"]
+    left = await api_pods.api.get(node)
+    assert [left["status"][part] for part in ("capacity", "allocatable")] == [kubelets] * 2
+    found = left["metadata"]["annotations"]
     assert {key: found[key] for key in found if not key.startswith("kubernetes.io/")} == {
         OTHERS: "x"
     }

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hamicommon import telemetry
+from hamicommon import device_config, telemetry
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import AGENT, BINDING, NVIDIA_PAIR_SCORES, NVIDIA_REGISTER
 from hamicommon.k8s.client import KubeApi, open_kube_api
@@ -32,6 +32,7 @@ from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of, 
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.config.sources import configured, environment
 from hami_node_agent.dra.server import DriverSockets
+from hami_node_agent.inventory.capacity import sums_of
 from hami_node_agent.metrics.http_server import make_routes, serving
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class NodeRemoval:
 
     def __init__(self, api: KubeApi, settings: Settings) -> None:
         self._api = api
+        self._settings = settings
         self._node = NodeObject(api, settings.node_name)
         self._name = settings.node_name
         self._folders = _Folders(settings)
@@ -113,6 +115,10 @@ class NodeRemoval:
             more = f" and {len(holders) - NAMED} more" if len(holders) > NAMED else ""
             return f"pods that hold slices: {', '.join(holders[:NAMED])}{more}"
         await asyncio.to_thread(self._folders.remove)
+        if self._settings.report_capacity != "off":
+            config = await asyncio.to_thread(device_config.load, self._settings.device_config_file)
+            sums = sums_of((), config.nvidia or device_config.NvidiaConfig())
+            await self._node.set_amounts(dict.fromkeys(sums))
         held = await self._node.annotations()
         await self._node.forget([key for key in WRITTEN_ON_THE_NODE if key in held])
         return ""
