@@ -19,7 +19,7 @@ from hamicommon.k8s.types import Json
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
-from tests.e2e.system import System
+from tests.e2e.system import System, wait
 from tests.processes import http_ready, running
 
 POOL = "a100x4"
@@ -238,6 +238,8 @@ def karpenter(system: System, folder: Path, kubeconfig: Path) -> Iterator[None]:
     for file in sorted((folder / "crds").glob("*.yaml")):
         for body in yaml.safe_load_all(file.read_text()):
             create(system, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body)
+    for served in ("karpenter.kwok.sh/v1alpha1/kwoknodeclasses", "karpenter.sh/v1/nodepools"):
+        wait(lambda path=f"/apis/{served}": system.api.get(path).is_success, f"{served} served")
     create(
         system,
         "/apis/karpenter.kwok.sh/v1alpha1/kwoknodeclasses",
