@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from cachetools import LRUCache
 from hamicommon.domain.allocations import Allocation, Origin
@@ -90,19 +89,10 @@ class Announcer:
         once: bool = False,
     ) -> None:
         """Emit an event about a pod; see `PodEvent.series` and `PodEvent.once`."""
-        self._events.emit(
-            PodEvent(
-                namespace=pod.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                reason=reason,
-                message=message,
-                warning=warning,
-                at=datetime.now(UTC),
-                series=series,
-                once=once,
-            )
+        event = PodEvent(
+            pod=pod, reason=reason, message=message, warning=warning, series=series, once=once
         )
+        self._events.emit(event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -17,6 +16,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
@@ -40,15 +40,7 @@ async def test_an_events_message_is_clipped() -> None:
     background = BackgroundQueue()
     events = KubernetesPodEvents(cast(Any, api), background, component="hami-scheduler")
     events.emit(
-        PodEvent(
-            namespace="ns",
-            name="p",
-            uid=PodUid("u"),
-            reason="FilteringFailed",
-            message=HOSTILE,
-            warning=True,
-            at=datetime.now(UTC),
-        )
+        PodEvent(pod=PodRef("ns", "p", PodUid("u")), reason="FilteringFailed", message=HOSTILE)
     )
     running = asyncio.create_task(background.run())
     async with asyncio.timeout(PATIENCE_S):

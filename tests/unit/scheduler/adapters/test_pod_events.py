@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from hami_scheduler.adapters.kubernetes import KubernetesPodEvents
 from hami_scheduler.background_queue import WORKERS, BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end
@@ -40,14 +40,7 @@ class Api:
 
 def event(name: str) -> PodEvent:
     return PodEvent(
-        namespace="team",
-        name=name,
-        uid=PodUid(name),
-        reason="FilteringFailed",
-        message="no card",
-        warning=True,
-        at=datetime.now(UTC),
-        series="",
+        pod=PodRef("team", name, PodUid(name)), reason="FilteringFailed", message="no card"
     )
 
 

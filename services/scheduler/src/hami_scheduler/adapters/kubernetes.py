@@ -199,7 +199,7 @@ class KubernetesPodEvents:
             raise
 
     async def _write(self, event: PodEvent) -> None:
-        path = f"/api/v1/namespaces/{event.namespace}/events"
+        path = f"/api/v1/namespaces/{event.pod.namespace}/events"
         name = _event_name(event)
         shown = self._shown.pop(name, None)
         if shown is None:
@@ -241,13 +241,13 @@ class KubernetesPodEvents:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": event.namespace},
+            "metadata": {"name": name, "namespace": event.pod.namespace},
             "involvedObject": {
                 "apiVersion": "v1",
                 "kind": event.kind,
-                "namespace": event.namespace if event.kind == "Pod" else "",
-                "name": event.name,
-                "uid": event.uid,
+                "namespace": event.pod.namespace if event.kind == "Pod" else "",
+                "name": event.pod.name,
+                "uid": event.pod.uid,
             },
             "reason": event.reason,
             "message": event.message,
@@ -272,9 +272,9 @@ class _Shown:
 
 
 def _event_name(event: PodEvent) -> str:
-    series = "\0".join((event.uid, event.reason, event.series or event.message))
+    series = "\0".join((event.pod.uid, event.reason, event.series or event.message))
     digest = hashlib.blake2b(series.encode(), digest_size=8).hexdigest()
-    return event_name(event.name, digest)
+    return event_name(event.pod.name, digest)
 
 
 def _written(moment: datetime) -> str:

@@ -18,24 +18,12 @@ from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.adapters.kubernetes import (
-    KubernetesClaimApi,
-    KubernetesNodeApi,
-    KubernetesPodApi,
-    KubernetesPodEvents,
-    KubernetesTemplateApi,
-    KubernetesTokenReviews,
-)
+from hami_scheduler.adapters import kubernetes
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.adapters.postgres import housekeeping
 from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
-from hami_scheduler.adapters.postgres.housekeeping import (
-    PostgresCallJournal,
-    PostgresJournal,
-    PostgresLimits,
-    PostgresRetention,
-)
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
@@ -90,11 +78,11 @@ class Connections:
         self.row_repairs = PostgresRowRepairs(database, on_commit=wake)
         self.quotas = PostgresQuotas(database, quota_of=quota_of)
         self.decisions = PostgresDecisionLog(database)
-        self.journal = PostgresJournal(database)
-        self.retention = PostgresRetention(database)
+        self.journal = housekeeping.PostgresJournal(database)
+        self.retention = housekeeping.PostgresRetention(database)
         self.queries = PostgresQueries(database)
-        self.calls = PostgresCallJournal(database)
-        self.limits = PostgresLimits(database)
+        self.calls = housekeeping.PostgresCallJournal(database)
+        self.limits = housekeeping.PostgresLimits(database)
         self.rooms = wrapped(PostgresRooms(database), "rooms")
         self.scaling = PostgresScaling(database)
         self.placeholders = Placeholders(
@@ -105,11 +93,13 @@ class Connections:
         )
         self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
         self.lock = wrapped(lock, "lock")
-        self.pods = wrapped(KubernetesPodApi(api), "pods")
-        self.claims = wrapped(KubernetesClaimApi(api), "claims")
-        self.templates = wrapped(KubernetesTemplateApi(api), "templates")
-        self.nodes = wrapped(KubernetesNodeApi(api), "nodes")
-        self.events = KubernetesPodEvents(api, self.background, component=settings.scheduler_name)
+        self.pods = wrapped(kubernetes.KubernetesPodApi(api), "pods")
+        self.claims = wrapped(kubernetes.KubernetesClaimApi(api), "claims")
+        self.templates = wrapped(kubernetes.KubernetesTemplateApi(api), "templates")
+        self.nodes = wrapped(kubernetes.KubernetesNodeApi(api), "nodes")
+        self.events = kubernetes.KubernetesPodEvents(
+            api, self.background, component=settings.scheduler_name
+        )
         self.grants = wrapped(NatsGrantAnnouncer(self.bus), "grants")
         self.witness = wrapped(NatsNodeWitness(self.bus), "witness")
         self.sign = partial(sign, key=key)
@@ -146,7 +136,7 @@ def _logins(settings: Settings, api: KubeApi) -> Logins | None:
     if settings.bus_login_key_file is None:
         return None
     return Logins(
-        reviews=KubernetesTokenReviews(api, audience=settings.bus_login_audience),
+        reviews=kubernetes.KubernetesTokenReviews(api, audience=settings.bus_login_audience),
         agents=settings.bus_login_agents,
         key=load_private_key(settings.bus_login_key_file),
     )

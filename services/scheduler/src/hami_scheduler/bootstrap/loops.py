@@ -28,14 +28,8 @@ from hami_scheduler.api.app import Loop
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bootstrap.simulating import WARM_INTERVAL_S, Simulations
+from hami_scheduler.bus import ledger_stats
 from hami_scheduler.bus.heartbeats import CHECK_INTERVAL_S
-from hami_scheduler.bus.ledger_stats import (
-    PUBLISH_INTERVAL_S,
-    QUEUE,
-    GrantSnapshots,
-    LedgerStatsPublisher,
-)
-from hami_scheduler.bus.ledger_stats import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import CLOSE_INTERVAL_S, LimitChecks
 from hami_scheduler.enforcement.periods import EvictionPolicy
@@ -82,8 +76,8 @@ def standby_loops(core: Core, watches: Watches) -> Loops:
     """Return the loops of every replica, which keep it ready and write nothing."""
     every_s, connections = core.settings.reconcile_s, core.connections
     rounds = partial(periodic, bulkhead=core.bulkhead)
-    snapshots = GrantSnapshots(connections.store, bulkhead=core.bulkhead)
-    bus, logins = connections.bus, connections.logins
+    snapshots = ledger_stats.GrantSnapshots(connections.store, bulkhead=core.bulkhead)
+    bus, logins, queue = connections.bus, connections.logins, ledger_stats.QUEUE
     groups: Loops = ()
     if core.settings.groups != "off":
         groups = (("pod-groups", core.pod_groups.run),)
@@ -96,11 +90,11 @@ def standby_loops(core: Core, watches: Watches) -> Loops:
             partial(compare_state, core),
         ),
         rounds("agents", min(CHECK_INTERVAL_S, every_s), core.liveness.once),
-        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+        ("snapshots", lambda: bus.serve(ledger_stats.SUBJECT, queue, snapshots.respond)),
     )
     if logins is None:
         return loops
-    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, logins.respond)))
+    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, queue, logins.respond)))
 
 
 async def compare_state(core: Core) -> None:
@@ -194,11 +188,7 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
         ungranted=_ungranted_pods(core),
         rows=core.lying_rows,
     )
-    counters = CounterRepairer(
-        store=connections.counters,
-        view=core.state,
-        drift=core.drift,
-    )
+    counters = CounterRepairer(store=connections.counters, view=core.state, drift=core.drift)
 
     async def reconcile() -> None:
         if not watches.missing():
@@ -282,14 +272,14 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
     inventories, claims = watches.inventories, core.claim_grants
-    stats = LedgerStatsPublisher(connections.ledger_stats, bus, bulkhead=core.bulkhead)
+    stats = ledger_stats.LedgerStatsPublisher(connections.ledger_stats, bus, bulkhead=core.bulkhead)
     return (
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
-        ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
-        ("feeds", lambda: bus.serve_feeds(QUEUE)),
-        ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
-        periodic("ledger-stats", PUBLISH_INTERVAL_S, stats.once),
+        ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, ledger_stats.QUEUE, claims.respond)),
+        ("feeds", lambda: bus.serve_feeds(ledger_stats.QUEUE)),
+        ("deliveries", lambda: bus.settle_deliveries(ledger_stats.QUEUE)),
+        periodic("ledger-stats", ledger_stats.PUBLISH_INTERVAL_S, stats.once),
     )
 
 
@@ -426,8 +416,7 @@ def while_active(
 
     async def run() -> None:
         logger.info(
-            "Standing by until this replica holds the Lease",
-            extra={"because": lease.explain()},
+            "Standing by until this replica holds the Lease", extra={"because": lease.explain()}
         )
         await lease.wait_until_held_here()
         await _loaded(load)

@@ -21,19 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
 from hami_scheduler.background_queue import BackgroundQueue
+from hami_scheduler.extender import protocol
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter, HostScoring
-from hami_scheduler.extender.protocol import (
-    MAX_BODY_BYTES,
-    MAX_SIMULATION_BYTES,
-    FilterResult,
-    NamesReader,
-    bind_result,
-    host_priorities,
-    no_victims,
-    parse_bind_args,
-    parse_extender_args,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +50,13 @@ class ExtenderVerbs:
     """Queue that waits while calls are answered."""
 
     def __post_init__(self) -> None:
-        self._reader = NamesReader()
+        self._reader = protocol.NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
-            "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
-            "prioritize-without-cards": (self._score_hosts, lambda _: host_priorities()),
-            "bind": (self._bind, bind_result),
-            "preempt": (self.preempting, no_victims),
-            SIMULATION: (self.simulating, lambda text: FilterResult(error=text).to_json()),
+            "filter": (self._filter, lambda text: protocol.FilterResult(error=text).to_json()),
+            "prioritize-without-cards": (self._score_hosts, lambda _: protocol.host_priorities()),
+            "bind": (self._bind, protocol.bind_result),
+            "preempt": (self.preempting, protocol.no_victims),
+            SIMULATION: (self.simulating, lambda text: protocol.FilterResult(error=text).to_json()),
         }
 
     def __contains__(self, verb: str) -> bool:
@@ -101,12 +91,12 @@ class ExtenderVerbs:
             return await self.filtering.filter(args, received=received)
 
     async def _score_hosts(self, body: bytes) -> bytes:
-        return host_priorities(self.hosts.scores(parse_extender_args(body)))
+        return protocol.host_priorities(self.hosts.scores(protocol.parse_extender_args(body)))
 
     async def _bind(self, body: bytes) -> bytes:
-        args = parse_bind_args(body)
+        args = protocol.parse_bind_args(body)
         with telemetry.log_context(pod_uid=args.pod.uid, node=args.node):
-            return bind_result(await self.binding.bind(args))
+            return protocol.bind_result(await self.binding.bind(args))
 
 
 def _nothing() -> None:
@@ -162,11 +152,11 @@ class ExtenderApp:
 
 
 _USUAL_LIMIT = (
-    MAX_BODY_BYTES,
+    protocol.MAX_BODY_BYTES,
     "expected names of nodes here (nodeCacheCapable: true); ask /filter-simulation about whole "
     "Node objects",
 )
-_LIMITS = {SIMULATION: (MAX_SIMULATION_BYTES, "ask about fewer nodes in one call")}
+_LIMITS = {SIMULATION: (protocol.MAX_SIMULATION_BYTES, "ask about fewer nodes in one call")}
 """The longest body of a verb, and the advice to a caller with a longer one."""
 
 

@@ -6,13 +6,13 @@ All calls are bounded in time and raise only from `hamicommon.errors`; `adapters
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict
 from hamicommon.grants.grant import Grant
@@ -83,13 +83,12 @@ class PodEvent:
     """Event to be written on a pod, or on a node."""
 
     kind: Literal["Pod", "Node"] = "Pod"
-    namespace: str
-    name: str
-    uid: PodUid
+    pod: PodRef
+    """Names of the object; a node's uid is its name, as kubelets have it."""
     reason: str
     message: str
-    warning: bool
-    at: datetime
+    warning: bool = True
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
     """Time at which it happened; it may be written later."""
     series: str = ""
     """Name of the series; events of one pod, reason and series share an object.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from hamicommon.domain.devices import find_cordoned
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
@@ -115,19 +115,9 @@ class NodeSync:
                 self._show(node, line)
 
     def _show(self, node: str, text: str) -> None:
-        self.events.emit(
-            PodEvent(
-                kind="Node",
-                # Events of objects without a namespace are in this one; kubelets name nodes so.
-                namespace="default",
-                name=node,
-                uid=PodUid(node),
-                reason=CORDON_REASON,
-                message=text,
-                warning=True,
-                at=datetime.now(UTC),
-            )
-        )
+        # Events of objects without a namespace are in this one.
+        ref = PodRef("default", node, PodUid(node))
+        self.events.emit(PodEvent(kind="Node", pod=ref, reason=CORDON_REASON, message=text))
 
     async def _mark_gone(self, node: str) -> None:
         await self.store.mark_gone(NodeName(node))

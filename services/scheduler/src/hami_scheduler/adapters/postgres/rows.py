@@ -13,7 +13,7 @@ from hamicommon.domain.allocations import (
     DeviceShare,
     Origin,
 )
-from hamicommon.domain.ids import AllocationId, GpuUuid
+from hamicommon.domain.ids import AllocationId
 from hamicommon.ledger.connection import Connection
 
 LIVE_SQL = "a.ended_at IS NULL"
@@ -60,28 +60,20 @@ _PLAIN = (
     *("deadline", "traceparent", "reason", "annotations", "has_agent"),
 )
 """Columns whose values are fields unchanged."""
+_SHARE = ("uuid", "vendor", "memory_mib", "core_percent", "slots", "type", "detail")
+_CLAIMED = ("container", "position", "claim_uid", "claim", "request", "share_id")
+"""Fields in the order of the arrays in `COLUMNS`."""
 
 
 def allocation_of(row: Any) -> Allocation:
     """Decode a row of `SELECT_ALLOCATION`."""
     shares: dict[int, list[DeviceShare]] = {}
     sidecars = set()
-    for index, uuid, vendor, memory_mib, core_percent, slots, kind, detail, sidecar in (
-        row["shares"] or ()
-    ):
+    for index, *values, sidecar in row["shares"] or ():
         if sidecar:
             sidecars.add(index)
-        shares.setdefault(index, []).append(
-            DeviceShare(
-                uuid=GpuUuid(uuid),
-                vendor=vendor,
-                memory_mib=memory_mib,
-                core_percent=core_percent,
-                slots=slots,
-                type=kind,
-                detail=detail,
-            )
-        )
+        share = DeviceShare(**dict(zip(_SHARE, values, strict=True)))
+        shares.setdefault(index, []).append(share)
     return Allocation(
         **{name: row[name] for name in _PLAIN},
         state=AllocationState(row["state"]),
@@ -100,23 +92,10 @@ def allocation_of(row: Any) -> Allocation:
 
 
 def _claimed(row: Sequence[Any]) -> ClaimedSlice:
-    container, position, uid, claim, request, share_id = row[:6]
-    card, vendor, memory_mib, core_percent, slots, counted = row[6:]
     return ClaimedSlice(
-        container=container,
-        position=position,
-        claim_uid=uid,
-        claim=claim,
-        request=request,
-        share_id=share_id,
-        share=DeviceShare(
-            uuid=GpuUuid(card),
-            vendor=vendor,
-            memory_mib=memory_mib,
-            core_percent=core_percent,
-            slots=slots,
-        ),
-        counted=counted,
+        **dict(zip(_CLAIMED, row[:6], strict=True)),
+        share=DeviceShare(**dict(zip(_SHARE[:5], row[6:11], strict=True))),
+        counted=row[11],
     )
 
 
