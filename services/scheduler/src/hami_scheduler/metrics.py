@@ -203,7 +203,7 @@ class SchedulerInstruments:
         self.preemption_blocked = self._counter(
             "preemption_blocked",
             "Pods that no other ends for: no-plan, limit, eviction (refused), quota, error",
-            ["why"],
+            ["cause"],
         )
         self.preemption_room_seconds = self._histogram(
             "hami_scheduler_preemption_room_seconds",

@@ -90,6 +90,13 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
         " now() - interval '1 minute', 'g', 'team-01', 'deleted', 'refused',"
         """ '{"CardTypeMismatch": 100}', 'no A200', 'deleted', now() - interval '1 second')"""
     )
+    # Eight pods that start together, and room for seven.
+    await connection.execute(
+        "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
+        " summary, group_key, group_size) VALUES (now() - interval '2 hours',"
+        " now() - interval '1 hour', 'group/ml/train-7', 'ml', '', 'refused',"
+        """ '{"CardInsufficientMemory": 8}', '7 of 8 fit', 'group/ml/train-7', 8)"""
+    )
     await connection.execute(
         "INSERT INTO limit_periods (node, pod_uid, namespace, pod_name, container, device_uuid,"
         " state, began_at, seen_at, held_mib, peak_mib, granted_mib)"
