@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import orjson
@@ -140,6 +140,20 @@ async def test_a_node_is_left_in_where_the_slices_fit_then(
 ) -> None:
     body = asked({"n": ["small"], "shut": ["small"], "unknown": ["small"]}, memory_mib)
     assert await answer(body, may_add=may_add) == expected
+
+
+@pytest.mark.parametrize(("created", "expected"), [(-60, {"n": ["small", "big"]}), (0, {})])
+async def test_no_pod_is_added_before_the_delay_that_the_pod_asks_for(
+    created: int, expected: dict[str, list[str]]
+) -> None:
+    body = orjson.loads(asked({"n": ["small"]}, 9500))
+    at = datetime.now(UTC) + timedelta(seconds=created)
+    body["Pod"]["metadata"] |= {
+        "annotations": {"hami.io/preemption-delay-seconds": "60"},
+        "creationTimestamp": at.isoformat(timespec="seconds"),
+    }
+
+    assert await answer(orjson.dumps(body), may_add=True) == expected
 
 
 async def test_a_node_without_victims_is_left_in_only_with_some() -> None:

@@ -22,9 +22,8 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound
-from hamicommon.k8s.annotations import RETRY_AT, annotations_of
-from hamicommon.k8s.pod_annotations import PREEMPTION_DELAY
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.pod_object import is_managed_by_kueue, owner_of
 from hamicommon.k8s.types import Json, JsonMapping
@@ -44,7 +43,7 @@ from hami_scheduler.pod_ending import with_condition
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import HeldRoom, Victim
-from hami_scheduler.preemption.planning import PreemptionPlans
+from hami_scheduler.preemption.planning import PreemptionPlans, delay_s
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
@@ -322,7 +321,7 @@ class Preemptor:
 
     def _has_waited(self, waiting: WaitingPod, pod: JsonMapping) -> bool:
         age_s = (self.clock() - datetime.fromisoformat(waiting.created_at)).total_seconds()
-        return age_s >= _delay_s(pod, self.limits.after_s)
+        return age_s >= delay_s(pod, self.limits.after_s)
 
     async def _make_room(self, waiting: WaitingPod) -> None:
         self._looked_at[waiting.uid] = None
@@ -467,15 +466,6 @@ class Preemptor:
 def _nominated(pod: JsonMapping) -> frozenset[NodeName]:
     node = (pod.get("status") or {}).get("nominatedNodeName")
     return frozenset({NodeName(node)}) if node else frozenset()
-
-
-def _delay_s(pod: JsonMapping, default_s: float) -> float:
-    """Return how long the pod must wait before pods are preempted for it."""
-    try:
-        wanted_s = PREEMPTION_DELAY.read(annotations_of(pod))
-    except InvalidRequest:  # of a pod that the webhook did not see
-        wanted_s = None
-    return max(default_s, wanted_s or 0)
 
 
 def _grace_s(pod: JsonMapping) -> int:

@@ -17,7 +17,9 @@ from hamicommon.admission.filling import fill_in
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest, NotFound
+from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.pod_annotations import PREEMPTION_DELAY
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.preemption.holders import (
@@ -160,3 +162,12 @@ def find_plans(
         holdings,
         candidates=question.candidates(view.nodes),
     )
+
+
+def delay_s(pod: JsonMapping, default_s: float) -> float:
+    """Return how long the pod must wait before pods are preempted for it."""
+    try:
+        wanted_s = PREEMPTION_DELAY.read(annotations_of(pod))
+    except InvalidRequest:  # of a pod that the webhook did not see
+        wanted_s = None
+    return max(default_s, wanted_s or 0)

@@ -27,7 +27,7 @@ from hamicommon.preemption.planner import preview
 from hamicommon.vendors.pod_request import PodRequests
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.preemption.planning import PreemptionPlans
+from hami_scheduler.preemption.planning import PreemptionPlans, delay_s
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresQueries
@@ -73,13 +73,14 @@ class PreemptVerb:
         rows = await self.queries.held_at(datetime.now(UTC), nodes, "")
         holders = await asyncio.to_thread(question.holders, rows)
         priority, budgets = question.wish.priority, budget_room(question.budgets)
+        may_add = self.may_add and _has_waited(args.pod)
         found = {}
         until_s = time.monotonic() + CALL_BUDGET_S
         for node, (given, _) in args.nodes.items():
             await asyncio.sleep(0)  # reports and operators have their turn
             if node in nodes and time.monotonic() < until_s:
                 mine = list(_of_node(holders, node, given))
-                victims = self._victims(request, priority, node, given, mine, budgets)
+                victims = self._victims(request, priority, node, given, mine, budgets, may_add)
                 if victims:
                     found[node] = victims
         left_out = sorted(set(args.nodes) - set(found))
@@ -95,6 +96,7 @@ class PreemptVerb:
         given: tuple[PodUid, ...],
         holders: Sequence[Holder],
         budgets: Mapping[str, int],
+        may_add: bool,
     ) -> tuple[PodUid, ...]:
         """Return the victims whose eviction lets the pod fit on the node.
 
@@ -112,7 +114,16 @@ class PreemptVerb:
         if not found.plans:
             return ()
         added = tuple(each.uid for each in found.plans[0].victims)
-        return (*given, *added) if self.may_add or not added else ()
+        return (*given, *added) if may_add or not added else ()
+
+
+def _has_waited(pod: Json) -> bool:
+    """Return whether the delay that the pod asks for is over, so that pods may be preempted."""
+    wanted_s = delay_s(pod, 0.0)
+    if not wanted_s:
+        return True
+    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return (datetime.now(UTC) - created).total_seconds() >= wanted_s
 
 
 def _of_node(
