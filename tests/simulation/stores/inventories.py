@@ -13,7 +13,6 @@ from hami_scheduler.ports.ledger import (
     RecordedInventory,
     RepairedCard,
     RepairedRow,
-    RepairedSequence,
 )
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice, NodeInventory
@@ -69,7 +68,7 @@ class Inventories(FakeLedger):
         """See PostgresCounters: the simulation's checker looks at every counter."""
         return ()
 
-    async def repair_sequences(self) -> Sequence[RepairedSequence]:
+    async def repair_sequences(self) -> Sequence[RepairedRow]:
         """See PostgresCounters."""
         return ()
 

@@ -5,22 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from hamicommon import events
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
-from hamicommon.events import (
-    GrantAnnounced,
-    GrantWithdrawn,
-    HoldingsRequest,
-    NodeHoldings,
-    Readiness,
-    ReadinessRequest,
-    grants_subject,
-    holdings_subject,
-    readiness_subject,
-)
 from hamicommon.grants.grant import Grant
 
 from hami_scheduler.ports.cluster import AgentNotReady
@@ -54,14 +44,13 @@ class NatsGrantAnnouncer:
         answer = await self._ask(node, None)
         return None if answer is None else answer.late
 
-    async def _ask(self, node: NodeName, grant: Grant | None) -> Readiness | None:
+    async def _ask(self, node: NodeName, grant: Grant | None) -> events.Readiness | None:
         """Return the agent's answer; None: unknown. Raises: AgentNotReady."""
-        question = ReadinessRequest(node=node, grant=grant)
+        subject = events.readiness_subject(node)
+        question = events.ReadinessRequest(node=node, grant=grant)
         while True:
             try:
-                reply = await self._bus.request(
-                    readiness_subject(node), question, timeout_s=BIND_WAIT_S
-                )
+                reply = await self._bus.request(subject, question, timeout_s=BIND_WAIT_S)
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
                     raise AgentNotReady(f"the node-agent of {node} is not running") from exc
@@ -71,7 +60,7 @@ class NatsGrantAnnouncer:
             else:
                 break
         try:
-            answer = read_of_node(Readiness, readiness_subject(node), reply, "readiness")
+            answer = read_of_node(events.Readiness, subject, reply, "readiness")
         except InvalidRequest as exc:
             # An agent that answers runs; whether it is ready is unknown, as without a bus.
             logger.warning(
@@ -85,8 +74,8 @@ class NatsGrantAnnouncer:
     async def granted(self, grant: Grant) -> None:
         """Publish the grant to its node. Raises: Unavailable (bus)."""
         await self._bus.publish(
-            grants_subject(grant.node),
-            GrantAnnounced(grant=grant),
+            events.grants_subject(grant.node),
+            events.GrantAnnounced(grant=grant),
             message_id=f"grant-{grant.allocation_id}-{grant.token}",
             timeout_s=BIND_WAIT_S,
         )
@@ -95,8 +84,8 @@ class NatsGrantAnnouncer:
         """Withdraw the grant at its node. Raises: Unavailable if the bus is."""
         token = allocation.token or 0
         await self._bus.publish(
-            grants_subject(allocation.node),
-            GrantWithdrawn(
+            events.grants_subject(allocation.node),
+            events.GrantWithdrawn(
                 allocation_id=allocation.id,
                 pod_uid=allocation.pod_uid,
                 node=allocation.node,
@@ -114,19 +103,18 @@ class NatsNodeWitness:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def holdings(self, node: NodeName) -> NodeHoldings:
+    async def holdings(self, node: NodeName) -> events.NodeHoldings:
         """Return the contents of the kubelet's checkpoint on the node.
 
         Raises: NotFound (no agent of ours runs there), Unavailable (the bus is unavailable, or
         silence).
         """
+        subject, question = events.holdings_subject(node), events.HoldingsRequest(node=node)
         try:
-            reply = await self._bus.request(
-                holdings_subject(node), HoldingsRequest(node=node), timeout_s=HOLDINGS_WAIT_S
-            )
+            reply = await self._bus.request(subject, question, timeout_s=HOLDINGS_WAIT_S)
         except NobodyAnswers as exc:
             raise NotFound(f"no HAMi node-agent runs on {node}") from exc
         try:
-            return read_of_node(NodeHoldings, holdings_subject(node), reply, "holdings")
+            return read_of_node(events.NodeHoldings, subject, reply, "holdings")
         except InvalidRequest as exc:
             raise Unavailable(str(exc)) from exc

@@ -37,21 +37,16 @@ from hamicommon.k8s.pod_groups import PodGroup, group_of, own_quorum
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, check_pod
 from hamicommon.ledger.model import Draft
+from hamicommon.placement import rules
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.host_scores import host_scores
-from hamicommon.placement.rules import (
-    AGENT_SILENT,
-    GROUP_WAITING,
-    POD_REFUSED,
-    ROOM_HELD,
-    reason_label,
-)
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import PodRequests, host_request, pod_request
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
+from hami_scheduler import pod_events
 from hami_scheduler.extender.protocol import (
     ExtenderArgs,
     FilterResult,
@@ -73,13 +68,6 @@ from hami_scheduler.placement.expected_nodes import ExpectedNodes
 from hami_scheduler.placement.groups import GroupPlans, GroupVerdict
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
 from hami_scheduler.placement.waiting_pods import Demand
-from hami_scheduler.pod_events import (
-    FILTERING_FAILED,
-    FILTERING_SUCCEED,
-    Outcomes,
-    found_message,
-    refusal_messages,
-)
 from hami_scheduler.ports.ledger import HeldRoom
 
 logger = logging.getLogger(__name__)
@@ -105,7 +93,7 @@ class Filter:
     guard: Guard
     demand: Demand
     recorder: DecisionQueue
-    outcomes: Outcomes
+    outcomes: pod_events.Outcomes
     silent: Callable[[], frozenset[NodeName]]
     expected: ExpectedNodes = field(default_factory=ExpectedNodes)
 
@@ -150,7 +138,7 @@ class Filter:
         if trace.outcome == "refused" and trace.reasons:
             counts = reason_counts(trace.reasons)
             # Of equal ones the first by name, as the ledger's questions order them.
-            reason = reason_label(min(counts, key=lambda each: (-counts[each], each)))
+            reason = rules.reason_label(min(counts, key=lambda each: (-counts[each], each)))
         instruments.decisions.labels(trace.outcome, reason).inc()
         for phase, spent_ms in trace.phase_ms.items():
             if phase != "total":
@@ -214,8 +202,8 @@ class Filter:
         allocation = trace.allocation = assumed_allocation(draft, datetime.now(UTC))
         trace.outcome = "placed"
         if self.outcomes.marks.shows_success(allocation):
-            message = found_message(allocation.node, trace.scores, trace.candidates)
-            self._announce(trace, FILTERING_SUCCEED, message, warning=False)
+            message = pod_events.found_message(allocation.node, trace.scores, trace.candidates)
+            self._announce(trace, pod_events.FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
 
     def _kept(
@@ -245,12 +233,12 @@ class Filter:
             trace.message = f"took its room on {room.node}"
             return answer
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
-        trace.refuse(dict.fromkeys(names, ROOM_HELD), None)
+        trace.refuse(dict.fromkeys(names, rules.ROOM_HELD), None)
         why = f"held until these pods end: {', '.join(left)}" if left else "ready"
         trace.message = clip(f"room on node {room.node} is {why}", MAX_MESSAGE_LENGTH)
         return FilterResult(
-            refused={name: ROOM_HELD for name in names if name != room.node},
-            awaited={room.node: ROOM_HELD} if room.node in names else {},
+            refused={name: rules.ROOM_HELD for name in names if name != room.node},
+            awaited={room.node: rules.ROOM_HELD} if room.node in names else {},
         )
 
     def _group_waits(
@@ -261,17 +249,17 @@ class Filter:
         trace: DecisionTrace,
     ) -> FilterResult:
         """Refuse a member of a group that does not start now; each verdict is recorded once."""
-        reasons = dict.fromkeys(names, GROUP_WAITING)
+        reasons = dict.fromkeys(names, rules.GROUP_WAITING)
         trace.refuse(reasons, None)
         trace.message = clip(f"group {group.key}: {verdict.sentence}", MAX_MESSAGE_LENGTH)
         if not verdict.recorded:
-            self._announce(trace, GROUP_WAITING, trace.message, series="group")
+            self._announce(trace, rules.GROUP_WAITING, trace.message, series="group")
         trace.is_recorded = trace.uid not in verdict.recorded
         verdict.recorded.add(trace.uid)
         return FilterResult(refused=reasons)
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
-        reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}
+        reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, rules.AGENT_SILENT)}
         trace.refuse(reasons, refusal.shortfalls)
         self._announce_refusal(trace)
         return FilterResult(refused=reasons)
@@ -304,7 +292,7 @@ class Filter:
         if isinstance(error, InvalidRequest):
             text = f"calcScore failed {why} for pod {clip(trace.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
-        self._announce(trace, FILTERING_FAILED, text, series="error")
+        self._announce(trace, pod_events.FILTERING_FAILED, text, series="error")
         left_out = self.outcomes.log_limit.take(trace.uid, why)
         if left_out is not None:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
@@ -312,8 +300,8 @@ class Filter:
         return FilterResult(error=why)
 
     def _announce_refusal(self, trace: DecisionTrace) -> None:
-        for series, message in refusal_messages(trace.reasons, trace.candidates).items():
-            self._announce(trace, FILTERING_FAILED, message, series=series)
+        for series, message in pod_events.refusal_messages(trace.reasons, trace.candidates).items():
+            self._announce(trace, pod_events.FILTERING_FAILED, message, series=series)
 
     def _announce(self, trace: DecisionTrace, reason: str, message: str, **more: Any) -> None:
         if trace.uid:
@@ -329,7 +317,7 @@ def exemplar_of(span: SpanContext) -> dict[str, str] | None:
 
 def pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
     """Return the answer for a pod that would bypass its limits."""
-    return FilterResult(refused=dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}"))
+    return FilterResult(refused=dict.fromkeys(names, f"{rules.POD_REFUSED}: {in_short(found)}"))
 
 
 def simulate_filter(body: bytes, vendors: Vendors, guard: Guard, defaults: Policy) -> FilterResult:

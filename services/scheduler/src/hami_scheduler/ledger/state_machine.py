@@ -16,6 +16,8 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, annotations_of
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+STATUSES = ("initContainerStatuses", "containerStatuses")
+"""Fields of a pod's status about its containers."""
 FOUND_BOUND = "found bound"
 NODE_HAS_IT = "reported by its node"
 HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT, "its node has it"})
@@ -95,11 +97,7 @@ def _bind_phase(pod: Mapping[str, Any]) -> str:
 
 def _started(status: Mapping[str, Any]) -> bool:
     """Return whether a container has started, which follows Allocate for all of them."""
-    statuses = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
-    return any(item.get("containerID") for item in statuses)
+    return any(each.get("containerID") for key in STATUSES for each in status.get(key) or ())
 
 
 def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:

@@ -207,15 +207,6 @@ class RepairedCard:
     """Whether its version is now lower than before."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepairedSequence:
-    """Sequence that was exhausted, or behind the rows."""
-
-    name: str
-    was: int
-    is_now: int
-
-
 Row = dict[str, Any]
 
 

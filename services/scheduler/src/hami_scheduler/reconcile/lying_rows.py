@@ -239,8 +239,7 @@ class CounterRepairer:
         """Compare once; return the number of repairs. Raises: Conflict, Unavailable."""
         sequences = await self.store.repair_sequences()
         for each in sequences:
-            detail = f"it was at {each.was}, and goes on from {each.is_now}"
-            await self.drift.note(SEQUENCE_CLASS, each.name, detail, repaired=True)
+            await self.drift.note(SEQUENCE_CLASS, each.subject, each.detail, repaired=True)
         cards = await self.store.repair_cards()
         if cards:
             # The view takes no version that is lower than the one it has.

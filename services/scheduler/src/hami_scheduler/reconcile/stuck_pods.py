@@ -29,7 +29,7 @@ from hamicommon.ledger.model import StateStep
 from hamicommon.process.best_effort import log_failure
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.ledger.state_machine import HOW_BOUND
+from hami_scheduler.ledger.state_machine import HOW_BOUND, STATUSES
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, CARD_CHANGED, Announcer
 from hami_scheduler.ports.cluster import PodApi
@@ -108,13 +108,10 @@ def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) ->
     node, status = allocation.node, pod.get("status") or {}
     if agent_silent:
         return f"the node-agent of {node} is silent"
-    statuses = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
     waiting = [
         f"{one['name']} {one['state']['waiting'].get('reason') or 'waits'}"
-        for one in statuses
+        for key in STATUSES
+        for one in status.get(key) or ()
         if (one.get("state") or {}).get("waiting")
     ]
     if waiting and allocation.has_agent:

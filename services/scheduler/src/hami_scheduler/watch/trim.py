@@ -8,34 +8,20 @@ from __future__ import annotations
 
 from hamicommon.k8s.types import Json
 
+from hami_scheduler.ledger.state_machine import STATUSES
+
 _METADATA = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "annotations",
-    "labels",
-    "ownerReferences",
+    *("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp"),
+    *("annotations", "labels", "ownerReferences"),
 )
 _SPEC = (
-    "nodeName",
-    "schedulerName",
-    "priority",
-    "preemptionPolicy",
-    "schedulingGates",
-    "schedulingGroup",
-    "serviceAccountName",
-    "resourceClaims",
+    *("nodeName", "schedulerName", "priority", "preemptionPolicy", "schedulingGates"),
+    *("schedulingGroup", "serviceAccountName", "resourceClaims", "nodeSelector", "tolerations"),
     "terminationGracePeriodSeconds",
-    "nodeSelector",
-    "tolerations",
 )
 _STATUS = ("phase", "reason", "message", "nominatedNodeName", "resourceClaimStatuses")
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER = ("name", "resources", "restartPolicy")
-_STATUSES = ("initContainerStatuses", "containerStatuses")
 _NODE_STATUS = ("capacity", "allocatable", "conditions")
 # kubectl keeps a second copy of the whole object here.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -51,7 +37,7 @@ def trimmed_pod(pod: Json) -> Json:
     kept_status = _only(status, _STATUS)
     if conditions := [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]:
         kept_status["conditions"] = conditions
-    for key in _STATUSES:
+    for key in STATUSES:
         if statuses := status.get(key):
             kept_status[key] = [_only(item, ("name", "containerID")) for item in statuses]
     return {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}

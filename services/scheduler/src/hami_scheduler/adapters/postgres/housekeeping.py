@@ -264,15 +264,8 @@ class PostgresLimits:
             for period, at in changed.over:
                 await connection.execute(_END, period.id, at)
             for period in changed.going_on:
-                await connection.execute(
-                    _GO_ON,
-                    period.id,
-                    received_at,
-                    _mib(period.held_mib),
-                    _mib(period.peak_mib),
-                    _mib(period.granted_mib),
-                    period.reason,
-                )
+                values = (received_at, *_amounts(period), period.reason)
+                await connection.execute(_GO_ON, period.id, *values)
             begun = [p for p in changed.begun if await _begin(connection, p, received_at)]
         return PeriodChanges(begun=tuple(begun), going_on=changed.going_on, over=changed.over)
 
@@ -303,8 +296,7 @@ async def _begin(connection: Connection, period: LimitPeriod, received_at: datet
     """Begin a period; return False if it continues one that just ended."""
     values = (
         *(period.node, period.pod_uid, period.container, period.device_uuid, str(period.state)),
-        *(received_at, _mib(period.held_mib), _mib(period.peak_mib), _mib(period.granted_mib)),
-        period.reason,
+        *(received_at, *_amounts(period), period.reason),
     )
     if await connection.fetchval(_REOPEN, *values) is not None:
         return False
@@ -316,8 +308,10 @@ async def _begin(connection: Connection, period: LimitPeriod, received_at: datet
     return True
 
 
-def _mib(amount: int | None) -> int | None:
-    return None if amount is None else min(amount, MAX_MIB)
+def _amounts(period: LimitPeriod) -> list[int | None]:
+    """Return what is held, its peak and what is granted, within the columns' type."""
+    amounts = (period.held_mib, period.peak_mib, period.granted_mib)
+    return [None if each is None else min(each, MAX_MIB) for each in amounts]
 
 
 def _period(row: Any) -> LimitPeriod:

@@ -29,7 +29,7 @@ from hami_scheduler.adapters.postgres.allocations.writing import (
     share_rows,
 )
 from hami_scheduler.adapters.postgres.rows import locked
-from hami_scheduler.ports.ledger import RepairedCard, RepairedRow, RepairedSequence
+from hami_scheduler.ports.ledger import RepairedCard, RepairedRow
 
 _LAST_EVENT = """
 CROSS JOIN LATERAL (SELECT e.state, e.pod_uid, e.at FROM allocation_events e
@@ -281,7 +281,8 @@ class PostgresCounters:
             rows = await connection.fetch(_REPAIR, found)
         return [RepairedCard(**dict(row)) for row in rows]
 
-    async def repair_sequences(self) -> list[RepairedSequence]:
+    async def repair_sequences(self) -> list[RepairedRow]:
         """Advance sequences beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
-        return [RepairedSequence(**dict(row)) for row in rows]
+        went = "it was at {was}, and goes on from {is_now}"
+        return [RepairedRow(subject=row["name"], detail=went.format(**dict(row))) for row in rows]

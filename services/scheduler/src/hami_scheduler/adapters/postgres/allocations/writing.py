@@ -162,13 +162,8 @@ async def insert_grants(
             (
                 *(draft.allocation_id, draft.pod_uid, draft.namespace, draft.pod_name),
                 *(draft.placement.node, entry.state.value, entry.origin.value, entry.reason),
-                *(
-                    _policy_json(draft.policy),
-                    draft.placement.score,
-                    draft.traceparent,
-                    draft.lease_s,
-                ),
-                dict(draft.annotations),
+                *(_policy_json(draft.policy), draft.placement.score, draft.traceparent),
+                *(draft.lease_s, dict(draft.annotations)),
                 None if draft.owner is None else _owner_json(draft.owner),
             )
         )
