@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, SettingsConfigDict
 
 from hamicommon.errors import InvalidRequest
 
@@ -230,9 +230,8 @@ def unknown_variables(
     )
 
 
-def log_unknown_variables(
-    settings: type[BaseSettings], variables: Mapping[str, str], *, others: tuple[str, ...] = ()
-) -> None:
+def log_unknown_variables(settings: type[BaseSettings], *, others: tuple[str, ...] = ()) -> None:
     """Log each variable that looks like one of these settings and is none: removed, or mistyped."""
+    variables = EnvSettingsSource(settings, case_sensitive=True).env_vars
     for name in unknown_variables(settings, variables, others=others):
         logger.warning("Ignoring a variable that is no setting", extra={"variable": name})

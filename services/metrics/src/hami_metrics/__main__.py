@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from hamicommon import telemetry
@@ -21,7 +20,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-metrics: {describe(exc, Settings)}")
     telemetry.setup("hami-metrics", settings.telemetry)
-    log_unknown_variables(Settings, os.environ, others=("HAMI_METRICS_URL",))
+    log_unknown_variables(Settings, others=("HAMI_METRICS_URL",))
     try:
         run("hami-metrics", open_app(settings))
     finally:

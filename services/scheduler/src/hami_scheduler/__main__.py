@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import uvloop
@@ -22,7 +21,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
     telemetry.setup("hami-scheduler", settings.telemetry)
-    log_unknown_variables(Settings, os.environ, others=("HAMI_SCHEDULER_URL",))
+    log_unknown_variables(Settings, others=("HAMI_SCHEDULER_URL",))
     try:
         uvloop.run(serve(settings))
     except HamiError as exc:

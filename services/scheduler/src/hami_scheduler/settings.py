@@ -225,10 +225,15 @@ class Settings(BaseSettings):
 
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     """Rules about pods that the webhook did not see."""
-    # The addresses of these three are variables.
-    postgres: PostgresSettings = Field(default_factory=PostgresSettings)  # type: ignore[arg-type]
-    redis: RedisSettings = Field(default_factory=RedisSettings)  # type: ignore[arg-type]
-    nats: NatsSettings = Field(default_factory=NatsSettings)  # type: ignore[arg-type]
+    postgres: PostgresSettings = Field(
+        default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
+    )
+    redis: RedisSettings = Field(
+        default_factory=RedisSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
+    nats: NatsSettings = Field(
+        default_factory=NatsSettings  # type: ignore[arg-type]  # its URL is a variable
+    )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     failpoints: FailpointSettings = Field(default_factory=FailpointSettings)

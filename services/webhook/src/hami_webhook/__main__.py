@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from hamicommon import telemetry
@@ -21,7 +20,7 @@ def main() -> None:
     except ValidationError as exc:
         sys.exit(f"hami-webhook: {describe(exc, Settings)}")
     telemetry.setup("hami-webhook", settings.telemetry)
-    log_unknown_variables(Settings, os.environ, others=("HAMI_WEBHOOK_CERTIFICATE_",))
+    log_unknown_variables(Settings, others=("HAMI_WEBHOOK_CERTIFICATE_",))
     try:
         run("hami-webhook", open_app(settings))
     finally:
