@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-import httpx
 import pytest
 from hamicommon.k8s.types import Json
 
@@ -141,27 +140,36 @@ def test_one_pod_ends_for_an_urgent_one_like_it(
 
 
 @pytest.mark.slow
-def test_a_plan_for_an_instance_of_a_cut_card_comes_true(cluster_kind: str) -> None:
-    """The ledger has no two instances in one place of a card, so nobody ends by itself."""
+def test_an_instance_of_a_cut_card_goes_to_the_pod_it_was_freed_for(cluster_kind: str) -> None:
     mig = {"HAMI_NODE_AGENT_OPERATING_MODE": "mig"}
     flags = ("--nodes", "1", "--gpus", "1")
     with preempting_system(cluster_kind, *flags, environment=mig) as system:
-        low, classes = {"low-0", "low-1"}, {"low-0": "batch", "low-1": "batch", "high": "urgent"}
-        pods = {name: pod_of(priority, name, 40_000) for name, priority in classes.items()}
-        for pod in pods.values():
-            pod["spec"]["containers"][0]["command"] = ["sleep", "600"]
-        system.run(pods["low-0"], pods["low-1"])
-        assert system.create(pods["high"]).status_code == 201
-        blocked = "PreemptionBlocked"
-        wait(lambda: blocked in dict(system.events("high")), "the reason why nobody ends")
-        body = {"namespace": "default", "name": "high"}
-        answer = httpx.post(f"{system.scheduler_url}/v1/preempt", json=body, timeout=30).json()
-
-        [plan] = answer["plans"]
-        [victim] = [each["pod"].removeprefix("default/") for each in plan["victims"]]
-        assert {each["metadata"]["name"] for each in system.pods()} == {"high", *low}
-        system.delete(victim)
+        low = {"low-0", "low-1"}
+        for name in sorted(low):
+            system.run(instance_pod("batch", name))
+        assert system.create(instance_pod("urgent", "high")).status_code == 201
 
         system.wait_for_phase("high", "Running", timeout_s=120)
-        assert {each["metadata"]["name"] for each in system.pods()} == {"high", *low} - {victim}
+
+        left = {each["metadata"]["name"] for each in system.pods()}
+        assert len(left & low) == 1
+        [victim] = low - left
+        outcome = f"SELECT room_outcome FROM v_preempted_pods WHERE pod_name = '{victim}'"
+        assert system.sql(outcome) == "taken"
+        assert place_of(system, "high") == place_of(system, victim)
         system.check_invariants()
+
+
+def instance_pod(priority: str, name: str) -> Json:
+    """A pod with half of a card in MIG mode that stays until it is ended."""
+    pod = pod_of(priority, name, 40_000)
+    pod["spec"]["containers"][0]["command"] = ["sleep", "600"]
+    return pod
+
+
+def place_of(system: System, name: str) -> str:
+    """The place of the pod's instance on its card."""
+    return system.sql(
+        "SELECT x.detail->'placement' FROM allocation_devices x"
+        f" JOIN allocations a ON a.id = x.allocation_id WHERE a.pod_name = '{name}'"
+    )

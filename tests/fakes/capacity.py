@@ -3,7 +3,7 @@
 `ledger.py` checks before a grant and counts it afterwards.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -87,10 +87,15 @@ class LedgerCapacity:
                     want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
                 )
 
-    def _take(self, owner: AllocationId, cards: Sequence[CardDemand], *, held: bool) -> None:
+    def _take(
+        self,
+        owner: AllocationId,
+        cards: Sequence[CardDemand],
+        count: Callable[[CardRow, AllocationId, CardDemand], None] = CardRow.take,
+    ) -> None:
         for want in cards:
             row = self._cards[want.uuid]
-            (row.count_held if held else row.take)(owner, want)
+            count(row, owner, want)
             row.version += 1
 
     def _give(self, owner: AllocationId, cards: Sequence[CardDemand]) -> None:

@@ -21,7 +21,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
-from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
+from hamicommon.ledger.card_rows import CardDemand, CardRow, demands, wanted_by
 from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.model import (
     CardCounters,
@@ -120,8 +120,9 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             if card is None or card.node != node:
                 raise CapacityConflict(want.uuid, f"card {want.uuid} is not on node {node}")
         quotas = self._count_quota(draft.namespace, draft.quota, 1)
-        is_held = not entry.guarded or entry.room is not None
-        self._take(draft.allocation_id, wanted, held=is_held)
+        count = CardRow.take if entry.guarded else CardRow.count_held
+        count = count if entry.room is None else CardRow.count_room
+        self._take(draft.allocation_id, wanted, count)
         self._token += 1
         now = self._clock()
         allocation = Allocation(
@@ -196,7 +197,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             room = self._wanted.get(old.id) or demands(old.containers, self._rules)
             self._check(old.node, room, {old.id: room})
             self._give(old.id, room)
-            self._take(old.id, room, held=False)
+            self._take(old.id, room)
             counters = self._counters([card.uuid for card in room])
         if step.target not in LIVE_STATES:
             given = without(old.containers, old.claims, self._pass_on(old))

@@ -63,6 +63,22 @@ def container(
     )
 
 
+def instance(name: str, start: int, size: int, **changes: Any) -> DeviceShare:
+    """A MIG instance of the card."""
+    share = DeviceShare(
+        uuid=GpuUuid(f"GPU-{name}"),
+        vendor="NVIDIA",
+        memory_mib=100,
+        core_percent=10,
+        detail={"profile": "1g.10gb", "placement": {"start": start, "size": size}},
+    )
+    return replace(share, **changes)
+
+
+def holding(*shares: DeviceShare, index: int = 0, role: Any = "app") -> ContainerGrant:
+    return ContainerGrant(index=index, name=f"c{index}", role=role, shares=shares)
+
+
 def draft(pod: str, *containers: ContainerGrant, node: NodeName = NODE, **changes: Any) -> Draft:
     made = Draft(
         allocation_id=AllocationId(str(uuid.uuid4())),

@@ -1,13 +1,7 @@
 """Every AllocationStore keeps the rules of each vendor: sizes, ranges, combinations."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from hamicommon.domain.allocations import (
-    ContainerGrant,
-    DeviceShare,
-)
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict
 
@@ -16,28 +10,14 @@ from tests.contract.ledger.allocation_stores import (
     S,
     card,
     draft,
+    holding,
+    instance,
 )
-
-
-def slice_of(name: str, start: int, size: int, **changes: Any) -> DeviceShare:
-    """A MIG slice of the card."""
-    share = DeviceShare(
-        uuid=GpuUuid(f"GPU-{name}"),
-        vendor="NVIDIA",
-        memory_mib=100,
-        core_percent=10,
-        detail={"profile": "1g.10gb", "placement": {"start": start, "size": size}},
-    )
-    return replace(share, **changes)
-
-
-def holding(*shares: DeviceShare, index: int = 0, role: Any = "app") -> ContainerGrant:
-    return ContainerGrant(index=index, name=f"c{index}", role=role, shares=shares)
 
 
 async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) -> None:
     await harness.add(card("0", slots=8, info={"link": [1, 2]}))
-    share = slice_of("0", 4, 2, vendor="Enflame", slots=3, type="ENFLAME-X")
+    share = instance("0", 4, 2, vendor="Enflame", slots=3, type="ENFLAME-X")
 
     change = await harness.store.begin(
         draft("p", holding(share), annotations={"hami.io/vgpu-time": "1"})
@@ -53,7 +33,7 @@ async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) ->
 
 async def test_a_card_shows_the_details_of_its_live_slices_only(harness: Harness) -> None:
     await harness.add(card("0"))
-    first, second = slice_of("0", 0, 1), slice_of("0", 1, 1)
+    first, second = instance("0", 0, 1), instance("0", 1, 1)
     await harness.store.begin(draft("p", holding(first)))
 
     change = await harness.store.begin(draft("q", holding(second)))
@@ -79,9 +59,9 @@ async def test_two_placements_never_overlap(
     harness: Harness, taken: tuple[int, int], wanted: tuple[int, int], clash: bool, cards: int
 ) -> None:
     await harness.add(card("0"), card("1", index=1))
-    await harness.store.begin(draft("p", holding(slice_of("0", *taken))))
-    more = [slice_of("1", 0, 1)][: cards - 1]
-    asked = draft("q", holding(slice_of("0", *wanted), *more))
+    await harness.store.begin(draft("p", holding(instance("0", *taken))))
+    more = [instance("1", 0, 1)][: cards - 1]
+    asked = draft("q", holding(instance("0", *wanted), *more))
 
     if not clash:
         await harness.store.begin(asked)
@@ -95,15 +75,15 @@ async def test_two_placements_never_overlap(
 
 async def test_an_init_container_may_use_the_range_of_its_own_pod(harness: Harness) -> None:
     await harness.add(card("0"))
-    both = slice_of("0", 0, 4)
+    both = instance("0", 0, 4)
 
     await harness.store.begin(draft("p", holding(both, role="init"), holding(both, index=1)))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.begin(draft("q", holding(slice_of("0", 1, 1))))
+        await harness.store.begin(draft("q", holding(instance("0", 1, 1))))
     with pytest.raises(CapacityConflict):
         await harness.store.begin(
-            draft("r", holding(slice_of("0", 4, 2)), holding(slice_of("0", 5, 2), index=1))
+            draft("r", holding(instance("0", 4, 2)), holding(instance("0", 5, 2), index=1))
         )
 
 

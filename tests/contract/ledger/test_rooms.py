@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations.rooms import PostgresRooms
+from hami_scheduler.adapters.postgres.row_repairs import PostgresCounters
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import Policy
@@ -17,6 +18,8 @@ from tests.contract.ledger.allocation_stores import (
     card,
     container,
     draft,
+    holding,
+    instance,
     opened,
 )
 
@@ -166,6 +169,67 @@ async def test_a_room_keeps_the_rules_that_its_pod_was_placed_by(harness: Harnes
     await take_room(harness, "high")
 
 
+async def test_a_room_is_where_an_instance_still_is_and_is_taken_when_that_is_gone(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", holding(instance("0", 0, 4)))
+    stays = instance("0", 4, 4)
+    await running(harness, "stays", holding(stays))
+
+    wanted = instance("0", 2, 2)
+    await harness.store.enter(room_of("high", holding(wanted), victims=[victim]))
+    held = (await harness.usage("0")).holdings
+    assert [wanted.detail in held, len(held)] == [True, 3]
+    with pytest.raises(CapacityConflict):
+        await take_room(harness, "high")
+    assert len((await harness.usage("0")).holdings) == 3
+    await harness.advance("low", S.RELEASED)
+    await take_room(harness, "high")
+
+    assert sorted((await harness.usage("0")).holdings, key=str) == sorted(
+        [stays.detail, wanted.detail], key=str
+    )
+    with pytest.raises(CapacityConflict):
+        await harness.store.begin(draft("late", holding(instance("0", 3, 1))))
+
+
+async def test_nobody_gets_the_instance_of_a_room(harness: Harness) -> None:
+    await harness.add(card("0", slots=7))
+    victim = await running(harness, "low", holding(instance("0", 0, 4)))
+    await harness.store.enter(room_of("high", holding(instance("0", 0, 2)), victims=[victim]))
+
+    for is_gone in (False, True):
+        if is_gone:
+            await harness.advance("low", S.RELEASED)
+        with pytest.raises(CapacityConflict):
+            await harness.store.begin(draft("thief", holding(instance("0", 1, 1))))
+    await harness.store.begin(draft("beside", holding(instance("0", 2, 2))))
+    await take_room(harness, "high")
+
+
+async def test_two_rooms_are_never_one_instance(harness: Harness) -> None:
+    await harness.add(card("0", slots=7))
+    victim = await running(harness, "low", holding(instance("0", 0, 4)))
+    await harness.store.enter(room_of("high", holding(instance("0", 0, 2)), victims=[victim]))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.enter(room_of("other", holding(instance("0", 1, 2)), victims=[victim]))
+    await harness.store.enter(room_of("other", holding(instance("0", 2, 2)), victims=[victim]))
+    await harness.advance("low", S.RELEASED)
+    await take_room(harness, "high")
+    await take_room(harness, "other")
+
+
+async def test_a_room_is_refused_where_the_instance_of_another_stays(harness: Harness) -> None:
+    await harness.add(card("0"))
+    victim = await running(harness, "low", holding(instance("0", 0, 4)))
+    await running(harness, "stays", holding(instance("0", 4, 4)))
+
+    with pytest.raises(CapacityConflict):
+        await harness.store.enter(room_of("high", holding(instance("0", 0, 8)), victims=[victim]))
+
+
 @pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.integration)])
 async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """The store that counts evictions."""
@@ -204,3 +268,52 @@ async def test_a_pod_counts_once_for_the_limit_and_only_if_it_was_evicted(
     await take_room(postgres, "other")
     [taken_s] = await rooms.taken_after_s([one.allocation.id, two.allocation.id])
     assert 0 < taken_s < 60
+
+
+_HOLDINGS = "SELECT holdings::text AS was FROM devices"
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_repair_knows_a_room_from_a_grant(postgres: Harness, is_taken: bool) -> None:
+    assert postgres.database is not None
+    await postgres.add(card("0"))
+    victim = await running(postgres, "low", holding(instance("0", 0, 4)))
+    await postgres.store.enter(room_of("high", holding(instance("0", 0, 2)), victims=[victim]))
+    if is_taken:
+        await postgres.advance("low", S.RELEASED)
+        await take_room(postgres, "high")
+    [before] = await postgres.database.fetch(_HOLDINGS)
+    assert ('"room": true' in before["was"]) is not is_taken
+    counters = PostgresCounters(postgres.database)
+    assert await counters.repair_cards() == []
+
+    await postgres.database.fetch("UPDATE devices SET holdings = '{}'")
+
+    assert len(await counters.repair_cards()) == 1
+    assert await postgres.database.fetch(_HOLDINGS) == [before]
+
+
+_INSTANCE = """{"role": "app", "detail": {"placement": {"start": 0, "size": 4}}}"""
+_ROOM = """{"role": "app", "room": true, "detail": {"placement": {"start": 2, "size": 4}}}"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_allowed"),
+    [
+        pytest.param(_INSTANCE, _ROOM, True, id="an instance and a room"),
+        pytest.param(_INSTANCE, _INSTANCE, False, id="two instances"),
+        pytest.param(_ROOM, _ROOM, False, id="two rooms"),
+    ],
+)
+async def test_the_ledger_itself_has_no_two_instances_and_no_two_rooms_in_one_place(
+    postgres: Harness, first: str, second: str, is_allowed: bool
+) -> None:
+    assert postgres.database is not None
+    await postgres.add(card("0"))
+    change = f"""UPDATE devices SET holdings = '{{"a": [{first}], "b": [{second}]}}'"""
+
+    if is_allowed:
+        await postgres.database.fetch(change)
+        return
+    with pytest.raises(CapacityConflict, match="another slice has that part of the card"):
+        await postgres.database.fetch(change)

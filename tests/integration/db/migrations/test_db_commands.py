@@ -245,6 +245,10 @@ def test_a_sound_ledger_keeps_its_promises(run: Run, postgres_dsn: str) -> None:
             """UPDATE devices SET holdings = '{"gone": []}'""",
             "holds a slice for gone, which is no live grant",
         ),
+        (
+            """UPDATE devices SET holdings = '{"gone": [{"room": true}]}'""",
+            "counts grant gone as a room, which it is not",
+        ),
         ("DELETE FROM allocation_events", "is reserved, but its last event has nothing"),
         ("UPDATE allocation_events SET sequence = 2", "1 events, numbered 2 to 2"),
         ("UPDATE allocation_events SET previous_state = 'bound'", "goes from bound"),

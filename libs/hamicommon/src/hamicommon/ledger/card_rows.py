@@ -7,7 +7,7 @@ the fake ledger to its own. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from types import MappingProxyType
 from typing import Any
@@ -143,7 +143,7 @@ class CardRow:
     """Maximum of granted cores; above the capacity while more is granted than the card now has."""
     version: int
     holdings: dict[AllocationId, list[Mapping[str, Any]]] = field(default_factory=dict)
-    """`{"role", "detail"}` of every slice that has a detail, by allocation."""
+    """`{"role", "detail"}` of every slice that has a detail, by allocation; a room's has `room`."""
 
     def can_take(self, node: NodeName, want: CardDemand) -> bool:
         """Return whether a new grant fits on the card (protocol 1.0.4, rules 8 to 14)."""
@@ -176,6 +176,11 @@ class CardRow:
         self.ceiling_slots = max(self.ceiling_slots, self.used_slots)
         self.ceiling_memory_mib = max(self.ceiling_memory_mib, self.used_memory_mib)
         self.ceiling_core_percent = max(self.ceiling_core_percent, self.used_core_percent)
+
+    def count_room(self, owner: AllocationId, room: CardDemand) -> None:
+        """Count a room: its places may be those of slices that are to go (migration 0043)."""
+        details = tuple({**item, "room": True} for item in room.details)
+        self.count_held(owner, replace(room, details=details))
 
     def give_back(self, owner: AllocationId, held: CardDemand) -> None:
         """Remove a grant's slices and lower the ceilings, never below capacity."""

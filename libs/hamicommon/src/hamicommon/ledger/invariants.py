@@ -79,6 +79,13 @@ SELECT format('room %s on card %s of %s: %s of %s slots, %s of %s memory without
  WHERE d.present AND (b.slots > d.slots OR b.memory_mib > d.memory_mib)
  ORDER BY d.uuid
 """,
+    "SAFE-7: only a room may be where another's slice still is": """
+SELECT format('card %s on %s counts grant %s as a room, which it is not', d.uuid, d.node, h.id)
+  FROM devices d CROSS JOIN LATERAL jsonb_each(d.holdings) AS h (id, slices)
+ WHERE h.slices @> '[{"room": true}]' AND NOT EXISTS (
+           SELECT FROM allocations a WHERE a.id::text = h.id AND a.state = 'reserved')
+ ORDER BY d.uuid
+""",
     "SAFE-2: a pod has one live grant": """
 SELECT format('pod %s has %s live grants', pod_uid, count(*)) FROM allocations
  WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-NEEDED = "0042"
+NEEDED = "0043"
 """Newest `pre` migration, without which a service of this version is not ready."""
 
 LAST_OF_ONE_LINE = "0013"

@@ -98,8 +98,9 @@ devices = Table(
 
 The ceiling is greatest(capacity, used at the moment capacity shrank), so an inventory can always be
 written down; grants are guarded by capacity, the CHECKs by the ceiling. `version` grows with every
-change of the row. `holdings` are the details of live slices: {allocation id: [{role, detail}]}; two
-with a `placement` that are held at the same time never overlap (migration 0033).
+change of the row. `holdings` are the details of live slices: {allocation id: [{role, detail}]},
+with `room` true while held for a waiting pod; two with a `placement` that are held at the same time
+never overlap (migrations 0033, 0043).
 """
 
 device_health_events = Table(

@@ -207,7 +207,10 @@ WITH footprints AS (
            {footprint("memory_mib")} AS memory_mib, {footprint("core_percent")} AS core_percent,
            jsonb_agg(jsonb_build_object(
                          'role', CASE WHEN x.sidecar THEN 'sidecar' ELSE x.role END,
-                         'detail', x.detail) ORDER BY x.container_index, x.position)
+                         'detail', x.detail)
+                     || CASE a.state WHEN 'reserved' THEN '{{"room": true}}'::jsonb
+                        ELSE '{{}}'::jsonb END
+                     ORDER BY x.container_index, x.position)
              FILTER (WHERE x.detail <> '{{}}'::jsonb) AS details
       FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
      WHERE a.ended_at IS NULL AND ($1::text[] IS NULL OR x.device_uuid = ANY($1))

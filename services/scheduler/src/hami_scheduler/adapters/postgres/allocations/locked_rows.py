@@ -5,7 +5,7 @@ Locks are taken in one order: allocations, then quotas, then cards by uuid.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -44,6 +44,9 @@ UPDATE devices d
                ceiling_memory_mib, ceiling_core_percent, holdings, version)
  WHERE d.uuid = w.uuid
 """
+
+
+Count = Callable[[CardRow, AllocationId, CardDemand], None]
 
 
 @dataclass(slots=True)
@@ -130,11 +133,12 @@ class LockedRows:
             if row is None or row.node != node or card.uuid in self.absent:
                 raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
 
-    def take(self, owner: AllocationId, wanted: Iterable[CardDemand], *, held: bool) -> None:
-        """Count a grant; `held`: its slices already exist, so that ceilings rise to them."""
+    def take(
+        self, owner: AllocationId, wanted: Iterable[CardDemand], count: Count = CardRow.take
+    ) -> None:
+        """Count a grant; other ways than `CardRow.take` raise ceilings to what is counted."""
         for want in wanted:
-            row = self._card(want.uuid)
-            (row.count_held if held else row.take)(owner, want)
+            count(self._card(want.uuid), owner, want)
 
     def take_room(self, owner: AllocationId, node: NodeName, room: Sequence[CardDemand]) -> None:
         """Make a counted room (cards kept for a waiting pod) an ordinary grant.
@@ -147,7 +151,8 @@ class LockedRows:
             self.check_cards(node, room)
             fits = True
         finally:
-            self.take(owner, (each for each in room if each.uuid in self.cards), held=not fits)
+            counted = (each for each in room if each.uuid in self.cards)
+            self.take(owner, counted, CardRow.take if fits else CardRow.count_room)
 
     def give_back(self, owner: AllocationId, held: Iterable[CardDemand]) -> None:
         """Subtract a grant's slices; a card that is no longer in the ledger is skipped."""

@@ -15,7 +15,7 @@ from typing import Any
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState, ContainerGrant
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
-from hamicommon.ledger.card_rows import CardDemand, demands, wanted_by
+from hamicommon.ledger.card_rows import CardDemand, CardRow, demands, wanted_by
 from hamicommon.ledger.claimed import mark_counted, without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
@@ -251,7 +251,12 @@ def _grant(
     else:
         ledger.check_present(node, wanted)
     ledger.count_quota(draft.namespace, draft.quota, 1)
-    ledger.take(draft.allocation_id, wanted, held=not entry.guarded or entry.room is not None)
+    if entry.room is not None:
+        ledger.take(draft.allocation_id, wanted, CardRow.count_room)
+    else:
+        ledger.take(
+            draft.allocation_id, wanted, CardRow.take if entry.guarded else CardRow.count_held
+        )
     live.add(draft.pod_uid)
 
 
