@@ -69,7 +69,7 @@ def test_a_pod_of_a_lower_priority_ends_for_one_that_waits(one: System) -> None:
     )
     assert record == "low 10 high 1000 taken - t t"
     [message] = [text for reason, text in one.events("low") if reason == "Preempted"]
-    assert message.startswith("ended to make room for default/high (priority 1000), plan ")
+    assert message.startswith("evicted to free cards for default/high (priority 1000), plan ")
     assert message in hamictl(one.folder, "history", "low")
 
 
@@ -85,9 +85,10 @@ def test_only_the_pod_that_it_was_freed_for_gets_the_room(one: System) -> None:
         assert one.create(pod_of("urgent", name, 50_000)).status_code == 201
     for name in rivals:
         one.wait_for_reason(name)
-    assert "room on node" in hamictl(one.folder, "pending")
+    assert "are reserved until" in hamictl(one.folder, "pending")
     explained = partial(hamictl, one.folder, "explain", "high")
-    wait(lambda: "is held until these pods end: default/low" in explained(), "what it waits for")
+    waits_for = "are reserved until these pods are gone: default/low"
+    wait(lambda: waits_for in explained(), "what it waits for")
     why = explained()
     for noise in ("RoomHeld", "view version", "were not recorded", "hamictl preempt"):
         assert noise not in why
@@ -157,14 +158,15 @@ def test_a_room_ends_when_its_victim_stays(one: System) -> None:
             "batch",
             "polite",
             "the pod's preemptionPolicy is Never",
-            "its preemptionPolicy is Never: no pod ends for it",
+            "its preemptionPolicy is Never: no pod is preempted for it",
         ),
         *(
             (
                 same,
                 same,
-                "no pod that holds cards may end for it",
-                f"no pod ends for it: those that hold the cards have priority {CLASSES[same]} or",
+                "no pod that holds cards may be preempted for it",
+                "no pod is preempted for it: those that hold the cards have priority "
+                f"{CLASSES[same]} or",
             )
             for same in ("urgent", "batch")
         ),
@@ -179,7 +181,7 @@ def test_nothing_ends_for_a_pod_that_may_not_preempt(
     assert "high" in hamictl(one.folder, "pending")
     wait(
         lambda: hint in " ".join(hamictl(one.folder, "explain", "high").split()),
-        "the explanation that no pod ends for it",
+        "the explanation that no pod is preempted for it",
     )
     # Pods that no card could take, and that came later, show that it was looked at.
     for name in ("later", "latest"):

@@ -57,7 +57,7 @@ def test_a_plan_names_the_pod_whose_end_lets_an_urgent_pod_run(
     assert hint in hamictl(system.folder, "explain", "urgent")
     screen = hamictl(system.folder, "preempt", "urgent")
     assert "default/urgent (priority 1000) would go to node-" in screen
-    assert ", if 1 pod ended" in screen
+    assert ", if 1 pod were preempted" in screen
     # Nothing has ended for a plan, and the plan is true.
     assert len([pod for pod in system.pods() if pod["status"]["phase"] == "Running"]) == CARDS
     system.delete(victim["pod"].removeprefix("default/"))

@@ -39,7 +39,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "capacity": ("capacity:capacity", "Show how many more pods of a given size would fit."),
         "preempt": (
             "preempt:preempt",
-            "Show which pods would have to end for a pod to fit; nothing ends.",
+            "Show which pods would be preempted for a pod to fit; nothing is evicted.",
         ),
         "scale": ("scale:app", "Show how many nodes the waiting pods need."),
         "kueue": ("kueue:app", "Print what Kueue needs to queue for slices."),
@@ -97,7 +97,7 @@ app = lazy_app(
     epilog="""
 Why does my pod wait? explain POD; which pods wait at all? pending
 
-What would fit now? capacity --gpumem 8Gi; which pods would have to end for one? preempt POD
+What would fit now? capacity --gpumem 8Gi; which pods to preempt for a pod? preempt POD
 
 Who is on which card? who; and who was? who NODE --at 'yesterday 14:05'
 

@@ -189,11 +189,11 @@ class SchedulerInstruments:
         )
         self.preemption_plans = self._counter(
             "preemption_plans",
-            "Plans of preemption: made, none (no pod may end), failed (given up)",
+            "Plans of preemption: made, none (no pod may be preempted), failed (given up)",
             ["result"],
         )
         self.preemption_victims = self._counter(
-            "preemption_victims", "Pods that were to end for others", ["result"]
+            "preemption_victims", "Pods chosen to be preempted", ["result"]
         )
         self.preemption_plan_seconds = self._histogram(
             "hami_scheduler_preemption_plan_seconds",
@@ -202,7 +202,7 @@ class SchedulerInstruments:
         )
         self.preemption_blocked = self._counter(
             "preemption_blocked",
-            "Pods that no other ends for: no-plan, limit, eviction (refused), quota, error",
+            "Pods without preemption, by cause: no-plan, limit, eviction (refused), quota, error",
             ["cause"],
         )
         self.preemption_room_seconds = self._histogram(

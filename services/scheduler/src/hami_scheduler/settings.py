@@ -139,19 +139,19 @@ class Settings(BaseSettings):
     evictions_per_minute: PositiveInt = 5
     """Maximum number of pods that are ended in a minute, in the whole cluster."""
     preemption_mode: Literal["off", "preview", "on"] = "preview"
-    """off: no plans of preemption; preview: hamictl preempt shows them, and nothing ends; on: pods
+    """off: no plans of preemption; preview: hamictl preempt shows them, no pod is evicted; on: pods
     of lower priority are evicted for a pod that waits."""
     preemption_after_s: PositiveFloat = 5.0
-    """How long a pod waits before others end for it; its annotation
+    """How long a pod waits before pods are preempted for it; its annotation
     hami.io/preemption-delay-seconds may ask for more."""
     preemption_room_s: PositiveFloat = 60.0
-    """How long the cards are held for it after the longest grace period of those that end."""
+    """How long the cards are reserved for it after the longest grace period of the victims."""
     preemption_min_runtime_s: NonNegativeFloat = 0.0
-    """Age below which a pod does not end for another one."""
+    """Age below which a pod is not preempted."""
     preemptions_per_minute: PositiveInt = 10
-    """Maximum number of pods that end for others in a minute, in the whole cluster."""
+    """Maximum number of pods preempted in a minute, in the whole cluster."""
     preemption_max_victims: PositiveInt = 8
-    """Maximum number of pods that end for one pod."""
+    """Maximum number of pods preempted for one pod."""
     preemption_protected_namespaces: str = "kube-system,hami-system"
     """Comma list of namespaces whose pods are in no plan; others by the label
     hami.io/preemptible=false of the Namespace."""

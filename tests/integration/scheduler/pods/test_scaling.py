@@ -173,7 +173,7 @@ async def test_a_node_is_asked_for_and_comes(rig: World, settings: dict[str, Any
         return sum(row["pods"] for row in await wishes(rig)) == 7
 
     await eventually(is_for_all, "all pods to be planned")
-    sentence = "2 nodes of a100x4 asked for; it is 1 of 7"
+    sentence = "2 nodes of a100x4 requested; this pod is 1 of 7"
     assert sentence in await explained(replica, pods[0])
     await eventually(lambda: events_of(rig, pods[0], "NodeAskedFor"), "the event")
 
@@ -331,10 +331,10 @@ async def test_a_node_that_never_comes_is_given_up_for_the_next_type(
     rows = await eventually(lambda: _wishes(rig, 2), "the next type")
 
     assert (rows[0]["type"], rows[0]["state"]) == ("a100x4", "given-up")
-    assert rows[0]["reason"] == "no node came within 1.5 s: 1 max node group size reached"
+    assert rows[0]["reason"] == "no node joined within 1.5 s: 1 max node group size reached"
     assert rows[1]["type"] == "dear"
     [message] = await eventually(lambda: events_of(rig, pod, "NodeGivenUp"), "the event")
-    assert message.startswith("no longer waiting for a node of a100x4: no node came within 1.5 s")
+    assert message.startswith("no longer waiting for a node of a100x4: no node joined within 1.5 s")
 
 
 async def test_a_wish_is_dropped_with_the_pod_that_it_was_for(
@@ -418,7 +418,7 @@ async def test_a_plan_alone_asks_for_nothing_and_takes_back(
 
     await until(rig, "wanted")
     await eventually(lambda: is_empty(rig), "the placeholder to go")
-    assert "1 node of a100x4 wanted; it is 1 of 1" in await explained(shown, pod)
+    assert "1 node of a100x4 needed; this pod is 1 of 1" in await explained(shown, pod)
 
 
 async def left_behind(world: World, name: str, wish: int) -> None:

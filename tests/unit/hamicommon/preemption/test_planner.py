@@ -230,14 +230,16 @@ def test_pods_that_may_not_end_are_counted_by_the_reason(
 
     assert found.plans == ()
     assert found.left_out == {reason: 1}
-    assert found.problem == "no pod that holds cards may end for it"
+    assert found.problem == "no pod that holds cards may be preempted for it"
 
 
 def test_a_pod_that_would_never_fit_ends_nobody() -> None:
     found = search(pod(cards(memory_mib=9000)), [holder("one", {"a": 8000})])
 
     assert found.plans == ()
-    assert found.problem == "it would not fit even if the only pod that may end for it were gone"
+    assert found.problem == (
+        "the pod would not fit even if the only pod that may be preempted were gone"
+    )
 
 
 def test_a_plan_ends_no_more_pods_of_a_budget_than_it_allows() -> None:

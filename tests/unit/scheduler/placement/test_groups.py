@@ -335,7 +335,7 @@ async def test_each_attempt_is_recorded_once_and_answers_from_memory_are_not(sta
     stage.ask("a")
     stage.show("c", size=4)
     stage.ask("b")
-    assert stage.record() == [("refused", "fewer exist than the 4 pods that start together")]
+    assert stage.record() == [("refused", "fewer pods exist than the 4 that start together")]
 
     stage.show("d", gpumem=900, size=4)
     for name in "abcd":

@@ -296,9 +296,13 @@ async def test_a_plan_is_tried_first_and_written_before_anybody_ends() -> None:
 @pytest.mark.parametrize(
     ("limits", "recently", "why"),
     [
-        ({"max_victims": 1}, (0, 0), "2 pods would have to end, 1 may"),
-        ({"per_minute": 10}, (9, 0), "9 pods ended within a minute, 10 may"),
-        ({}, (0, 3), "it had 3 rooms within the last hour"),
+        ({"max_victims": 1}, (0, 0), "2 pods would have to be evicted, at most 1 may be"),
+        (
+            {"per_minute": 10},
+            (9, 0),
+            "9 pods were evicted in the last minute, at most 10 may be",
+        ),
+        ({}, (0, 3), "cards were reserved for it 3 times in the last hour"),
     ],
 )
 async def test_a_limit_keeps_pods_alive_and_is_named(
@@ -444,7 +448,7 @@ async def test_an_api_server_that_is_away_is_asked_again() -> None:
     await made.preemptor.keep_rooms()
     assert (made.store.noted, await made.room()) == ([], "reserved")
     reasons = [each.reason for each in made.ledger.history(PodUid("low-0"))]
-    assert len([each for each in reasons if each.startswith("ended to make room")]) == 1
+    assert len([each for each in reasons if each.startswith("evicted to free cards")]) == 1
 
     made.pods.bars.clear()
     await made.preemptor.keep_rooms()
@@ -473,7 +477,9 @@ async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planne
 
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert made.preemptor.rooms.of(PodUid("high")) is None
-    assert made.blocked() == ["the room on n was given up: nodes that are cordoned take no pod"]
+    assert made.blocked() == [
+        "the cards reserved on n were freed: nodes that are cordoned accept no pods"
+    ]
     await made.preemptor.plan_next()
     assert len(made.plans.asked) == 2
 

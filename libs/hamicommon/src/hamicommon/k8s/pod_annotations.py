@@ -218,8 +218,8 @@ PREEMPTION_DELAY = UserAnnotation(
     name="hami.io/preemption-delay-seconds",
     parse=_seconds,
     wanted="a whole number of seconds, 86400 at most",
-    holds="how long the pod waits before others end for it, if that is more than the setting; for "
-    "an autoscaler's turn",
+    holds="how long the pod waits before pods are preempted for it, if that is more than the "
+    "setting; gives an autoscaler time to add a node",
     reader="scheduler",
     example="120",
     in_claims=True,

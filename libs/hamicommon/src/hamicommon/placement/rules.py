@@ -236,11 +236,11 @@ NODE_REASONS = {
     AGENT_SILENT: NodeReason("silent agents", "the node is not offered: its agent is silent"),
     ROOM_HELD: NodeReason(
         "room held",
-        "cards are held for the pod on one node until the pods that end for it are gone",
+        "cards of a node are reserved for the pod until the pods evicted for it are gone",
     ),
     GROUP_WAITING: NodeReason(
         "group waits",
-        "the pod's group starts together, and not all that it needs of its pods can start now",
+        "the pods of the group start together, and too few of them can start now",
     ),
     NOT_ASKED: NodeReason(
         "not asked about",

@@ -64,14 +64,14 @@ def _most(left_out: Mapping[str, int]) -> Iterable[tuple[str, int]]:
 def summary_of(found: Preview, view: ClusterView) -> str:
     """Return one sentence on the best plan, or on why no plan exists."""
     if found.fits_now:
-        return "fits now: no pod has to end; if it waits, `hamictl explain` has the reason"
+        return "fits now without preemption; if it waits, `hamictl explain` has the reason"
     if not found.plans:
         return f"no plan: {found.problem}"
     plan = found.plans[0]
     where = f"would go to {plan.placement.node}, {_cards(plan, view)}"
     if not plan.victims:
         return f"{where}, after the deletion of {_pods(len(plan.ending))}, which has begun"
-    return f"{where}, if {_pods(len(plan.victims))} ended"
+    return f"{where}, if {_pods(len(plan.victims))} were preempted"
 
 
 def _pods(number: int) -> str:

@@ -86,7 +86,7 @@ def preview(
 
     Args:
         request: the pod's.
-        priority: the pod's; holders of this one or a higher one never end for it.
+        priority: the pod's; holders of this one or a higher one are never preempted.
         holdings: who holds what; its view is changed while the search runs, and put back.
         candidates: nodes to consider; None: all.
         budget_s: after so many seconds the best plan that was found is the answer.
@@ -248,13 +248,13 @@ class _Search:
 
 def _problem(pods: int, is_possible: bool, is_complete: bool) -> str:
     if pods == 0:
-        return "no pod that holds cards may end for it"
+        return "no pod that holds cards may be preempted for it"
     if not is_complete:
         return "the search took too long and found no plan"
     if is_possible:
         return "PodDisruptionBudgets allow too few evictions on every node"
     some = "the only pod" if pods == 1 else f"all {pods} pods"
-    return f"it would not fit even if {some} that may end for it were gone"
+    return f"the pod would not fit even if {some} that may be preempted were gone"
 
 
 def _importance(holder: Holder) -> tuple[float, ...]:

@@ -35,7 +35,7 @@ def preempt(
     namespace: Namespace = "default",
     output: Answered = TABLE,
 ) -> None:
-    """Show which pods would have to end for a pod to fit; nothing ends.
+    """Show which pods would be preempted for a pod to fit; nothing is evicted.
 
     Only pods of a lower priority are considered, and no pod of a plan can be left out. Ends with
     status 6 when there is no plan.

@@ -360,8 +360,8 @@ class Adopter:
         self.announcer.announce(
             PodRef(claim.namespace, claim.name, claim.uid),
             ADOPTED,
-            "the ledger now has the devices that this pod got from HAMi on "
-            f"{claim.node}; it keeps running",
+            "the ledger now records the devices that this pod got from HAMi on "
+            f"{claim.node}; the pod keeps running",
             warning=False,
         )
         failed = "Failed to publish an adopted pod's grant; the node gets it with the next snapshot"

@@ -181,7 +181,7 @@ class Explainer:
     def _preemption(
         self, pod: Json | None, record: DecisionRecord, about: Circumstances
     ) -> Iterator[str]:
-        """Return a hint at the pods that would have to end, if the pod may preempt."""
+        """Yield a hint at the pods that would be preempted, if the pod may preempt."""
         if pod is None or not self.hints_preemption or not waits(pod) or group_of(pod):
             return
         spec, name = pod["spec"], f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -191,13 +191,14 @@ class Explainer:
             return
         holders = {each.pod for each in about.holdings}
         if spec.get("preemptionPolicy") == "Never":
-            yield "its preemptionPolicy is Never: no pod ends for it"
+            yield "its preemptionPolicy is Never: no pod is preempted for it"
         elif holders and all(about.priorities.get(each, -1) >= priority for each in holders):
-            yield f"no pod ends for it: those that hold the cards have priority {priority} or more"
+            least = f"priority {priority} or more"
+            yield f"no pod is preempted for it: those that hold the cards have {least}"
         else:
             yield (
                 f"its priority is {priority}: `hamictl preempt {name}` shows which pods of lower "
-                "priority would have to end for it"
+                "priority would be preempted for it"
             )
 
     def _cordoned(self, pod: Json | None) -> frozenset[NodeName]:

@@ -180,9 +180,9 @@ class GrantReports:
         """
         cards = sorted({share.uuid for each in allocation.containers for share in each.shares})
         text = (
-            f"its processes still run on {allocation.node} though its grant is {allocation.state} "
-            f"({allocation.reason}): {', '.join(cards)} may be held twice until they end; end them "
-            "on the node"
+            f"processes of this pod still run on {allocation.node} though its grant is "
+            f"{allocation.state} ({allocation.reason}): {', '.join(cards)} may be granted twice "
+            "until they exit; kill them on the node"
         )
         # First what may fail: the report comes again then.
         await self.drift.note(ORPHAN_CLASS, subject_of(allocation), text, repaired=False)

@@ -130,7 +130,7 @@ class LimitChecks:
         )
         if not claimed:
             return
-        message = f"ended for {period.sentence}"
+        message = f"evicted because of {period.sentence}"
         try:
             condition = (REASONS[period.state], message)
             problem = await self.ender.end(period.pod, period.node, condition=condition)

@@ -230,12 +230,12 @@ class Filter:
         """
         if room.is_ready and room.node in names and room.node not in self.silent():
             answer = self._kept(room.node, names, trace)
-            trace.message = f"took its room on {room.node}"
+            trace.message = f"uses the cards reserved on {room.node}"
             return answer
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
         trace.refuse(dict.fromkeys(names, rules.ROOM_HELD), None)
-        why = f"held until these pods end: {', '.join(left)}" if left else "ready"
-        trace.message = clip(f"room on node {room.node} is {why}", MAX_MESSAGE_LENGTH)
+        why = f"reserved until these pods are gone: {', '.join(left)}" if left else "free now"
+        trace.message = clip(f"cards on {room.node} are {why}", MAX_MESSAGE_LENGTH)
         return FilterResult(
             refused={name: rules.ROOM_HELD for name in names if name != room.node},
             awaited={room.node: rules.ROOM_HELD} if room.node in names else {},

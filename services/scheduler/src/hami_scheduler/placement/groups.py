@@ -136,7 +136,7 @@ class GroupPlans:
             return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
         if len(found.waiting) < found.needed or len(others) == len(found.waiting):
             if not known.is_known_to_be_few:
-                few = f"fewer exist than the {found.needed} pods that start together"
+                few = f"fewer pods exist than the {found.needed} that start together"
                 self._record(found, few)
                 known.is_known_to_be_few = True
             sentence = f"{len(found.waiting)} of the {found.needed} pods that start together exist"

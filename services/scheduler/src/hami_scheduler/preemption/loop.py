@@ -57,7 +57,7 @@ KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 
 By it kube-scheduler knows that the victim frees capacity, and begins no preemption of its own.
 """
-SWITCHED_OFF = "no pod ends for another any more (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
+SWITCHED_OFF = "preemption was switched off (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0
 MIN_WAKE_S, MAX_WAKE_S = 2.0, 30.0
 """Backoff for retrying a pod that does not use its ready room, as it lacks something else."""
@@ -155,7 +155,7 @@ class Preemptor:
             (why for why, n in self.plans.closed.by_reason().items() if room.node in n), ""
         )
         if closed:
-            await self._give_up(room, f"nodes that {closed} take no pod")
+            await self._give_up(room, f"nodes that {closed} accept no pods")
             return
         if not await self._nominate(room):
             return
@@ -178,7 +178,7 @@ class Preemptor:
     async def _nominate(self, room: HeldRoom) -> bool:
         """Set the pod's nominated node, so that kube-scheduler keeps CPU and memory.
 
-        False if it is gone.
+        Return False if the pod is gone.
         """
         pod = self.pods.get(room.pod_uid)
         if pod is None:
@@ -193,7 +193,9 @@ class Preemptor:
 
     async def _evict(self, room: HeldRoom, victim: Victim) -> str:
         """Evict the victim's pod; return why it can't be evicted. Raises: Unavailable."""
-        message = f"ended to make room for {_name(room)} (priority {room.priority}), plan {room.id}"
+        message = (
+            f"evicted to free cards for {_name(room)} (priority {room.priority}), plan {room.id}"
+        )
         problem, outcome = "", "gone"
         try:
             pod = await self.pod_api.get(victim.namespace, victim.pod_name)
@@ -273,7 +275,7 @@ class Preemptor:
         logger.warning("Gave up the room held for a pod", extra=extra)
         reference = PodRef(room.namespace, room.pod_name, room.pod_uid)
         self.announcer.announce(
-            reference, BLOCKED, f"the room on {room.node} was given up: {reason}"
+            reference, BLOCKED, f"the cards reserved on {room.node} were freed: {reason}"
         )
 
     # New rooms
@@ -372,21 +374,23 @@ class Preemptor:
         """Record the plan's room and begin its evictions; return (label, text) if that fails.
 
         Args:
-            waiting: the pod that gets room.
+            waiting: the pod that gets the cards.
             pod: the pod as the API server has it.
-            plan: who ends for it.
-            evicted: pods that ended within the last minute.
-            rooms: rooms that the pod had within the last hour.
+            plan: the pods to evict, and the placement.
+            evicted: number of pods evicted in the last minute.
+            rooms: number of rooms that the pod had in the last hour.
 
         Raises: HamiError.
         """
         victims = [each for each in plan.victims if not each.is_room]
         if rooms >= MAX_ROOMS_PER_HOUR:
-            return "limit", f"it had {rooms} rooms within the last hour"
+            return "limit", f"cards were reserved for it {rooms} times in the last hour"
         if len(victims) > self.limits.max_victims:
-            return "limit", f"{len(victims)} pods would have to end, {self.limits.max_victims} may"
+            most = f"at most {self.limits.max_victims} may be"
+            return "limit", f"{len(victims)} pods would have to be evicted, {most}"
         if evicted + len(victims) > self.limits.per_minute:
-            return "limit", f"{evicted} pods ended within a minute, {self.limits.per_minute} may"
+            most = f"at most {self.limits.per_minute} may be"
+            return "limit", f"{evicted} pods were evicted in the last minute, {most}"
         longest_s = 0
         for holder in victims:
             namespace, _, name = holder.pod.partition("/")
@@ -401,7 +405,7 @@ class Preemptor:
             longest_s = max(longest_s, _grace_s(ending or {}))
         draft = self._draft(waiting, pod, plan, lease_s=longest_s + self.limits.room_s)
         if self.state.quotas.conflict(draft.namespace, draft.quota) is not None:
-            return "quota", "its namespace's quota has no room for it"
+            return "quota", "its namespace's quota does not allow its request"
         room = Room(
             priority=waiting.priority,
             victims=(
@@ -418,7 +422,7 @@ class Preemptor:
                         allocation_id=each.allocation_id,
                         sources=frozenset({AllocationState.RESERVED}),
                         target=AllocationState.RELEASED,
-                        reason=f"its room went to {pod_name}, priority {waiting.priority}",
+                        reason=f"its cards went to {pod_name}, priority {waiting.priority}",
                         actor=ACTOR,
                     )
                 )
@@ -455,7 +459,7 @@ class Preemptor:
     ) -> None:
         self.instruments.preemption_plans.labels("made").inc()
         names = ", ".join(each.pod for each in (*victims, *ending))
-        text = f"room on node {row.node} is held until these pods end: {names}; plan {row.id}"
+        text = f"cards on {row.node} are reserved until these pods are gone: {names}; plan {row.id}"
         self.announcer.announce(
             PodRef(waiting.namespace, waiting.name, waiting.uid), PLANNED, clip(text), warning=False
         )

@@ -3,7 +3,7 @@
 kube-scheduler asks when a pod lacks something that it counts itself, such as CPU, and has chosen
 victims by that alone. In: nodes with their victims. Out: the nodes where the pod's slices fit too
 once those are gone; with `may_add` also nodes where the end of a few more pods is enough. The
-others are left out, so no pod ends in vain. No answer is an empty one: nothing ends.
+others are left out, so no pod is evicted in vain. An empty answer evicts nothing.
 """
 
 from __future__ import annotations

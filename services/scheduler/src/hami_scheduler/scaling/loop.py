@@ -210,7 +210,7 @@ class Scaler:
 
     async def _why(self, wish: ScaleWish, node: NodeName | None) -> str:
         if node is not None:
-            return f"node {node} has come, and its cards are not known yet"
+            return f"node {node} has joined, and has not registered its cards yet"
         return await self.placeholders.explain(placeholder_name(wish.type, wish.number))
 
     async def _note(self, wish: ScaleWish, reason: str) -> None:
@@ -224,19 +224,19 @@ class Scaler:
         cards = [card.usage.device for card in self.state.cluster.cards(node)]
         difference = kind.explain_difference(cards)
         if difference:
-            why = f"node {node} came with {difference}"
+            why = f"node {node} joined with {difference}"
             await self.drift.note(WRONG_TYPE, wish.type, why, repaired=False)
             await self.store.mark_wrong(wish.type, why)
             self.instruments.scale_wrong_types.inc()
         self.instruments.scale_wait_seconds.observe(wish.age_s)
         await self._end(wish, "arrived", node=node, reason=difference)
-        self._announce(wish.pods, ARRIVED, f"node {node} ({wish.type}) has come")
+        self._announce(wish.pods, ARRIVED, f"requested node {node} ({wish.type}) has joined")
         self.expected.let_in(node)
         self.on_freed()
 
     async def _give_up(self, wish: ScaleWish, node: NodeName | None) -> None:
         reported = await self._why(wish, node) or wish.reason
-        reason = f"no node came within {self.timeout_s:g} s" if node is None else reported
+        reason = f"no node joined within {self.timeout_s:g} s" if node is None else reported
         if node is None and reported:
             reason = clip(f"{reason}: {reported}", MAX_MESSAGE)
         await self._end(wish, "given-up", node=node, reason=reason)
@@ -331,17 +331,17 @@ class Scaler:
             numbers.add((kind.name, number))
             if await self.store.want(kind.name, number, wanted, answer.hosts[name]):
                 begun.setdefault(kind.name, []).extend(wanted)
-        verb = "asked for" if self.asks else "wanted"
+        verb = "requested" if self.asks else "needed"
         for type_name in begun:
             nodes = [n for n, k in plan.opened.items() if k.name == type_name]
             nodes += [n for n, wish in coming.items() if wish.type == type_name and n in pods_on]
             pods = [uid for node in nodes for uid in pods_on[node]]
             nodes_text = f"{count_noun(len(nodes), 'node')} of {type_name} {verb}"
-            self._announce(pods, ASKED, f"{nodes_text}; it is 1 of {len(pods)}")
+            self._announce(pods, ASKED, f"{nodes_text}; this pod is 1 of {len(pods)}")
         for reason, names in plan.refused.items():
             uids = [PodUid(name) for name in names]
             self._announce(
-                uids, NOT_ASKED, f"no new node is {verb} for this pod: {reason}", warns=True
+                uids, NOT_ASKED, f"no node is requested for this pod: {reason}", warns=True
             )
 
     def _announce(

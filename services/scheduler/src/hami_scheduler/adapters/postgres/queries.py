@@ -248,10 +248,10 @@ class PostgresQueries:
         return await self._rows(_LIMITS, pod_uid)
 
     async def wanted_nodes(self, pod_uid: str) -> list[str]:
-        """Return the nodes that are wanted for the pod. Raises: Unavailable."""
+        """Return the nodes that the pod waits for. Raises: Unavailable."""
         return [
             f"{count_noun(row['nodes'], 'node')} of {row['type']} "
-            f"{'asked for' if row['asked'] else 'wanted'}; it is 1 of {row['pods']}"
+            f"{'requested' if row['asked'] else 'needed'}; this pod is 1 of {row['pods']}"
             + (f" ({row['reason']})" if row["reason"] else "")
             for row in await self._rows(_WANTED_NODES, pod_uid)
         ]
