@@ -55,7 +55,7 @@ async def test_the_scheduler_makes_and_ends_placeholders_in_its_namespace_alone(
 
         async def is_known() -> bool:
             try:
-                return await ours.explain("hami-scale-t-1") == ""
+                return await ours.explain("of-no-pod") == ""
             except Forbidden:
                 return False
 

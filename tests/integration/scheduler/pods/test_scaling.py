@@ -311,22 +311,27 @@ async def test_a_node_that_never_comes_is_given_up_for_the_next_type(
     await rig.replica(**settings, scale_timeout_s=1.5)
     [pod] = await waiting(rig, 1)
     [placeholder] = await asked(rig, 1)
-    reported = {"component": "cluster-autoscaler"}
-    await rig.api.create(
-        f"/api/v1/namespaces/{NAMESPACE}/events",
-        {
-            "metadata": {"name": "reported", "namespace": NAMESPACE},
-            "involvedObject": {
-                "kind": "Pod",
-                "namespace": NAMESPACE,
-                "name": placeholder["metadata"]["name"],
-                "uid": placeholder["metadata"]["uid"],
+    # The later one is about an earlier placeholder of that name.
+    for uid, message, at in (
+        (placeholder["metadata"]["uid"], "1 max node group size reached", "2026-11-01T00:00:00Z"),
+        ("earlier", "pod triggered scale-up", "2026-11-01T00:00:01Z"),
+    ):
+        await rig.api.create(
+            f"/api/v1/namespaces/{NAMESPACE}/events",
+            {
+                "metadata": {"generateName": "reported-", "namespace": NAMESPACE},
+                "involvedObject": {
+                    "kind": "Pod",
+                    "namespace": NAMESPACE,
+                    "name": placeholder["metadata"]["name"],
+                    "uid": uid,
+                },
+                "reason": "Reported",
+                "message": message,
+                "source": {"component": "cluster-autoscaler"},
+                "lastTimestamp": at,
             },
-            "reason": "NotTriggerScaleUp",
-            "message": "1 max node group size reached",
-            "source": reported,
-        },
-    )
+        )
 
     rows = await eventually(lambda: _wishes(rig, 2), "the next type")
 

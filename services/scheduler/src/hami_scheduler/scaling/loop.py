@@ -211,7 +211,8 @@ class Scaler:
     async def _why(self, wish: ScaleWish, node: NodeName | None) -> str:
         if node is not None:
             return f"node {node} has joined, and has not registered its cards yet"
-        return await self.placeholders.explain(placeholder_name(wish.type, wish.number))
+        made = self._made.get(wish.id)
+        return await self.placeholders.explain(made["metadata"]["uid"]) if made else ""
 
     async def _note(self, wish: ScaleWish, reason: str) -> None:
         reason = clip(reason, MAX_MESSAGE)

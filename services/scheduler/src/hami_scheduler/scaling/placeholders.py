@@ -176,10 +176,10 @@ class Placeholders:
         except NotFound:
             return
 
-    async def explain(self, name: str) -> str:
-        """Return an autoscaler's last message about the pod; empty without one."""
+    async def explain(self, uid: str) -> str:
+        """Return an autoscaler's last message about this very pod; empty without one."""
         path = f"/api/v1/namespaces/{self._namespace}/events"
-        found = (await self._api.get(path, fieldSelector=f"involvedObject.name={name}"))["items"]
+        found = (await self._api.get(path, fieldSelector=f"involvedObject.uid={uid}"))["items"]
         reported = [
             event
             for event in found
