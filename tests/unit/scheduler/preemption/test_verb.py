@@ -119,6 +119,7 @@ async def answer(body: bytes, *, may_add: bool) -> dict[str, list[str]]:
         state=state,
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         may_add=may_add,
+        is_placeholder=lambda uid: uid == "placeholder",
     )
     found = orjson.loads(await asked_verb.answer(body))["NodeNameToMetaVictims"]
     assert state.cluster.cards(NodeName("n")) == before
@@ -154,6 +155,11 @@ async def test_no_pod_is_added_before_the_delay_that_the_pod_asks_for(
     }
 
     assert await answer(orjson.dumps(body), may_add=True) == expected
+
+
+async def test_no_slice_ends_a_placeholder() -> None:
+    """Another node would be asked for in place of the one that has come."""
+    assert await answer(asked({"n": ["small", "placeholder"]}, 3500), may_add=True) == {}
 
 
 async def test_a_node_without_victims_is_left_in_only_with_some() -> None:

@@ -94,6 +94,7 @@ def build(
         min_runtime_s=settings.preemption_min_runtime_s,
         search=simulations.plan,
     )
+    scaler = _scaler(core, watches, simulations)
     activity, active_loops = _activity(
         core,
         watches,
@@ -104,7 +105,7 @@ def build(
             *loops.limit_loops(core, watches),
             *loops.preemption_loops(core, _preemptor(core, watches, plans), simulations),
             *loops.kueue_loops(core, watches, closed),
-            *loops.scaling_loops(core, _scaler(core, watches, simulations)),
+            *loops.scaling_loops(core, scaler),
         ),
     )
     return Service(
@@ -120,6 +121,7 @@ def build(
                 state=core.state,
                 requests=core.requests,
                 may_add=settings.preemption_mode == "on",
+                is_placeholder=scaler.is_placeholder,
             ).answer,
             simulating=simulations.filter,
             background=connections.background,

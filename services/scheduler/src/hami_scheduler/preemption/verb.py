@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -61,6 +61,8 @@ class PreemptVerb:
     state: ClusterState
     requests: PodRequests
     may_add: bool
+    is_placeholder: Callable[[PodUid], bool]
+    """Whether the pod holds a new node until its cards are known: no slice ends it."""
 
     async def answer(self, body: bytes) -> bytes:
         """Answer /preempt. Raises: InvalidRequest, Forbidden, Unavailable."""
@@ -78,6 +80,8 @@ class PreemptVerb:
         until_s = time.monotonic() + CALL_BUDGET_S
         for node, (given, _) in args.nodes.items():
             await asyncio.sleep(0)  # reports and operators have their turn
+            if any(map(self.is_placeholder, given)):
+                continue
             if node in nodes and time.monotonic() < until_s:
                 mine = list(_of_node(holders, node, given))
                 victims = self._victims(request, priority, node, given, mine, budgets, may_add)

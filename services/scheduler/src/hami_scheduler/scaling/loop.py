@@ -52,6 +52,7 @@ TYPES_INTERVAL_S = 60.0
 """Interval of reading the types of the existing nodes while no pod waits."""
 ASK_AGAIN_S = 10.0
 """Interval of asking why a requested node has not joined yet."""
+SEEN_S = 60.0
 CLOCKS_DIFFER = timedelta(seconds=10)
 """Clock difference allowed: a node created so long before its request may answer it."""
 BACK_OFF_S = (300, 600, 1200)
@@ -89,6 +90,8 @@ class Scaler:
     _made: dict[int, Json] = field(default_factory=dict, init=False)
     """Placeholder pod of each request for a node, as last listed."""
     _explained: TTLCache[int, None] = field(init=False)
+    _seen: TTLCache[PodUid, None] = field(init=False)
+    """Placeholders of the last minute."""
     _idle: frozenset[int] = frozenset()
     """Requests for nodes that the last plan did not need."""
     _is_swept: bool = False
@@ -97,6 +100,11 @@ class Scaler:
 
     def __post_init__(self) -> None:
         self._explained = TTLCache(MAX_WISHES, ASK_AGAIN_S)
+        self._seen = TTLCache(MAX_WISHES, SEEN_S)
+
+    def is_placeholder(self, uid: PodUid) -> bool:
+        """Return whether the pod is a placeholder, or was one until a minute ago."""
+        return uid in self._seen
 
     # Wishes that are open
 
@@ -137,6 +145,7 @@ class Scaler:
         self._made, others = {}, 0
         for pod in await self.placeholders.all():
             number = labels_of(pod)[LABEL]
+            self._seen[PodUid(pod["metadata"]["uid"])] = None
             if number in open_ids and "deletionTimestamp" not in pod["metadata"]:
                 self._made[int(number)] = pod
             else:
