@@ -25,7 +25,6 @@ from tests.e2e_autoscalers.pools import (
     create,
     nodes_of,
 )
-from tests.faults.clocks import build, own_clocks
 
 pytestmark = pytest.mark.e2e
 
@@ -233,7 +232,16 @@ def member(number: int, size: int) -> Json:
     return pod
 
 
-@pytest.mark.parametrize("autoscaler", NAMES)
+REFUSED_BY_KARPENTER = pytest.mark.xfail(
+    strict=True,
+    reason="Karpenter refuses kubernetes.io/hostname in a placeholder's node affinity, so a pool"
+    " that has a node gets no second one (docs/scaling.md)",
+)
+
+
+@pytest.mark.parametrize(
+    "autoscaler", [NAMES[0], pytest.param(NAMES[1], marks=REFUSED_BY_KARPENTER)]
+)
 def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autoscaler: str) -> None:
     """Preemption, groups and scaling at once."""
     settings = {
@@ -334,7 +342,7 @@ def test_faults_cost_time_and_no_node(rig: Rig, autoscalers: Path) -> None:
                 wait(lambda: len(nodes_of(system)) == 2, "the nodes", timeout_s=120)
                 os.kill(postgres, signal.SIGCONT)
                 wait(
-                    lambda: wishes(system).count("its cards are not known yet") == 2,
+                    lambda: wishes(system).count("has not registered its cards yet") == 2,
                     "the nodes to wait for their cards",
                     timeout_s=120,
                 )
@@ -348,26 +356,3 @@ def test_faults_cost_time_and_no_node(rig: Rig, autoscalers: Path) -> None:
                 let_go(system)
         finally:
             os.kill(postgres, signal.SIGCONT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("who", ["hami-scheduler", "postgres"])
-def test_clocks_that_jump_cost_no_node(rig: Rig, tmp_path: Path, who: str) -> None:
-    """Ten minutes forth and back, between the placeholders and their nodes."""
-    tmp_path.chmod(0o755)
-    clocks = own_clocks(tmp_path, build(tmp_path))
-    with rig("cluster-autoscaler", dict(clocks.environment)) as (system, kubelets):
-        for seconds in (600.0, -600.0):
-            kubelets.is_driver_installed = False
-            for pod in slices(*MIXED):
-                assert system.create(pod).status_code == 201
-            wait(lambda: wishes(system).count("asked") == 2, "two placeholders", timeout_s=60)
-            clocks.jump(who, seconds)
-            wait(lambda: len(nodes_of(system)) == 2, "the nodes", timeout_s=120)
-            kubelets.is_driver_installed = True
-            for number in range(len(MIXED)):
-                system.wait_for_phase(f"s{number}", "Running", timeout_s=120)
-            assert len(nodes_of(system)) == 2
-            clocks.all_right()
-            let_go(system)
-        system.check_invariants()
