@@ -229,7 +229,7 @@ def _loops(
 
     async def sum_up_namespaces() -> None:
         hours = await store.sum_up_namespaces(_now())
-        logger.info("Summed up namespaces", extra={"hours": hours})
+        logger.info("Computed the usage of each namespace", extra={"hours": hours})
 
     async def sum_up_capacity() -> None:
         hours = await store.sum_up_capacity(_now())

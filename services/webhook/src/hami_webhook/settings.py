@@ -54,10 +54,12 @@ class Settings(BaseSettings):
         default=None, description="HAMi's device-config.yaml; absent: the defaults of every vendor"
     )
     enable_ascend: bool = Field(
-        default=False, description="serve the chips in device-config.yaml's vnpus"
+        default=False,
+        description="serve the Ascend chips listed under `vnpus` in device-config.yaml",
     )
     enable_iluvatar: bool = Field(
-        default=False, description="serve the chips in device-config.yaml's iluvatars"
+        default=False,
+        description="serve the Iluvatar chips listed under `iluvatars` in device-config.yaml",
     )
     never_fits: NeverFits = Field(
         default="warn",

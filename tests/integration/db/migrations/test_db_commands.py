@@ -60,7 +60,7 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
     between = run(empty_postgres_dsn, "check")
     second = run(empty_postgres_dsn, "upgrade")
 
-    assert "left for after the rollout: 0011_post_drop_event_index" in read_output(first)
+    assert "migrations to run after the rollout: 0011_post_drop_event_index" in read_output(first)
     assert between.exit_code == 3
     assert "lacks 0011_post_drop_event_index" in read_output(between)
     assert "applied 0011_post_drop_event_index" in read_output(second)

@@ -56,7 +56,7 @@ def test_a_postgres_that_starts_later_is_waited_for(
         r"Waiting for Postgres to accept connections: Postgres at .* can't be reached",
         log.read_text(),
     )
-    assert "The schema is ready; left for after the rollout: nothing" in log.read_text()
+    assert "The schema is ready; migrations to run after the rollout: nothing" in log.read_text()
 
 
 @pytest.mark.parametrize(

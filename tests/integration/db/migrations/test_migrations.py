@@ -409,5 +409,5 @@ def test_two_runs_at_once_take_turns(empty_postgres_dsn: str) -> None:
 
     printed = [run.communicate(timeout=PATIENCE_S)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], printed
-    assert all("left for after the rollout: nothing" in text for text in printed)
+    assert all("migrations to run after the rollout: nothing" in text for text in printed)
     assert inspect(settings_of(empty_postgres_dsn), MIGRATIONS) == []

@@ -173,7 +173,7 @@ async def test_a_node_is_asked_for_and_comes(rig: World, settings: dict[str, Any
         return sum(row["pods"] for row in await wishes(rig)) == 7
 
     await eventually(is_for_all, "all pods to be planned")
-    sentence = "2 nodes of a100x4 requested; this pod is 1 of 7"
+    sentence = "2 nodes of a100x4 requested; this pod is 1 of 7 waiting pods"
     assert sentence in await explained(replica, pods[0])
     await eventually(lambda: events_of(rig, pods[0], "NodeAskedFor"), "the event")
 
@@ -423,7 +423,7 @@ async def test_a_plan_alone_asks_for_nothing_and_takes_back(
 
     await until(rig, "wanted")
     await eventually(lambda: is_empty(rig), "the placeholder to go")
-    assert "1 node of a100x4 needed; this pod is 1 of 1" in await explained(shown, pod)
+    assert "1 node of a100x4 needed; this pod is 1 of 1 waiting pods" in await explained(shown, pod)
 
 
 async def left_behind(world: World, name: str, wish: int) -> None:

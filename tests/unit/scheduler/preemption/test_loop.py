@@ -478,7 +478,7 @@ async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planne
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert made.preemptor.rooms.of(PodUid("high")) is None
     assert made.blocked() == [
-        "the cards reserved on n were freed: nodes that are cordoned accept no pods"
+        "the cards reserved on n are no longer reserved: nodes that are cordoned accept no pods"
     ]
     await made.preemptor.plan_next()
     assert len(made.plans.asked) == 2

@@ -59,7 +59,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCaller:
-    """Caller to whom, by the API server, the token belongs."""
+    """User whom the API server's TokenReview returned for a token."""
 
     username: str
     uid: str = ""

@@ -63,7 +63,10 @@ class Feeds:
         self._js = js
 
     async def respond(self, subject: str, body: bytes) -> FeedOpened:
-        """Make the consumer that sends the feed. Raises: InvalidRequest, Unavailable."""
+        """Answer a request for a feed with a new consumer that delivers it.
+
+        Raises: InvalidRequest, Unavailable.
+        """
         request = read(FeedRequest, body, "question for a feed")
         inboxes = asker_inboxes(subject)
         if not re.fullmatch(re.escape(inboxes) + "[A-Za-z0-9]+", request.inbox):

@@ -57,7 +57,9 @@ def main(arguments: list[str]) -> int:
     except HamiError as exc:
         logger.error("%s", exc)
         return 1
-    logger.info("The schema is ready; left for after the rollout: %s", ", ".join(left) or "nothing")
+    logger.info(
+        "The schema is ready; migrations to run after the rollout: %s", ", ".join(left) or "nothing"
+    )
     return 0
 
 

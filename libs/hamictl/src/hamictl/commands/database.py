@@ -76,7 +76,7 @@ def upgrade(
     for name in (name for name in missing if name not in left):
         console.print(f"applied {name}", highlight=False)
     if left:
-        console.print(f"left for after the rollout: {', '.join(left)}", highlight=False)
+        console.print(f"migrations to run after the rollout: {', '.join(left)}", highlight=False)
     else:
         console.print("the schema is current")
 

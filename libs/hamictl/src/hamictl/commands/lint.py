@@ -82,7 +82,7 @@ def lint(
         TamperingMode,
         typer.Option(
             "--tampering",
-            help="what the webhook does about variables and mounts that undo a slice "
+            help="how the webhook treats variables and mounts that lift a slice's limits "
             "(HAMI_ADMISSION_TAMPERING)",
         ),
     ] = "refuse",
@@ -90,16 +90,16 @@ def lint(
         str,
         typer.Option(
             "--trusted-namespaces",
-            help="comma list of namespaces whose pods may set variables and mounts that undo a "
-            "slice (HAMI_ADMISSION_TRUSTED_NAMESPACES)",
+            help="comma list of namespaces whose pods may set variables and mounts that lift a "
+            "slice's limits (HAMI_ADMISSION_TRUSTED_NAMESPACES)",
         ),
     ] = "",
     priority_namespaces: Annotated[
         str | None,
         typer.Option(
             "--priority-namespaces",
-            help="comma list of namespaces whose pods may set a priority below 1 "
-            "(HAMI_ADMISSION_PRIORITY_NAMESPACES; default: warn of such pods)",
+            help="comma list of namespaces whose pods may set a priority below 1, before others "
+            "(HAMI_ADMISSION_PRIORITY_NAMESPACES; default: all, with a warning)",
         ),
     ] = None,
     namespace: Namespace = "default",

@@ -104,7 +104,7 @@ def up(
         typer.Option(
             exists=True,
             file_okay=False,
-            help="folder of the driver's libraries (default: the loader's)",
+            help="folder of the GPU driver's libraries (default: where the loader finds them)",
         ),
     ] = None,
     kubeconfig: Annotated[
@@ -134,11 +134,18 @@ def up(
         Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
     ] = None,
     enable_ascend: Annotated[
-        bool, typer.Option("--enable-ascend", help="serve the chips in device-config.yaml's vnpus")
+        bool,
+        typer.Option(
+            "--enable-ascend",
+            help="serve the Ascend chips listed under `vnpus` in device-config.yaml",
+        ),
     ] = False,
     enable_iluvatar: Annotated[
         bool,
-        typer.Option("--enable-iluvatar", help="serve the chips in device-config.yaml's iluvatars"),
+        typer.Option(
+            "--enable-iluvatar",
+            help="serve the Iluvatar chips listed under `iluvatars` in device-config.yaml",
+        ),
     ] = False,
     binding: Annotated[
         Literal["mixed", "lock", "late"],

@@ -50,7 +50,9 @@ def dead_letters(
     retry: Annotated[
         int | None,
         typer.Option(
-            "--retry", metavar="SEQUENCE", help="redeliver this letter after repairing its cause"
+            "--retry",
+            metavar="SEQUENCE",
+            help="redeliver this dead letter (repair its cause first)",
         ),
     ] = None,
     send_again: Annotated[int | None, typer.Option("--send-again", hidden=True)] = None,

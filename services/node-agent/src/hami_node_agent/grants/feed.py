@@ -273,7 +273,7 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
     for grant in grants:
         if grant not in current:
             logger.warning(
-                "Ignoring a signed grant of an older attempt",
+                "Ignoring a signed grant from an earlier binding attempt",
                 extra={"pod_uid": grant.pod_uid, "token": grant.token},
             )
     for grant in current:

@@ -30,7 +30,7 @@ class NodeAmounts(Protocol):
         """Return whether these are there. Raises: HamiError."""
 
     async def set_amounts(self, amounts: Mapping[str, int | None]) -> None:
-        """Write them. Raises: HamiError."""
+        """Set these resources in the Node's capacity; None removes one. Raises: HamiError."""
 
 
 def require_marker(report: str, variables: Mapping[str, str]) -> None:

@@ -223,7 +223,8 @@ class GrantReports:
             return await self._gone(allocation)
         if allocation.token != report.token:
             logger.info(
-                "Ignoring a report with an old token", extra={"allocation_id": allocation.id}
+                "Ignoring a report with an outdated fencing token",
+                extra={"allocation_id": allocation.id},
             )
         elif isinstance(report, Allocated):
             if not await self._allocated(allocation):

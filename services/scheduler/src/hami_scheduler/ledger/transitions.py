@@ -96,7 +96,7 @@ class Transitions:
             self._note(AllocationState.BOUND, about)
         else:
             # Written by another binder, or by the watch; the reconciler finds what is not.
-            logger.info("Recorded a binding that its /bind call did not", extra=about)
+            logger.info("Recorded a binding that the /bind call had left unrecorded", extra=about)
 
     async def allocated(
         self,

@@ -430,7 +430,7 @@ class DecisionQueue:
             return False
         except Exception as exc:  # noqa: BLE001 - of one row, which is found by writing each alone
             logger.warning(
-                "Writing decisions one by one",
+                "Failed to write decisions together, writing them one by one",
                 extra={"count": len(batch), "error": clip(f"{type(exc).__name__}: {exc}")},
             )
             return await self._write_each(batch)

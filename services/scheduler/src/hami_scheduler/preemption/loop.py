@@ -275,7 +275,9 @@ class Preemptor:
         logger.warning("Gave up the room held for a pod", extra=extra)
         reference = PodRef(room.namespace, room.pod_name, room.pod_uid)
         self.announcer.announce(
-            reference, BLOCKED, f"the cards reserved on {room.node} were freed: {reason}"
+            reference,
+            BLOCKED,
+            f"the cards reserved on {room.node} are no longer reserved: {reason}",
         )
 
     # New rooms

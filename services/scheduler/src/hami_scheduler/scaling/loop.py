@@ -347,7 +347,7 @@ class Scaler:
             nodes += [n for n, wish in coming.items() if wish.type == type_name and n in pods_on]
             pods = [uid for node in nodes for uid in pods_on[node]]
             nodes_text = f"{count_noun(len(nodes), 'node')} of {type_name} {verb}"
-            self._announce(pods, ASKED, f"{nodes_text}; this pod is 1 of {len(pods)}")
+            self._announce(pods, ASKED, f"{nodes_text}; this pod is 1 of {len(pods)} waiting pods")
         for reason, names in plan.refused.items():
             uids = [PodUid(name) for name in names]
             self._announce(

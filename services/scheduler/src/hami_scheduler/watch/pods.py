@@ -220,7 +220,7 @@ def _usual(facts: PodFacts) -> bool:
 
 
 def _differs(allocation: Allocation, facts: PodFacts) -> bool:
-    """Return whether the allocation needs a step; `look` decides on the complete row."""
+    """Return whether the pod's facts may change its allocation; `look` decides by the whole row."""
     # Who reported `allocated` has freed the lock.
     holds_lock = facts.started and allocation.state is not AllocationState.ALLOCATED
     return holds_lock or verdict(allocation, facts) is not None

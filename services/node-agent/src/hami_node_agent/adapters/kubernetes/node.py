@@ -79,7 +79,7 @@ class NodeObject:
         )
 
     async def set_amounts(self, amounts: Mapping[str, int | None]) -> None:
-        """Write amounts of resources that no device plugin counts; None removes one.
+        """Set resources in the Node's capacity that no device plugin advertises; None removes one.
 
         The kubelet keeps them, and sets them to 0 when it registers its Node again.
 

@@ -251,8 +251,8 @@ class PostgresQueries:
         """Return the nodes that the pod waits for. Raises: Unavailable."""
         return [
             f"{count_noun(row['nodes'], 'node')} of {row['type']} "
-            f"{'requested' if row['asked'] else 'needed'}; this pod is 1 of {row['pods']}"
-            + (f" ({row['reason']})" if row["reason"] else "")
+            f"{'requested' if row['asked'] else 'needed'}; this pod is 1 of "
+            f"{row['pods']} waiting pods" + (f" ({row['reason']})" if row["reason"] else "")
             for row in await self._rows(_WANTED_NODES, pod_uid)
         ]
 
