@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hamicommon.tls import authority_certificate, new_key
 
 BASE = Path(__file__).parents[1] / "k8s" / "base"
+RELEASE = BASE.parents[1].joinpath("VERSION").read_text().strip().replace(".", "-")
+"""Version at the end of the names of Jobs."""
 NAMESPACE = "hami-system"
 PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
@@ -173,7 +175,7 @@ def _end_certificate(state: State) -> None:
 
 def _not_made(state: State) -> None:
     del state[f"{PLACE}/configmaps/hami-ca"]
-    state[f"{JOBS}/hami-bootstrap-0-1-0"]["status"] = {"active": 1}
+    state[f"{JOBS}/hami-bootstrap-{RELEASE}"]["status"] = {"active": 1}
 
 
 APPLY = "kubectl apply --kustomize k8s/base"
@@ -181,7 +183,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     "no authority": (
         _not_made,
         "credentials",
-        "Job hami-bootstrap-0-1-0 has not created",
+        f"Job hami-bootstrap-{RELEASE} has not created",
         "logs job",
     ),
     "no Postgres": (
@@ -204,10 +206,10 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
     ),
     "no NATS": (_remove(f"{APPS}/statefulsets/hami-nats"), "NATS", "hami-nats not found in", APPLY),
     "migrations that fail": (
-        _lacks(f"{JOBS}/hami-migrations-0-1-0", {"succeeded": None, "failed": 3}),
+        _lacks(f"{JOBS}/hami-migrations-{RELEASE}", {"succeeded": None, "failed": 3}),
         "migrations",
-        "Job hami-migrations-0-1-0 is not done",
-        "logs job/hami-migrations-0-1-0",
+        f"Job hami-migrations-{RELEASE} is not done",
+        f"logs job/hami-migrations-{RELEASE}",
     ),
     "no scheduler": (
         _remove(f"{APPS}/deployments/hami-scheduler"),

@@ -169,7 +169,7 @@ async def test_containers_that_run_on_after_their_grant_was_given_up_are_reporte
 
     [line] = await eventually(list_journal, "the line in the journal")
     assert card in line["detail"]
-    assert "end them on the node" in line["detail"]
+    assert "kill them on the node" in line["detail"]
     assert line["repaired"] is False
     metrics = (await replica.http.get("/metrics")).text
     assert 'hami_scheduler_drift_total{class="runs-without-grant"} 1.0' in metrics
