@@ -205,6 +205,25 @@ async def test_a_node_that_leaves_takes_no_pod() -> None:
     assert await place(starts) == {"a": "n"}
 
 
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+async def test_a_requested_node_is_used_once_those_that_exist_and_earlier_ones_are_full(
+    policy: str,
+) -> None:
+    node: Json = {"metadata": {"name": "n"}, "spec": {}, "status": {}}
+    view = ClusterView(VENDORS.rules)
+    view.set_node(NodeName("n"), [CardState(DeviceUsage(device=a_device(memory_mib=10_000)), 1)])
+    pods = [pod(name, 4000) for name in "abcd"]
+    for each in pods:
+        each["metadata"]["annotations"] = {"hami.io/node-scheduler-policy": policy}
+    asked = questions(*pods, nodes=(node,))
+    coming = {NodeName(name): "t" for name in ("first", "last")}
+
+    question = await asked.question(asked.due(), coming=coming, leaving_out=(), kept=(), closed={})
+    placed = plan_scaling(question, view, set(), VENDORS).plan.placed
+
+    assert placed == {"a": "n", "b": "n", "c": "first", "d": "first"}
+
+
 async def test_pods_that_are_alike_are_one_shape_of_the_question() -> None:
     asked = questions(*(pod(f"p{number}") for number in range(9)), pod("other", 100))
 

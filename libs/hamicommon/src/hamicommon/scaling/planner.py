@@ -176,20 +176,18 @@ def place_wishes(
     *,
     coming: Mapping[NodeName, NodeType] | None = None,
 ) -> ScalePlan:
-    """Place the pods in order on existing nodes, on nodes already requested, and on new ones.
+    """Place the pods in order on existing nodes, else on nodes already requested, else on new ones.
 
-    `cluster.view` is filled up on the way.
+    Requested nodes are used in order, each once the pods need it, so the last are left without pods
+    when fewer are needed. `cluster.view` is filled up on the way.
     """
-    live, opening = _Nodes(cluster, places), _Opening(types, vendors)
-    for name, comes in (coming or {}).items():
-        live.add(name, comes)
-        opening.count(comes)
+    live, opening = _Nodes(cluster, places), _Opening(types, vendors, coming or {})
     refused: defaultdict[str, list[str]] = defaultdict(list)
     placed: dict[str, NodeName] = {}
     for number, wish in enumerate(wishes):
         node = live.place(wish)
-        if node is None and (kind := opening.choose(wish, wishes[number:])) is not None:
-            live.add(opening.name_next(kind), kind)
+        if node is None and (new := opening.next_node(wish, wishes[number:])) is not None:
+            live.add(*new)
             node = live.place(wish)
         if node is None:
             refused[opening.explain(wish)].append(wish.name)
@@ -295,18 +293,45 @@ class _Offer:
 
 
 class _Opening:
-    """Choice of the type of the next node to add."""
+    """Choice of the next node to add."""
 
-    def __init__(self, types: Sequence[NodeType], vendors: Vendors) -> None:
+    def __init__(
+        self, types: Sequence[NodeType], vendors: Vendors, coming: Mapping[NodeName, NodeType]
+    ) -> None:
         self._types = {NodeName(kind.name): kind for kind in types}
         self._vendors = vendors
         self._samples = ClusterView(vendors.rules)
         self._add_to(self._samples, types)
         self.opened: dict[NodeName, NodeType] = {}
-        self._coming: Counter[str] = Counter()
+        self._unused = dict(coming)
+        """Requested nodes that no pod has needed yet."""
+        self._coming = Counter(kind.name for kind in coming.values())
         self._chosen: dict[Hashable, NodeType] = {}
+        self._fitting: dict[tuple[Hashable, str], bool] = {}
 
-    def choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
+    def next_node(self, wish: Wish, rest: Sequence[Wish]) -> tuple[NodeName, NodeType] | None:
+        """Return a requested node that fits the pod, else a new one; None if it fits on no type.
+
+        `rest`: the pod and those after it, by which the type of a new node is chosen.
+        """
+        for name, kind in self._unused.items():
+            if self._fits(wish, kind):
+                del self._unused[name]
+                return name, kind
+        chosen = self._choose(wish, rest)
+        if chosen is None:
+            return None
+        name = NodeName(f"{chosen.name}/{self._count_opened(chosen) + 1}")
+        self.opened[name] = chosen
+        return name, chosen
+
+    def _fits(self, wish: Wish, kind: NodeType) -> bool:
+        key = wish.shape, kind.name
+        if key not in self._fitting:
+            self._fitting[key] = self._count(kind, [wish]) == 1
+        return self._fitting[key]
+
+    def _choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
         """Return the type with the lowest price per pod of `rest`, which begins with the pod.
 
         It is chosen once for all pods that are alike, while it may have more nodes.
@@ -322,12 +347,6 @@ class _Opening:
         best = min(kinds, key=lambda kind: (kind.price / self._count(kind, rest), kind.name))
         self._chosen[wish.shape] = best
         return best
-
-    def name_next(self, kind: NodeType) -> NodeName:
-        """Add a node of the type, and return its name."""
-        name = NodeName(f"{kind.name}/{self._count_opened(kind) + 1}")
-        self.opened[name] = kind
-        return name
 
     def explain(self, wish: Wish) -> str:
         """Return why the pod fits on no type of node."""
@@ -355,10 +374,6 @@ class _Opening:
         if kind.closed:
             return kind.closed
         return _obstacle_of(wish, HostPlace(kind.labels, kind.taints, kind.host))
-
-    def count(self, kind: NodeType) -> None:
-        """Count a node of the type that is already requested."""
-        self._coming[kind.name] += 1
 
     def _count_opened(self, kind: NodeType) -> int:
         return self._coming[kind.name] + sum(each is kind for each in self.opened.values())
