@@ -53,6 +53,7 @@ TYPES_INTERVAL_S = 60.0
 ASK_AGAIN_S = 10.0
 """Interval of asking why a requested node has not joined yet."""
 SEEN_S = 60.0
+"""Time for which a pod counts as a placeholder after it was last listed."""
 CLOCKS_DIFFER = timedelta(seconds=10)
 """Clock difference allowed: a node created so long before its request may answer it."""
 BACK_OFF_S = (300, 600, 1200)
@@ -163,6 +164,7 @@ class Scaler:
         node = _node_of(made)
         if made is not None and node in taken:
             # It was made before that node came, and is made again for another one.
+            del self._made[wish.id]
             await self.placeholders.delete(made)
             return
         if known is not None and made is not None and node is None:
@@ -193,17 +195,15 @@ class Scaler:
             if (
                 name not in taken
                 and kind.selector.items() <= labels_of(node).items()
-                and host_name_of(node) not in before
+                and host_name_of(node)[1] not in before
                 and self.state.cluster.cards(name)
             ):
                 yield name
 
     async def _ask(self, wish: ScaleWish, kind: NodeType) -> None:
-        existing = {
-            host_name_of(node)
-            for node in self.nodes()
-            if kind.selector.items() <= labels_of(node).items()
-        }
+        existing = [
+            node for node in self.nodes() if kind.selector.items() <= labels_of(node).items()
+        ]
         try:
             await self.placeholders.create(wish, kind, existing)
         except Conflict as exc:
@@ -274,7 +274,9 @@ class Scaler:
     async def plan(self) -> None:
         """Plan nodes for the waiting pods; begin and drop requests for nodes. Raises: HamiError."""
         due = self.questions.due()
-        wishes = await self.store.open()
+        async with self._lock:
+            wishes = await self.store.open()
+            arriving = frozenset(filter(None, map(_node_of, self._made.values())))
         is_quiet = not due and not wishes
         if is_quiet and time.monotonic() - self._types_at < TYPES_INTERVAL_S:
             return
@@ -285,7 +287,7 @@ class Scaler:
         question = await self.questions.question(
             due,
             coming={name: wish.type for name, wish in coming.items()},
-            leaving_out=frozenset(filter(None, map(_node_of, self._made.values()))),
+            leaving_out=arriving,
             kept=[
                 replace(each.kind, existing=0)
                 for each in known.values()
@@ -297,7 +299,9 @@ class Scaler:
             answer = await self.search(question)
         await self._keep_types(answer.types, known)
         async with self._lock:
-            await self._go_by(answer, coming)
+            # The plan is out of date if a request ended during the search.
+            if {wish.id for wish in await self.store.open()} == {wish.id for wish in wishes}:
+                await self._go_by(answer, coming)
 
     def _closed(
         self, known: Mapping[str, KnownType], failures: Mapping[str, Failures]
