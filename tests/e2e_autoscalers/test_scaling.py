@@ -232,16 +232,7 @@ def member(number: int, size: int) -> Json:
     return pod
 
 
-REFUSED_BY_KARPENTER = pytest.mark.xfail(
-    strict=True,
-    reason="Karpenter refuses kubernetes.io/hostname in a placeholder's node affinity, so a pool"
-    " that has a node gets no second one (docs/scaling.md)",
-)
-
-
-@pytest.mark.parametrize(
-    "autoscaler", [NAMES[0], pytest.param(NAMES[1], marks=REFUSED_BY_KARPENTER)]
-)
+@pytest.mark.parametrize("autoscaler", NAMES)
 def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autoscaler: str) -> None:
     """Preemption, groups and scaling at once."""
     settings = {

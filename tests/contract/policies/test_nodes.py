@@ -161,6 +161,15 @@ def test_the_scheduler_locks_and_asks_nodes(scheduler: User, key: str) -> None:
         assert allowed(scheduler.patch(OTHER, {"metadata": {"annotations": {key: value}}}))
 
 
+def test_the_scheduler_adds_the_label_that_placeholders_exclude_nodes_by(scheduler: User) -> None:
+    def labelled(value: str | None) -> Json:
+        return {"metadata": {"labels": {"hami.io/hostname": value}}}
+
+    assert allowed(scheduler.patch(OTHER, labelled("node-b")))
+    for changed in ("another", None):
+        assert refused(scheduler.patch(OTHER, labelled(changed)), "adds the label hami.io/hostname")
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -112,7 +112,7 @@ def test_a_release_is_one_commit_with_its_tag_and_its_notes(repository: Reposito
 
     assert repository.git("rev-parse", "HEAD~1") == before
     assert repository.git("rev-parse", "v0.2.0^{commit}") == repository.git("rev-parse", "HEAD")
-    assert repository.git("log", "-1", "--format=%s") == "Release 0.2.0"
+    assert repository.git("log", "-1", "--format=%s") == "release: cut 0.2.0"
     notes = "### Fixed\n- Cards no longer melt."
     assert repository.git("tag", "--list", "--format=%(contents)") == f"HAMi 0.2.0\n\n{notes}"
     assert repository.read("dist/v0.2.0-notes.md") == notes + "\n"

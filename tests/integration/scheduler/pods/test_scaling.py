@@ -223,11 +223,12 @@ async def test_a_placeholder_on_a_node_that_another_wish_got_is_made_again(
 ) -> None:
     await rig.replica(**settings)
     await waiting(rig, 7)
-    _, second = await asked(rig, 2)
+    await asked(rig, 2)
     await join(rig, "new")
-    await until(rig, "arrived", "asked")
+    # Whichever request is looked at first gets it.
+    [left] = await asked(rig, 1)
 
-    await bind(rig, second, "new")
+    await bind(rig, left, "new")
 
     async def made_again() -> Json | None:
         found = await placeholders(rig)
@@ -237,6 +238,64 @@ async def test_a_placeholder_on_a_node_that_another_wish_got_is_made_again(
     affinity = again["spec"]["affinity"]["nodeAffinity"]
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == ["new"]
+
+
+async def test_a_plan_that_ends_after_a_wish_drops_no_other(
+    rig: World, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice a plan finds a wish idle because a node has come: the second is out of date."""
+    keep, plan = loop.Scaler.keep, Simulations.scale
+    is_looking, is_over = asyncio.Event(), asyncio.Event()
+    is_looking.set()
+    found_idle = 0
+
+    async def held(self: loop.Scaler) -> None:
+        await is_looking.wait()
+        await keep(self)
+
+    async def scale(self: Simulations, question: ScaleQuestion) -> ScaleAnswer:
+        nonlocal found_idle
+        answer = await plan(self, question)
+        if len(question.coming) == 2 and set(question.coming) - set(answer.plan.placed.values()):
+            found_idle += 1
+            if found_idle == 2:
+                is_looking.set()
+                await asked(rig, 1)
+        elif found_idle == 2:
+            is_over.set()
+        return answer
+
+    monkeypatch.setattr(loop.Scaler, "keep", held)
+    monkeypatch.setattr(Simulations, "scale", scale)
+    await rig.replica(**settings)
+    await waiting(rig, 7)
+    await asked(rig, 2)
+
+    is_looking.clear()
+    await join(rig, "early")  # Pods go to it before they go to a node that is to come.
+    await asyncio.wait_for(is_over.wait(), 60)
+
+    assert sorted(row["state"] for row in await wishes(rig)) == ["arrived", "asked"]
+
+
+async def test_a_second_node_of_karpenter_is_asked_for_by_our_label(
+    rig: World, settings: dict[str, Any]
+) -> None:
+    labels = {**POOL, "karpenter.sh/nodepool": "a100"}
+    await rig.api.create("/api/v1/nodes", {"metadata": {"name": "first", "labels": labels}})
+    replica = await rig.replica(**settings)
+    await rig.report("first", inventory_device("GPU-first", 0, memory_mib=20 * 1024))
+    await eventually(lambda: _true(len(replica.cards("first")) == 1), "its card")
+    await waiting(rig, 1)
+
+    [placeholder] = await asked(rig, 1)
+
+    affinity = placeholder["spec"]["affinity"]["nodeAffinity"]
+    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    [excluded] = term["matchExpressions"]
+    assert (excluded["key"], excluded["values"]) == ("hami.io/hostname", ["first"])
+    first = await rig.api.get("/api/v1/nodes/first")
+    assert first["metadata"]["labels"] == labels | {"hami.io/hostname": "first"}
 
 
 @pytest.mark.parametrize("jump", ["10 minutes", "-10 minutes"])

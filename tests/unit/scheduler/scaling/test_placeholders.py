@@ -49,7 +49,13 @@ def test_a_name_is_the_types_and_the_number(kind: str, begins: str) -> None:
     assert placeholder_name(kind + "b", 3) != name
 
 
-def spec_of(*existing: str) -> Json:
+def node(name: str, **labels: str) -> Json:
+    """Build a node; in the names of labels, `__` is a slash and `_` a dot."""
+    named = {key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}
+    return {"metadata": {"name": name, "labels": named}}
+
+
+def spec_of(*existing: Json) -> Json:
     return dict(placeholder(WISH, KIND, existing, image="i", secrets=[{"name": "s"}])["spec"])
 
 
@@ -78,22 +84,50 @@ def test_a_placeholder_asks_for_a_whole_node_of_its_type_and_for_no_card() -> No
     assert "schedulerName" not in spec
 
 
-def test_a_placeholder_goes_to_no_node_that_is_there() -> None:
-    [term] = spec_of("b", "a")["affinity"]["nodeAffinity"][
+POOL = "karpenter_sh__nodepool"
+
+
+@pytest.mark.parametrize(
+    ("existing", "expected"),
+    [
+        pytest.param(
+            [node("b"), node("z", kubernetes_io__hostname="a")],
+            [("kubernetes.io/hostname", ["a", "b"])],
+            id="host names",
+        ),
+        pytest.param(
+            [
+                node("n1", **{POOL: "p"}, kubernetes_io__hostname="h1"),
+                node("n2", **{POOL: "p"}, hami_io__hostname="42"),
+            ],
+            [("hami.io/hostname", ["42", "h1"])],
+            id="nodes of Karpenter by our label",
+        ),
+        pytest.param(
+            [node("n1", **{POOL: "p"}), node("n2")],
+            [("hami.io/hostname", ["n1"]), ("kubernetes.io/hostname", ["n2"])],
+            id="both",
+        ),
+    ],
+)
+def test_a_placeholder_excludes_and_shows_the_nodes_that_are_there(
+    existing: list[Json], expected: list[tuple[str, list[str]]]
+) -> None:
+    pod = placeholder(WISH, KIND, existing, image="i")
+
+    [term] = pod["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
-
     assert term == {
         "matchExpressions": [
-            {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
+            {"key": key, "operator": "NotIn", "values": values} for key, values in expected
         ]
     }
+    assert nodes_before(pod) == {name for _, names in expected for name in names}
 
 
-@pytest.mark.parametrize("existing", [(), ("n1",), ("n2", "n1")])
-def test_a_placeholder_shows_which_nodes_were_there_before(existing: tuple[str, ...]) -> None:
-    assert nodes_before(placeholder(WISH, KIND, existing, image="i")) == set(existing)
-
-
-def test_a_placeholder_of_somebody_else_shows_no_node() -> None:
-    assert nodes_before({"spec": {"containers": []}}) == frozenset()
+@pytest.mark.parametrize(
+    "pod", [placeholder(WISH, KIND, (), image="i"), {"spec": {"containers": []}}]
+)
+def test_a_placeholder_without_nodes_before_it_shows_none(pod: Json) -> None:
+    assert nodes_before(pod) == frozenset()

@@ -24,8 +24,9 @@ from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.pod_request import host_request
 
+KARPENTER_POOL = "karpenter.sh/nodepool"
 GROUP_LABELS = (
-    "karpenter.sh/nodepool",
+    KARPENTER_POOL,
     "eks.amazonaws.com/nodegroup",
     "cloud.google.com/gke-nodepool",
     "agentpool",
@@ -33,7 +34,10 @@ GROUP_LABELS = (
 """Labels of node pools; the first label that a node has is used."""
 UNKNOWN = 2**62
 """CPU or memory of a node that states no amount."""
-_OF_ONE_NODE = frozenset({"kubernetes.io/hostname"})
+HOSTNAME = "kubernetes.io/hostname"
+OWN_HOSTNAME = "hami.io/hostname"
+"""Label with the host name of a node of Karpenter, which refuses `HOSTNAME` in a pod's affinity."""
+_OF_ONE_NODE = frozenset({HOSTNAME, OWN_HOSTNAME})
 _CONDITIONS = "node.kubernetes.io/"
 """Prefixes of taints that Kubernetes sets and removes with a node's conditions."""
 _PASSING = (

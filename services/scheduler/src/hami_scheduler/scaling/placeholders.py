@@ -8,7 +8,9 @@ have its place.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
 from hamicommon.admission.marker import SLICE
@@ -16,7 +18,13 @@ from hamicommon.clipping import clip
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
-from hamicommon.scaling.node_types import NodeType, labels_of
+from hamicommon.scaling.node_types import (
+    HOSTNAME,
+    KARPENTER_POOL,
+    OWN_HOSTNAME,
+    NodeType,
+    labels_of,
+)
 
 from hami_scheduler.ports.scaling import ScaleWish
 
@@ -24,7 +32,6 @@ LABEL = "hami.io/placeholder"
 """Label of placeholder pods: the number of the request for a node (wish)."""
 PRIORITY_CLASS = "hami-placeholder"
 """PriorityClass of placeholder pods: -1, as Cluster Autoscaler ignores pods below -10."""
-HOSTNAME = "kubernetes.io/hostname"
 MAX_REASON = 300
 _MAX_NAME = 40
 _AUTOSCALERS = ("cluster-autoscaler", "karpenter")
@@ -46,7 +53,7 @@ def placeholder_name(kind: str, number: int) -> str:
 def placeholder(
     wish: ScaleWish,
     kind: NodeType,
-    existing: Iterable[str],
+    existing: Iterable[Json],
     *,
     image: str,
     secrets: Sequence[Json] = (),
@@ -56,7 +63,7 @@ def placeholder(
     Args:
         wish: the node that is wanted, with what its pods ask of the host.
         kind: its type.
-        existing: host names of the nodes of the type.
+        existing: the nodes of the type, which it does not use.
         image: an image that can sleep.
         secrets: `imagePullSecrets` for it.
     """
@@ -69,11 +76,16 @@ def placeholder(
         for key in (SLICE, LABEL)
     ]
     affinity: Json = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}
-    if names := sorted(existing):
-        elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": names}
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for label, name in sorted(map(host_name_of, existing)):
+        names[label].append(name)
+    if names:
+        elsewhere = [
+            {"key": label, "operator": "NotIn", "values": values} for label, values in names.items()
+        ]
         affinity["nodeAffinity"] = {
             "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]
+                "nodeSelectorTerms": [{"matchExpressions": elsewhere}]
             }
         }
     return {
@@ -132,12 +144,20 @@ def nodes_before(placeholder: Json) -> frozenset[str]:
     if affinity is None:
         return frozenset()
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return frozenset(term["matchExpressions"][0]["values"])
+    return frozenset(name for each in term["matchExpressions"] for name in each["values"])
 
 
-def host_name_of(node: Json) -> str:
-    """Return a node's host name, or its name until its kubelet sets the label."""
-    return labels_of(node).get(HOSTNAME, str(node["metadata"]["name"]))
+def host_name_of(node: Json) -> tuple[str, str]:
+    """Return the label that distinguishes a node from others of its type, and its value.
+
+    The value is the node's name until its kubelet sets the label. A node of Karpenter may come with
+    a random value of our label, because Karpenter makes up values for what a pod excludes.
+    """
+    labels = labels_of(node)
+    name = labels.get(HOSTNAME, str(node["metadata"]["name"]))
+    if KARPENTER_POOL in labels:
+        return OWN_HOSTNAME, labels.get(OWN_HOSTNAME, name)
+    return HOSTNAME, name
 
 
 class Placeholders:
@@ -157,8 +177,17 @@ class Placeholders:
         found: list[Json] = (await self._api.get(self._path, labelSelector=LABEL))["items"]
         return found
 
-    async def create(self, wish: ScaleWish, kind: NodeType, existing: Iterable[str]) -> None:
-        """Create the placeholder pod of a request. Raises: Conflict if its name is taken."""
+    async def create(self, wish: ScaleWish, kind: NodeType, existing: Sequence[Json]) -> None:
+        """Create the placeholder pod of a request, and label the nodes that it excludes.
+
+        Raises: Conflict if its name is taken.
+        """
+        for node in existing:
+            label, name = host_name_of(node)
+            if label == OWN_HOSTNAME and label not in labels_of(node):
+                with suppress(NotFound):
+                    path = f"/api/v1/nodes/{node['metadata']['name']}"
+                    await self._api.patch(path, {"metadata": {"labels": {label: name}}})
         image, secrets = self._image, list[Json]()
         if not image:
             own = (await self._api.get(f"{self._path}/{self._pod_name}"))["spec"]
