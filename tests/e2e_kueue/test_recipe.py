@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hamicommon.admission.mistakes.queued_jobs import miscounted
+from hamicommon.admission.mistakes.queued_jobs import find_miscounts
 from hamicommon.k8s.annotations import TRACEPARENT
 from hamicommon.k8s.types import Json
 from hamicommon.kueue.recipe import POLICY_NAME, render_policy
@@ -107,7 +107,7 @@ def test_lint_warns_of_what_is_miscounted_and_the_policy_refuses_what_lacks_an_a
     limits, containers = MISCOUNTED[name]
     job = {"kind": "Job", **job_of(name, limits, containers=containers)}
 
-    assert len(miscounted(job, VENDORS)) == 1
+    assert len(find_miscounts(job, VENDORS)) == 1
     answer = policy.api.post(JOBS, json=job)
     if name == "two-containers":
         assert answer.status_code == 201, answer.text

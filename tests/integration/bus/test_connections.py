@@ -53,9 +53,9 @@ async def test_an_outage_of_the_server_is_two_lines_however_often_it_was_tried(
     tries = 0
 
     class Counted(Outage):
-        def failed(self, error: BaseException | str) -> None:
+        def on_failure(self, error: BaseException | str) -> None:
             nonlocal tries
-            super().failed(error)
+            super().on_failure(error)
             tries += 1
             if tries == 3:
                 tried.set()

@@ -315,10 +315,10 @@ async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> N
         stream=events.INVENTORY_STREAM, subject="hami.inventory.v1.late", consumer="older"
     )
     consuming = asyncio.create_task(bus.consume(what, refuse))
-    before = await bus.letters.kept()
+    before = await bus.letters.count()
     await bus.publish("hami.inventory.v1.late", inventory("late"), message_id=uuid4().hex)
     async with asyncio.timeout(PATIENCE_S):
-        while await bus.letters.kept() == before:
+        while await bus.letters.count() == before:
             await asyncio.sleep(0.02)
 
     [letter] = await bus.letters.latest(1)

@@ -92,7 +92,7 @@ async def test_metrics_takes_in_usage_and_refusals_and_buries_what_it_can_not_re
             )
         async with asyncio.timeout(PATIENCE_S):
             got = sorted([await read.get() for _ in range(4)])
-            while await scheduler.letters.kept() < 2 or await count_unsettled(url):
+            while await scheduler.letters.count() < 2 or await count_unsettled(url):
                 await asyncio.sleep(0.05)
         assert got == [events.ADMISSION_REFUSED_SUBJECT] * 2 + ["hami.usage.v1.a"] * 2
         assert {letter.user for letter in await scheduler.letters.latest(5)} == {METRICS_USER}

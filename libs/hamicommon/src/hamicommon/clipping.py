@@ -26,7 +26,7 @@ def clip(text: str, limit: int = CLIP_LIMIT) -> str:
     """
     if len(text) <= limit and text.isprintable():
         return text
-    shown = [_escaped(character) for character in text[: limit + 1]]
+    shown = [_escape(character) for character in text[: limit + 1]]
     if len(text) <= limit and sum(map(len, shown)) <= limit:
         return "".join(shown)
     room = limit - len(_ELLIPSIS)
@@ -39,7 +39,7 @@ def clip(text: str, limit: int = CLIP_LIMIT) -> str:
     return ("".join(kept) + _ELLIPSIS)[:limit]
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable():
         return character
     return character.encode("unicode_escape").decode("ascii")

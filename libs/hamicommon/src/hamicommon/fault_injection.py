@@ -204,9 +204,9 @@ class _Around:
         found = getattr(self._port, method)
         if not inspect.iscoroutinefunction(found):
             return found
-        return self._wrapped(found, f"{self._name}.{method}")
+        return self._wrap(found, f"{self._name}.{method}")
 
-    def _wrapped(
+    def _wrap(
         self, call: Callable[..., Awaitable[Any]], point: str
     ) -> Callable[..., Awaitable[Any]]:
         @wraps(call)

@@ -78,7 +78,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
 
     def not_ready_reasons() -> list[str]:
         reasons = ["stopping"] if app.draining else []
-        if certificate.expired(_now()):
+        if certificate.is_expired(_now()):
             reasons.append(f"the certificate expired at {certificate.not_after.isoformat()}")
         return reasons
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.explain.record import MomentEncoder, thaw, unpacked
+from hamicommon.explain.record import MomentEncoder, thaw, unpack
 from hamicommon.placement.cluster.view import ClusterView
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from tests.unit.hamicommon.placement.clusters import card, view_of
 
 def restore_view(view: ClusterView, nodes: list[NodeName] | None = None) -> ClusterView:
     moment = MomentEncoder().encode(view.frozen(nodes))
-    return thaw(unpacked(moment.inventory.content), orjson.loads(moment.counters_json), ClusterView)
+    return thaw(unpack(moment.inventory.content), orjson.loads(moment.counters_json), ClusterView)
 
 
 amounts = st.integers(0, 100_000)

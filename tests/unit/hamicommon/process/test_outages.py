@@ -39,12 +39,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 def test_an_outage_is_two_lines_however_often_it_was_retried(
     outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outage.worked()
+    outage.on_success()
     for _ in range(100):
-        outage.failed(OSError("no route"))
+        outage.on_failure(OSError("no route"))
     clock.now += 7.5
-    outage.worked()
-    outage.worked()
+    outage.on_success()
+    outage.on_success()
 
     assert lines(caplog) == [("WARNING", "away"), ("INFO", "back")]
     first, last = (record.__dict__ for record in caplog.records)
@@ -55,10 +55,10 @@ def test_an_outage_is_two_lines_however_often_it_was_retried(
 def test_what_is_not_there_yet_at_the_start_is_no_line(
     outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outage.failed("nobody serves it")
+    outage.on_failure("nobody serves it")
     clock.now += STARTS_WITHIN_S / 2
-    outage.failed("nobody serves it")
-    outage.worked()
+    outage.on_failure("nobody serves it")
+    outage.on_success()
 
     assert lines(caplog) == []
 
@@ -66,20 +66,20 @@ def test_what_is_not_there_yet_at_the_start_is_no_line(
 def test_a_start_that_does_not_succeed_is_a_warning(
     outage: Outage, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outage.failed("nobody serves it")
+    outage.on_failure("nobody serves it")
     clock.now += STARTS_WITHIN_S
-    outage.failed(TimeoutError())
-    outage.failed(TimeoutError())
+    outage.on_failure(TimeoutError())
+    outage.on_failure(TimeoutError())
 
     assert lines(caplog) == [("WARNING", "away")]
     assert caplog.records[0].__dict__["error"] == "TimeoutError"
 
 
 def test_every_outage_has_its_lines(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
-    outage.worked()
+    outage.on_success()
     for _ in range(3):
-        outage.failed("away")
-        outage.worked()
+        outage.on_failure("away")
+        outage.on_success()
 
     assert lines(caplog) == [("WARNING", "away"), ("INFO", "back")] * 3
 
@@ -91,13 +91,13 @@ def test_where_some_tries_work_it_is_one_outage_until_all_do(
     messages = Outage(
         logging.getLogger("x"), failed="away", again="back", recovery_s=5.0, clock=clock
     )
-    messages.worked()
+    messages.on_success()
     for _ in range(20):
         clock.now += 1
-        messages.failed("away")
-        messages.worked()
+        messages.on_failure("away")
+        messages.on_success()
     clock.now += 5
-    messages.worked()
+    messages.on_success()
 
     assert lines(caplog) == [("WARNING", "away"), ("INFO", "back")]
 
@@ -109,7 +109,7 @@ def test_where_the_next_try_is_far_away_the_first_failure_is_a_warning(
         logging.getLogger("x"), failed="away", again="back", starts_within_s=0.0, clock=clock
     )
 
-    hourly.failed("x")
+    hourly.on_failure("x")
 
     assert lines(caplog) == [("WARNING", "away")]
 

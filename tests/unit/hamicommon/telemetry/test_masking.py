@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hamicommon.telemetry.masking import MASK, masked
+from hamicommon.telemetry.masking import MASK, mask_secrets
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,19 +42,19 @@ HARMLESS = (
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_a_secret_is_masked(text: str) -> None:
-    shown = masked(text)
+    shown = mask_secrets(text)
 
     assert MASK in shown
     for part in (SECRET, SECRET.replace(".", ""), "c3cwcmRmaXNoLU1hcmtlZA", "MII"):
         assert part not in shown
-    assert masked(shown) == shown
+    assert mask_secrets(shown) == shown
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_a_line_that_is_json_stays_json(text: str) -> None:
     line = {"error": text, "after": "kept", "quoted": f'"{text}"\\'}
 
-    shown = json.loads(masked(json.dumps(line)))
+    shown = json.loads(mask_secrets(json.dumps(line)))
 
     assert shown.keys() == line.keys()
     assert shown["after"] == "kept"
@@ -63,11 +63,11 @@ def test_a_line_that_is_json_stays_json(text: str) -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_holds_no_secret_is_the_same_object(text: str) -> None:
-    assert masked(text) is text
+    assert mask_secrets(text) is text
 
 
 @given(st.dictionaries(st.text(), st.text() | st.sampled_from(sorted(TEXTS.values()))))
 def test_no_line_is_ever_broken(fields: dict[str, str]) -> None:
-    assert json.loads(masked(json.dumps(fields))).keys() == {
-        json.loads(masked(json.dumps(key))) for key in fields
+    assert json.loads(mask_secrets(json.dumps(fields))).keys() == {
+        json.loads(mask_secrets(json.dumps(key))) for key in fields
     }

@@ -23,7 +23,7 @@ def core_request(core_percent: int) -> PodRequest:
 
 
 def tables_of(view: ClusterView) -> Tables:
-    return view.memory.kept(Fragmentation).tables.of(view)
+    return view.memory.get_or_create(Fragmentation).tables.of(view)
 
 
 def arrive(view: ClusterView, core_percent: int, times: int = 40) -> None:
@@ -46,7 +46,7 @@ async def test_a_decision_goes_by_the_tables_of_before_until_others_are_made() -
     assert made is not first
     assert made.mix is view.usual.mix
     assert made.lost.any()
-    assert view.memory.kept(Fragmentation).pending() is None
+    assert view.memory.get_or_create(Fragmentation).pending() is None
 
     arrive(view, 30, 400)
     assert decide(core_request(30), view).placement is not None
@@ -60,7 +60,7 @@ async def test_a_new_kind_of_card_is_placed_on_before_its_tables_are_made() -> N
     maker = TableMaker(view)
     arrive(view, 80)
     tables_of(view)
-    make = view.memory.kept(Fragmentation).pending()
+    make = view.memory.get_or_create(Fragmentation).pending()
     assert make is not None
     new = NodeName("b")
     view.set_node(new, [CardState(card("b", type="other"), 1)])

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from hamicommon.admission.mistakes.queued_jobs import is_queued, miscounted
+from hamicommon.admission.mistakes.queued_jobs import find_miscounts, is_queued
 from hamicommon.admission.mistakes.quotas import judge_quota
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import (
@@ -40,7 +40,7 @@ class Linter:
     def verdict(self, item: Json) -> AdmissionResult:
         """Return what the webhook would answer to a pod or a ResourceQuota."""
         if is_queued(item):
-            warnings = miscounted(item, self.rules.vendors)
+            warnings = find_miscounts(item, self.rules.vendors)
             return AdmissionResult(allowed=True, reason="queued-job", warnings=warnings)
         if is_quota(item):
             return judge_quota(item, None, self.rules.vendors)

@@ -25,7 +25,7 @@ from hamicommon.admission.verdicts import (
     AdmissionResult,
     AdmissionRules,
     Knowledge,
-    denied,
+    deny,
 )
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
@@ -91,7 +91,7 @@ def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> Adm
     containers = _count_containers(pod)
     if containers > MAX_CONTAINERS:
         refusal = str(too_many_containers(containers))
-        return denied(refusal, "malformed-amount", code=UNPROCESSABLE)
+        return deny(refusal, "malformed-amount", code=UNPROCESSABLE)
     if about.before is not None:
         return review_ephemeral(pod, about.before, guard, about.namespace)
     return None
@@ -136,13 +136,13 @@ def judge(
     return AdmissionResult(
         allowed=True,
         reason="asks-for-cards" if look.wants else "no-cards",
-        patch=[*look.patch, *_stamped(look, about)],
-        warnings=_shown((*look.warnings, *more, *look.remarks)),
+        patch=[*look.patch, *_stamp_operations(look, about)],
+        warnings=_limit_warnings((*look.warnings, *more, *look.remarks)),
         audit=audit,
     )
 
 
-def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
+def _limit_warnings(warnings: tuple[str, ...]) -> tuple[str, ...]:
     """Limit the number and the length of warnings to what the API server passes on."""
     left_out = len(warnings) - MAX_WARNINGS
     shown = tuple(clip(text, MAX_WARNING_LENGTH) for text in warnings[:MAX_WARNINGS])
@@ -166,7 +166,7 @@ def _cluster(
     namespace = about.namespace or request.namespace
     short = over_quota(request, namespace, known.quotas_of(namespace), rules.vendors)
     if short is not None:
-        return denied(f"{OVER_QUOTA}: {quota_sentence(short)}", "over-quota", audit=audit), ()
+        return deny(f"{OVER_QUOTA}: {quota_sentence(short)}", "over-quota", audit=audit), ()
     if room is None:
         return None, ()
     audit["cards"] = f"unknown: {room.unknown}" if room.unknown else "known"
@@ -175,7 +175,7 @@ def _cluster(
     asked = _request_text(look, asked_by(request))
     sentence = f"no node can take a pod that asks for {asked}: {room.never_fits}"
     if rules.never_fits == "deny":
-        return denied(sentence, "never-fits", audit=audit), ()
+        return deny(sentence, "never-fits", audit=audit), ()
     return None, (sentence,)
 
 
@@ -185,7 +185,7 @@ def _request_text(look: Look, amounts: list[str]) -> str:
     return f"{asked} (annotation {', '.join(look.chosen)})" if look.chosen else asked
 
 
-def _stamped(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
+def _stamp_operations(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
     """Add trace context and creator's name to the patch of a pod that asks for cards."""
     wanted: dict[str, str] = {}
     if look.wants:

@@ -38,14 +38,14 @@ def _compare_objects(
     before: dict[str, Any], after: dict[str, Any], path: str, found: list[Operation]
 ) -> None:
     for key in [key for key in before if key not in after]:
-        found.append({"op": "remove", "path": f"{path}/{_escaped(key)}"})
+        found.append({"op": "remove", "path": f"{path}/{_escape(key)}"})
     for key, new in after.items():
         if key not in before:
-            found.append({"op": "add", "path": f"{path}/{_escaped(key)}", "value": new})
+            found.append({"op": "add", "path": f"{path}/{_escape(key)}", "value": new})
         elif before[key] is not new:
-            _compare(before[key], new, f"{path}/{_escaped(key)}", found)
+            _compare(before[key], new, f"{path}/{_escape(key)}", found)
 
 
-def _escaped(key: str) -> str:
+def _escape(key: str) -> str:
     """Escape a key for a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -25,7 +25,7 @@ from hamicommon.admission.verdicts import (
     UNPROCESSABLE,
     AdmissionResult,
     AdmissionRules,
-    denied,
+    deny,
 )
 from hamicommon.admission.whole_cards import check_preload
 from hamicommon.clipping import clip
@@ -135,9 +135,9 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
     try:
         check_pod(seen)
     except NoContainers:
-        return Look(verdict=denied("pod has no containers", "no-containers"))
+        return Look(verdict=deny("pod has no containers", "no-containers"))
     except InvalidRequest as exc:
-        return Look(verdict=denied(str(exc), "no-pod", code=BAD_REQUEST))
+        return Look(verdict=deny(str(exc), "no-pod", code=BAD_REQUEST))
     spec = seen["spec"]
     after = editable(seen)
     if _has_other_scheduler(spec.get("schedulerName") or "", rules):
@@ -146,7 +146,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         check_containers(seen, rules.vendors)
         wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
-        return Look(verdict=denied(str(exc), "malformed-amount", code=UNPROCESSABLE))
+        return Look(verdict=deny(str(exc), "malformed-amount", code=UNPROCESSABLE))
     claims = is_converted(seen)
     if wants or claims:
         refused = _never_ours(spec, rules)
@@ -155,7 +155,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         try:
             check_preload(after, rules.vendors)
         except InvalidRequest as exc:
-            return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
+            return Look(verdict=deny(str(exc), "malformed-annotation", code=UNPROCESSABLE))
     asks = wants or claims or wants_devices(after, rules.vendors)
     tampering = settle(after, guard.findings(after, standing, wants=asks), guard)
     if tampering.refused is not None:
@@ -163,7 +163,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
     try:
         request = pod_request(after, rules.vendors) if wants else None
     except InvalidRequest as exc:
-        return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
+        return Look(verdict=deny(str(exc), "malformed-annotation", code=UNPROCESSABLE))
     if request is not None and not request.wants_devices:
         request = None
     stays = by_claim(after, request, rules)
@@ -273,11 +273,11 @@ def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
 
 def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:
     """Return a refusal if a pod that asks for a card is privileged or names its node; else None."""
-    privileged = next(_privileged(spec), None)
+    privileged = next(_privileged_containers(spec), None)
     if privileged is not None:
-        return denied(f"container {privileged} is privileged", "privileged")
+        return deny(f"container {privileged} is privileged", "privileged")
     if rules.scheduler_name and spec.get("nodeName"):
-        return denied("pod has node assigned", "node-assigned")
+        return deny("pod has node assigned", "node-assigned")
     return None
 
 
@@ -288,7 +288,7 @@ def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
     return not rules.scheduler_name or name != rules.scheduler_name
 
 
-def _privileged(spec: Json) -> Iterator[str]:
+def _privileged_containers(spec: Json) -> Iterator[str]:
     for container in containers_of(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             yield container.get("name", "")

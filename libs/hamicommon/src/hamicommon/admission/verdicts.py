@@ -149,7 +149,7 @@ class AdmissionCircumstances(NamedTuple):
 ANY = AdmissionCircumstances()
 
 
-def denied(
+def deny(
     message: str,
     reason: Reason,
     *,

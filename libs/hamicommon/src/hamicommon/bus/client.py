@@ -293,11 +293,11 @@ class Bus:
         await self._was_up.wait()
         while not self._closed:
             try:
-                await read_feed(self._client, feed, take, self.request, outage.worked)
+                await read_feed(self._client, feed, take, self.request, outage.on_success)
             except (Unavailable, nats.errors.Error, OSError) as exc:
                 if self._closed:
                     return
-                outage.failed(exc)
+                outage.on_failure(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def consume(self, what: Subscription | Delivery, handle: Handler) -> None:
@@ -328,7 +328,7 @@ class Bus:
             handle_all=handle_all,
             user=self._user,
             on_dead_letter=self._count_dead_letter,
-            on_answer=outage.worked,
+            on_answer=outage.on_success,
         )
         # A client that was never connected forgets what was asked for before.
         while not self.was_up and not self._closed:
@@ -342,7 +342,7 @@ class Bus:
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 if self._closed:
                     return
-                outage.failed(exc)
+                outage.on_failure(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:

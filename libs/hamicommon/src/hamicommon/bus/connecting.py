@@ -50,13 +50,13 @@ async def open_bus(
         if owns_streams:
             await bus.streams.check()
         bus.mark_up()
-        if not outage.worked():
+        if not outage.on_success():
             logger.info("Connected to NATS", extra={"url": settings.url})
 
     async def on_error(exc: Exception) -> None:
         # Of an outage there is one for each try; the others are about one message or right.
         if isinstance(exc, _LOST) or not client.is_connected:
-            outage.failed(exc)
+            outage.on_failure(exc)
         else:
             logger.warning(
                 "Received an error from NATS", extra={"error": str(exc) or type(exc).__name__}
@@ -94,7 +94,7 @@ async def open_bus(
                         # end in a connection without the subscriptions.
                         await asyncio.sleep(RETRY_DELAY_S)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                outage.failed(exc)
+                outage.on_failure(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     connecting = asyncio.create_task(connect(), name="nats-connect")

@@ -161,7 +161,7 @@ class Consumer:
 
     async def _run(self, source: Pull | Push, wait: Callable[[], Awaitable[Sequence[Msg]]]) -> None:
         running: set[asyncio.Task[None]] = set()
-        async with source.opened():
+        async with source.open():
             try:
                 while True:
                     with propagate_cancellation():
@@ -219,10 +219,10 @@ class Consumer:
         Store a bad one as dead letter.
         """
         if error is None:
-            self._backend.worked()
+            self._backend.on_success()
             return Settlement.DONE
         if isinstance(error, Unavailable):
-            self._backend.failed(error)
+            self._backend.on_failure(error)
             return Settlement.RETRY
         if isinstance(error, InvalidRequest):
             return await self._bury(raw, str(error))

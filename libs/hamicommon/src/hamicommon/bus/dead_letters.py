@@ -92,9 +92,9 @@ class DeadLetters:
     def __init__(self, js: JetStreamContext) -> None:
         self._js = js
 
-    async def kept(self) -> int:
+    async def count(self) -> int:
         """Return the number of dead letters of all services. Raises: Unavailable."""
-        with _translated():
+        with _translate_errors():
             return (await self._js.stream_info(DEAD_LETTERS_STREAM)).state.messages
 
     async def latest(self, limit: int) -> list[DeadLetter]:
@@ -103,7 +103,7 @@ class DeadLetters:
         Each letter costs one request to NATS.
         """
         letters: list[DeadLetter] = []
-        with _translated():
+        with _translate_errors():
             state = (await self._js.stream_info(DEAD_LETTERS_STREAM)).state
             for sequence in range(state.last_seq, max(0, state.first_seq - 1), -1):
                 if len(letters) >= limit:
@@ -120,7 +120,7 @@ class DeadLetters:
         Raises: NotFound when there is no such letter, InvalidRequest when the user that buried it
         may not have it sent there, Unavailable.
         """
-        with _translated():
+        with _translate_errors():
             try:
                 raw = await self._js.get_msg(DEAD_LETTERS_STREAM, sequence)
             except nats.js.errors.NotFoundError as exc:
@@ -153,7 +153,7 @@ def _check_return(letter: DeadLetter) -> None:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         with propagate_cancellation():
             yield

@@ -156,7 +156,7 @@ class Push:
         self._woken = asyncio.Event()
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Push]:
+    async def open(self) -> AsyncIterator[Push]:
         """Subscribe; at the end, messages that `next` has not returned go to the other readers."""
         await self._subscribe()
         try:

@@ -70,7 +70,7 @@ def read_question(data: bytes) -> LoginRequest:
         raise InvalidRequest(f"not an auth callout request of NATS: {exc}") from exc
 
 
-def granted(
+def encode_acceptance(
     question: LoginRequest,
     *,
     name: str,
@@ -101,10 +101,12 @@ def granted(
         "exp": now_s + lifetime_s,
         "nats": may,
     }
-    return _answer(question, key, now_s, jwt=_signed(user, key))
+    return _answer(question, key, now_s, jwt=_sign(user, key))
 
 
-def refused(question: LoginRequest, reason: str, *, key: Ed25519PrivateKey, now_s: int) -> bytes:
+def encode_refusal(
+    question: LoginRequest, reason: str, *, key: Ed25519PrivateKey, now_s: int
+) -> bytes:
     """Return the answer that refuses the client; only the server's log shows the reason."""
     return _answer(question, key, now_s, error=reason)
 
@@ -116,10 +118,10 @@ def _answer(question: LoginRequest, key: Ed25519PrivateKey, now_s: int, **result
         "iat": now_s,
         "nats": {**result, "type": "authorization_response", "version": 2},
     }
-    return _signed(claims, key).encode()
+    return _sign(claims, key).encode()
 
 
-def _signed(claims: dict[str, Any], key: Ed25519PrivateKey) -> str:
+def _sign(claims: dict[str, Any], key: Ed25519PrivateKey) -> str:
     body = {**claims, "iss": account_id(key.public_key())}
     body["jti"] = base64.b32encode(hashlib.sha256(orjson.dumps(body)).digest()).decode().rstrip("=")
     text = f"{_encode(orjson.dumps(_HEADER))}.{_encode(orjson.dumps(body))}"

@@ -64,7 +64,7 @@ class Pull:
         self._answered_by_s = 0.0
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Pull]:
+    async def open(self) -> AsyncIterator[Pull]:
         """Subscribe; at the end, messages that `next` has not returned go back to the stream."""
         subscription = await self._client.subscribe(self._inbox, cb=self._on_message)
         try:

@@ -107,7 +107,7 @@ def find_cordoned(entries: Iterable[str], cards: Sequence[GpuDevice]) -> Cordone
     uuids: set[GpuUuid] = set()
     unmatched: dict[str, str] = {}
     for entry in sorted(entries):
-        named = _named(entry, cards)
+        named = _match_cards(entry, cards)
         if len(named) == 1:
             uuids.update(named)
         elif named:
@@ -123,7 +123,7 @@ def find_cordoned(entries: Iterable[str], cards: Sequence[GpuDevice]) -> Cordone
     return CordonedCards(uuids=frozenset(uuids), unmatched=unmatched)
 
 
-def _named(entry: str, cards: Sequence[GpuDevice]) -> list[GpuUuid]:
+def _match_cards(entry: str, cards: Sequence[GpuDevice]) -> list[GpuUuid]:
     """Return the cards that match the entry: by uuid, by index, or by the beginning of the uuid."""
     by_uuid = [card.uuid for card in cards if card.uuid == entry]
     by_index = [card.uuid for card in cards if str(card.index) == entry]

@@ -91,7 +91,7 @@ def claim_names(pod: JsonMapping) -> dict[str, str]:
             names[entry["name"]] = str(name)
         elif entry["name"] not in made:
             raise NotFound(f"claim {entry['name']} of the pod is not made from its template yet")
-    extended = _extended(pod).get("resourceClaimName")
+    extended = _extended_claim_status(pod).get("resourceClaimName")
     if extended:
         # No entry of a spec has a slash in its name.
         names[f"{extended}/"] = str(extended)
@@ -124,10 +124,10 @@ def allocated_devices(claim: JsonMapping, pod_uid: PodUid) -> tuple[AllocatedDev
     name = f"claim {metadata['namespace']}/{metadata['name']}"
     if pod_uid not in {one["uid"] for one in pods_of(claim)}:
         raise NotFound(f"{name} is not reserved for the pod")
-    return tuple(_allocated(metadata, result, name) for result in ours)
+    return tuple(_allocated_device(metadata, result, name) for result in ours)
 
 
-def _allocated(metadata: JsonMapping, result: JsonMapping, name: str) -> AllocatedDevice:
+def _allocated_device(metadata: JsonMapping, result: JsonMapping, name: str) -> AllocatedDevice:
     consumed = {
         key.removeprefix(f"{DRIVER}/"): amount
         for key, amount in (result.get("consumedCapacity") or {}).items()
@@ -159,7 +159,7 @@ def container_claims(
     container has a part of another's slices: all slices of a container are one description to the
     runtime, with one limits directory and account.
     """
-    extended = _extended(pod)
+    extended = _extended_claim_status(pod)
     found = tuple(
         ContainerClaims(
             index=index,
@@ -244,7 +244,7 @@ def _unique(devices: Iterable[AllocatedDevice]) -> Iterator[AllocatedDevice]:
             yield device
 
 
-def _extended(pod: JsonMapping) -> JsonMapping:
+def _extended_claim_status(pod: JsonMapping) -> JsonMapping:
     return (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
 
 

@@ -129,22 +129,24 @@ def selector_of(shape: ClaimShape) -> str:
     if any(shape.avoid_types):
         terms.append(f"!({_contains_any(product, shape.avoid_types)})")
     if shape.use_uuids:
-        terms.append(f"{uuid} in {_listed(shape.use_uuids)}")
+        terms.append(f"{uuid} in {_cel_list(shape.use_uuids)}")
     if shape.avoid_uuids:
-        terms.append(f"!({uuid} in {_listed(shape.avoid_uuids)})")
+        terms.append(f"!({uuid} in {_cel_list(shape.avoid_uuids)})")
     return " && ".join(terms)
 
 
 def _contains_any(text: str, entries: Sequence[str]) -> str:
     """Return CEL for "the text contains one of these"; empty entries match no card."""
-    return " || ".join(f"{text}.contains({_quoted(e.upper())})" for e in entries if e) or "false"
+    return (
+        " || ".join(f"{text}.contains({_cel_string(e.upper())})" for e in entries if e) or "false"
+    )
 
 
-def _listed(entries: Sequence[str]) -> str:
-    return f"[{', '.join(map(_quoted, entries))}]"
+def _cel_list(entries: Sequence[str]) -> str:
+    return f"[{', '.join(map(_cel_string, entries))}]"
 
 
-def _quoted(text: str) -> str:
+def _cel_string(text: str) -> str:
     """Return a CEL literal, in JSON's form, whose escapes CEL knows."""
     return json.dumps(text, ensure_ascii=False)
 

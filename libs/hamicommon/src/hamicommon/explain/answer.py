@@ -19,7 +19,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.counterfactuals import Circumstances, Counterfactual, counterfactuals
 from hamicommon.explain.record import DecisionRecord, QuotaShort
-from hamicommon.explain.sentences import asked_by, cards, listed, shortfall
+from hamicommon.explain.sentences import asked_by, cards, list_values, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.node_scores import StrandedParts
@@ -251,7 +251,9 @@ def _why(
         if rule in (Rule.MEMORY, Rule.CORES):
             parts.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
         else:
-            state = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
+            state = list_values(
+                dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule)
+            )
             parts.append(f"{cards(count)}: {state}")
     fitting = len([uuid for uuid in device if uuid not in {one.uuid for one in short}])
     if limit is not None and fitting:

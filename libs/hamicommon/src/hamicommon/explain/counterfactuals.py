@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.explain.sentences import cards, count_noun, listed, selection
+from hamicommon.explain.sentences import cards, count_noun, list_values, selection
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
 
@@ -346,7 +346,7 @@ class _ClusterSearch:
         for pod in ended:
             for one in pods[pod]:
                 if one.uuid in changes:
-                    changes[one.uuid] = _freed(changes[one.uuid], one)
+                    changes[one.uuid] = _release(changes[one.uuid], one)
         return self._fits_on(node, changes)
 
     def _fits_on(self, node: NodeName, changes: Mapping[GpuUuid, DeviceUsage]) -> bool:
@@ -370,16 +370,16 @@ class _ClusterSearch:
             ]
             priority = self.about.priorities.get(ended[0], 0)
             rank = f", priority {priority}" if priority else ""
-            text = f"fits when pod {ended[0]} on {node} ends (it holds {listed(held)}{rank})"
+            text = f"fits when pod {ended[0]} on {node} ends (it holds {list_values(held)}{rank})"
         else:
             text = (
-                f"fits when {count_noun(len(ended), 'pod')} on {node} end: {listed(ended, 5)} "
+                f"fits when {count_noun(len(ended), 'pod')} on {node} end: {list_values(ended, 5)} "
                 f"(they hold {cards(len(uuids))})"
             )
         return Counterfactual(kind="pods-end", text=text, node=node, pods=tuple(ended), cards=uuids)
 
 
-def _freed(usage: DeviceUsage, held: PodHolding) -> DeviceUsage:
+def _release(usage: DeviceUsage, held: PodHolding) -> DeviceUsage:
     """Return the card as it is when the pod's part is free again."""
     holdings = list(usage.holdings)
     for detail in held.details:

@@ -58,7 +58,7 @@ class Moment:
     @cached_property
     def counters(self) -> Blob:
         """Return the counters as a blob, compressed once for all refusals at this moment."""
-        return _packed(self.counters_json)
+        return _pack(self.counters_json)
 
 
 class MomentEncoder:
@@ -85,7 +85,7 @@ class MomentEncoder:
                 self._node(name, usages)
                 for name, usages in sorted(zip(frozen.names, frozen.usages, strict=True))
             ]
-            self._inventory = (frozen.inventory_version, _packed(b"[" + b",".join(parts) + b"]"))
+            self._inventory = (frozen.inventory_version, _pack(b"[" + b",".join(parts) + b"]"))
         return self._inventory[1]
 
     def _positions_of(self, names: tuple[NodeName, ...]) -> npt.NDArray[np.int64]:
@@ -106,10 +106,10 @@ class MomentEncoder:
 
 def blob_of(value: object) -> Blob:
     """Return the value as compressed JSON, named by its digest."""
-    return _packed(_json(value))
+    return _pack(_json(value))
 
 
-def unpacked(content: bytes) -> Any:
+def unpack(content: bytes) -> Any:
     """Decode the JSON of a blob."""
     return orjson.loads(zlib.decompress(content))
 
@@ -167,7 +167,7 @@ def _json(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
 
 
-def _packed(text: bytes) -> Blob:
+def _pack(text: bytes) -> Blob:
     return Blob(hashlib.blake2b(text, digest_size=16).hexdigest(), zlib.compress(text, FAST))
 
 
@@ -306,13 +306,13 @@ def record_of(
     new_view: Callable[[], ClusterView],
 ) -> DecisionRecord:
     """Read a row of `decisions` with its blobs; a placement's counters are in the row itself."""
-    detail = unpacked(row["shortfalls"]) if row["shortfalls"] else {}
+    detail = unpack(row["shortfalls"]) if row["shortfalls"] else {}
     view = None
     reasons: dict[NodeName, str] = {}
     texts = detail.get("texts", [])
-    counted = detail.get("counters") if counters is None else unpacked(counters)
+    counted = detail.get("counters") if counters is None else unpack(counters)
     if inventory is not None and counted is not None:
-        nodes = unpacked(inventory)
+        nodes = unpack(inventory)
         view = thaw(nodes, counted, new_view)
         for row_number, text in zip(counted["nodes"], detail.get("by_row", ()), strict=False):
             if text >= 0:

@@ -88,7 +88,7 @@ def selection(chosen: Selection) -> list[tuple[str, str]]:
     ):
         values: Sequence[str] = getattr(chosen, field)
         if values:
-            found.append((field, f"{phrase} ({listed(values)})"))
+            found.append((field, f"{phrase} ({list_values(values)})"))
     if chosen.mode:
         found.append(("mode", f"the wanted card mode ({chosen.mode})"))
     if chosen.numa_bind:
@@ -96,7 +96,7 @@ def selection(chosen: Selection) -> list[tuple[str, str]]:
     return found
 
 
-def listed(values: Iterable[str], most: int = 3) -> str:
+def list_values(values: Iterable[str], most: int = 3) -> str:
     """List the first few values, and the number of further ones."""
     every = list(dict.fromkeys(values))
     more = f" and {len(every) - most} more" if len(every) > most else ""
@@ -143,7 +143,9 @@ def refusal_sentence(
     vendors = [w.vendor for c in request.containers for w in c.requests]
     where = count_noun(candidates, "node")
     if table is None:
-        return f"none of the {where} has a card of {listed(vendors)}; is a device plugin missing?"
+        return (
+            f"none of the {where} has a card of {list_values(vendors)}; is a device plugin missing?"
+        )
     wanted = _request_of(request, table)
     seen = Counter(table.codes[table.codes != Rule.NO_CARD].tolist())
     total, fitting = sum(seen.values()), seen.pop(int(Rule.FITS), 0)
@@ -211,9 +213,11 @@ def _of_rule(
             f"{rule.row.help}"
         )
     if rule is Rule.TYPE:
-        types = listed(stock.types.get(table.vendor, ()))
+        types = list_values(stock.types.get(table.vendor, ()))
         chosen = request.selections.get(table.vendor)
-        asked_for = listed(phrase for _, phrase in selection(chosen)) if chosen else "the selection"
+        asked_for = (
+            list_values(phrase for _, phrase in selection(chosen)) if chosen else "the selection"
+        )
         return f"{none} suits {asked_for}: they are {types}; {rule.row.help}"
     return f"{none} can take it: {int(np.count_nonzero(here))} {rule.row.group}; {rule.row.help}"
 

@@ -74,7 +74,7 @@ def waits(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def unallocated(pod: Mapping[str, Any]) -> str:
+def why_unallocated(pod: Mapping[str, Any]) -> str:
     """Return kube-scheduler's own message why the pod's claims are not allocated."""
     message = _scheduler_message(pod)
     return f"kube-scheduler: {message}" if message else "kube-scheduler has not answered yet"

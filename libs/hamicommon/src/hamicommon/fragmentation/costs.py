@@ -38,7 +38,7 @@ NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
 """Weights of the loss now, of the loss for pods to come, and of useless remainders."""
 
 
-def stranded(tables: Tables, states: States) -> Float64:
+def stranded_milli(tables: Tables, states: States) -> Float64:
     """Return (states,): thousandths of cards that no usual pod could use (stranded)."""
     cpus, cores, memories = tables.levels
     # All cores are free of a card on which only memory is granted, yet nobody gets it whole.

@@ -15,7 +15,13 @@ import numpy as np
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest
-from hamicommon.fragmentation.costs import grantable, model_prices, place_prices, places, stranded
+from hamicommon.fragmentation.costs import (
+    grantable,
+    model_prices,
+    place_prices,
+    places,
+    stranded_milli,
+)
 from hamicommon.fragmentation.remainders import Float64
 from hamicommon.fragmentation.states import States, outcomes, states_of
 from hamicommon.fragmentation.tables import CurrentTables, Tables
@@ -136,14 +142,14 @@ class Fragmentation:
         fitting = ask.fits(cards)
         could = outcomes(now, cards, ask.need, 1, fitting)
         cost = np.full(fitting.shape, np.inf)
-        cost[could.row, could.taken[:, 0]] = stranded(self.tables.of(view), could.states)
+        cost[could.row, could.taken[:, 0]] = stranded_milli(self.tables.of(view), could.states)
         return -cost.astype(np.float32)
 
     def hosts(self, cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
         """Score rows for a pod without cards, by the cards that its CPU would strand."""
         tables = self._current(view)
         known = self._hosts.get(cpu_milli, lambda: _HostCosts(view.room))
-        changed = view.changed(rows)
+        changed = view.row_versions(rows)
         stale = np.flatnonzero(known.stale(rows, changed))
         for start in range(0, len(stale), _MAX_TOGETHER):
             some = stale[start : start + _MAX_TOGETHER]
@@ -178,7 +184,7 @@ class Fragmentation:
         key = shape_key(request), request.host.cpu_milli
         lots = len(tables.lots.cards)
         known = self._known.get(key, lambda: _ShapeCosts(view.room, lots, _only_ask(request, view)))
-        changed = view.changed(rows)
+        changed = view.row_versions(rows)
         stale = known.stale(rows, changed)
         asked = rows[stale]
         if len(asked):
@@ -276,7 +282,7 @@ class _NodesNow(ByRow):
     def refresh(self, view: ClusterView, tables: Tables) -> None:
         """Update the rows that have changed."""
         every = slice(0, len(view.nodes))
-        changed = view.changed(every)
+        changed = view.row_versions(every)
         rows = np.flatnonzero(self.stale(every, changed))
         if len(rows):
             states = states_of(view.table(rows), view.free_cpu(rows))
@@ -293,9 +299,9 @@ class _NodesNow(ByRow):
         """Compute the values of states `others`, and of rows without a value."""
         rows = rows[self.unvalued[rows]]
         if not len(rows):
-            return np.zeros(0) if others is None else stranded(tables, others)
+            return np.zeros(0) if others is None else stranded_milli(tables, others)
         states = self.states.take(rows)
-        found = stranded(tables, states if others is None else states.followed_by(others))
+        found = stranded_milli(tables, states if others is None else states.followed_by(others))
         self.stranded[rows], self.unvalued[rows] = found[: len(rows)], False
         return found[len(rows) :]
 

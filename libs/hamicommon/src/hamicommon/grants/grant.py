@@ -131,7 +131,9 @@ def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> G
     """
     if allocation.token is None:
         raise InvalidRequest(f"allocation {allocation.id} has no token: it is not being bound")
-    containers = tuple(_granted(container, allocation) for container in allocation.containers)
+    containers = tuple(
+        _granted_container(container, allocation) for container in allocation.containers
+    )
     plain = all(share.plain for container in containers for share in container.shares)
     answered = allocation.origin is not Origin.SCHEDULED
     return Grant(
@@ -150,7 +152,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> G
     )
 
 
-def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContainer:
+def _granted_container(container: ContainerGrant, allocation: Allocation) -> GrantedContainer:
     """Return all slices that a container uses, also those that count for another container."""
     claimed = [each for each in allocation.claims if each.container == container.index]
     shares = tuple(each.share for each in claimed) if claimed else container.shares

@@ -30,7 +30,6 @@ __all__ = [
     "NodeLockValue",
     "annotations_of",
     "binding_annotations",
-    "bounded",
     "decode_cordon",
     "decode_node_lock",
     "decode_pair_scores",
@@ -41,6 +40,7 @@ __all__ = [
     "encode_pod_devices",
     "encode_register",
     "is_true",
+    "limit_lengths",
     "split_list",
 ]
 
@@ -125,7 +125,7 @@ class _Bounded(Mapping[str, str]):
         return len(self._written)
 
 
-def bounded(written: Mapping[str, str]) -> Mapping[str, str]:
+def limit_lengths(written: Mapping[str, str]) -> Mapping[str, str]:
     """Return the annotations for readers that store them (requests, decisions, allocations).
 
     Reading one that is longer than MAX_CHARACTERS raises InvalidRequest, with its name.

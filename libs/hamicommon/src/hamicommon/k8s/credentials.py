@@ -2,7 +2,7 @@
 
 Read here, and not by `kubernetes.aio`, because that imports every typed model: a second of CPU at
 start and some 30 MiB (ADR 10), which an agent on every node need not pay. What needs a credential
-plugin is left to it (`plugged`); both are `Credentials` to `client.py`.
+plugin is left to it (`plugin_credentials`); both are `Credentials` to `client.py`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def credentials_of(kubeconfig: Path | None) -> AsyncIterator[Credentials]:
         yield plain
         return
     assert kubeconfig is not None  # a service account is always plain
-    async with plugged(kubeconfig) as found:
+    async with plugin_credentials(kubeconfig) as found:
         yield found
 
 
@@ -118,9 +118,9 @@ def _service_account() -> Plain:
 def _of_file(kubeconfig: Path) -> Plain | None:
     """Return the credentials of a kubeconfig; None if it needs a plugin. Raises: see `_plain`."""
     document = yaml.safe_load(kubeconfig.read_bytes())
-    context = _named(document, "contexts", document["current-context"])["context"]
-    cluster = _named(document, "clusters", context["cluster"])["cluster"]
-    user = _named(document, "users", context["user"]).get("user") or {}
+    context = _find_entry(document, "contexts", document["current-context"])["context"]
+    cluster = _find_entry(document, "clusters", context["cluster"])["cluster"]
+    user = _find_entry(document, "users", context["user"]).get("user") or {}
     if not (cluster.keys() <= _CLUSTER_KEYS and user.keys() <= _USER_KEYS):
         return None
     token_file = user.get("tokenFile")
@@ -133,7 +133,7 @@ def _of_file(kubeconfig: Path) -> Plain | None:
     )
 
 
-def _named(document: dict[str, Any], what: str, name: str) -> dict[str, Any]:
+def _find_entry(document: dict[str, Any], what: str, name: str) -> dict[str, Any]:
     found = next((each for each in document.get(what) or [] if each["name"] == name), None)
     if found is None:
         raise ValueError(f"{what}: no entry is named {name!r}")
@@ -175,7 +175,7 @@ def _as_file(content: bytes, load: Callable[[str], None]) -> None:
 
 
 @asynccontextmanager
-async def plugged(kubeconfig: Path) -> AsyncIterator[Credentials]:
+async def plugin_credentials(kubeconfig: Path) -> AsyncIterator[Credentials]:
     """Yield credentials through `kubernetes.aio`, which runs plugins. Raises: InvalidRequest."""
     try:
         from kubernetes.aio import client as aio_client

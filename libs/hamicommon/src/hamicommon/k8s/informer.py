@@ -107,7 +107,7 @@ class Informer:
             try:
                 if version is None:
                     version = await self._list()
-                    self._outage.worked()
+                    self._outage.on_success()
                     self._backoff.reset()
                 self.connected = True
                 version = await self._watch(version)
@@ -116,7 +116,7 @@ class Informer:
                 version = None
             except HamiError as exc:
                 self.connected = False
-                self._outage.failed(exc)
+                self._outage.on_failure(exc)
                 await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> str:
@@ -129,7 +129,7 @@ class Informer:
             for item in answer.get("items") or []:
                 listed.add(key_of(item))
                 with self._object(item):
-                    items[key_of(item)] = self._trimmed(item)
+                    items[key_of(item)] = self._trim_item(item)
             token = answer["metadata"].get("continue", "")
             if not token:
                 break
@@ -144,11 +144,11 @@ class Informer:
         latest = version
         try:
             async for event in self._api.watch(self._path, resource_version=version, **self._query):
-                self._outage.worked()
+                self._outage.on_success()
                 latest = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
                     with self._object(event["object"]):
-                        self._take(event["type"], self._trimmed(event["object"]))
+                        self._take(event["type"], self._trim_item(event["object"]))
         except Unavailable:
             # Go on from the last event seen, not from where this watch began.
             if latest == version:
@@ -174,7 +174,7 @@ class Informer:
         else:
             self._keep(item)
 
-    def _trimmed(self, item: Json) -> Json:
+    def _trim_item(self, item: Json) -> Json:
         return item if self._trim is None else self._trim(item)
 
     def _keep(self, item: Json) -> None:

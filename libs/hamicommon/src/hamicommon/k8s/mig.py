@@ -115,10 +115,10 @@ def with_names(
 
 def encode_reservations(reservations: Iterable[MigReservation]) -> str:
     """Encode the annotation's value, compact like Go's JSON."""
-    return json.dumps([_encoded(one) for one in reservations], separators=(",", ":"))
+    return json.dumps([_encode_reservation(one) for one in reservations], separators=(",", ":"))
 
 
-def _encoded(one: MigReservation) -> dict[str, Any]:
+def _encode_reservation(one: MigReservation) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "containerIndex": one.container_index,
         "deviceIndex": one.device_index,
@@ -150,7 +150,7 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
         return ()
     if not isinstance(entries, list):
         raise InvalidRequest("MIG reservations are not a JSON list")
-    found = tuple(_decoded(number, entry) for number, entry in enumerate(entries))
+    found = tuple(_decode_reservation(number, entry) for number, entry in enumerate(entries))
     keys = [(one.container_index, one.device_index) for one in found]
     for number, key in enumerate(keys):
         if key in keys[:number]:
@@ -160,7 +160,7 @@ def decode_reservations(text: str) -> tuple[MigReservation, ...]:
     return found
 
 
-def _decoded(number: int, entry: object) -> MigReservation:
+def _decode_reservation(number: int, entry: object) -> MigReservation:
     where = f"MIG reservation {number}"
     if not isinstance(entry, dict):
         raise InvalidRequest(f"{where} is not an object")

@@ -27,10 +27,10 @@ _CSV_MODE = "hami-core"
 
 def encode_register(devices: Iterable[GpuDevice]) -> str:
     """Encode cards as JSON in the order given, byte for byte as HAMi's plugin does."""
-    return _compact([_written(device) for device in devices])
+    return _compact([_written_device(device) for device in devices])
 
 
-def _written(device: GpuDevice) -> dict[str, Any]:
+def _written_device(device: GpuDevice) -> dict[str, Any]:
     fields = {
         "id": device.uuid,
         "index": device.index,

@@ -133,7 +133,7 @@ def parse_exact(quantity: object) -> Fraction:
     """
     written = _read(quantity)
     if abs(written.exponent) > _LARGEST_EXPONENT:
-        raise InvalidRequest(f"{_shown(quantity)} is out of range: write an amount below 2^63")
+        raise InvalidRequest(f"{_clip_repr(quantity)} is out of range: write an amount below 2^63")
     return written.value
 
 
@@ -200,14 +200,14 @@ def _away_from_zero(number: Fraction) -> int:
     return size if number >= 0 else -size
 
 
-def _shown(quantity: object) -> str:
+def _clip_repr(quantity: object) -> str:
     return clip(repr(quantity), _LONGEST)
 
 
 def _read(quantity: object) -> _Written:
     if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
         raise NotAQuantity(
-            f"{_shown(quantity)} is not a quantity: write a number such as 1 or 16Gi"
+            f"{_clip_repr(quantity)} is not a quantity: write a number such as 1 or 16Gi"
         )
     return _read_text(str(quantity).strip())
 
@@ -218,7 +218,9 @@ def _read_text(text: str) -> _Written:
         raise InvalidRequest(f"{clip(text, 24)} is out of range: write an amount below 2^63")
     match = _WRITTEN.fullmatch(text)
     if match is None:
-        raise NotAQuantity(f"{_shown(text)} is not a quantity: write a number such as 1 or 16Gi")
+        raise NotAQuantity(
+            f"{_clip_repr(text)} is not a quantity: write a number such as 1 or 16Gi"
+        )
     base, exponent, family = _suffix(text, match.group(4))
     return _Written(
         negative=match.group(1) == "-",
@@ -239,6 +241,6 @@ def _suffix(text: str, suffix: str) -> tuple[int, int, Family]:
     exponent = _EXPONENT.fullmatch(suffix)
     if exponent is None:
         raise NoSuchSuffix(
-            f"{_shown(text)} is not a quantity: {suffix!r} is no unit such as m, k or Gi"
+            f"{_clip_repr(text)} is not a quantity: {suffix!r} is no unit such as m, k or Gi"
         )
     return 10, int(exponent.group(1)), "exponent"

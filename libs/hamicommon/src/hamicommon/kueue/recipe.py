@@ -89,7 +89,9 @@ def render_recipe(
         for vendor in vendors
         if any(card.vendor == vendor.name for found in cards.values() for card in found)
     }
-    covered = list(dict.fromkeys(name for each in resources.values() for name in _counted(each)))
+    covered = list(
+        dict.fromkeys(name for each in resources.values() for name in _counted_resources(each))
+    )
     order = [*covered, "cpu", "memory"]
     flavors, quotas = [], []
     for name, members in sorted(groups.items()):
@@ -168,7 +170,7 @@ def _labels_of_flavor(
     )
 
 
-def _counted(names: ResourceNames) -> Iterator[str]:
+def _counted_resources(names: ResourceNames) -> Iterator[str]:
     yield names.count
     yield from (total_of(each) for each in (names.memory, names.core) if each)
 

@@ -89,14 +89,14 @@ def wait_at_kueue(workload: JsonMapping) -> str:
 
 def pod_counts(workload: JsonMapping) -> dict[str, int]:
     """Return the number of pods of each pod set, as Kueue admitted them."""
-    assigned = _assigned(workload)
+    assigned = _assignments(workload)
     return {
         each["name"]: assigned.get(each["name"], {}).get("count", each.get("count", 1))
         for each in workload["spec"]["podSets"]
     }
 
 
-def _assigned(workload: JsonMapping) -> dict[str, JsonMapping]:
+def _assignments(workload: JsonMapping) -> dict[str, JsonMapping]:
     admission = (workload.get("status") or {}).get("admission") or {}
     return {each["name"]: each for each in admission.get("podSetAssignments") or ()}
 
@@ -106,7 +106,7 @@ def pod_sets(workload: JsonMapping, rules: AdmissionRules, defaults: Policy) -> 
 
     Raises: InvalidRequest with admission's own sentence where it would refuse the pods.
     """
-    metadata, assigned, counts = workload["metadata"], _assigned(workload), pod_counts(workload)
+    metadata, assigned, counts = workload["metadata"], _assignments(workload), pod_counts(workload)
     if sum(counts.values()) > MAX_PODS:
         raise InvalidRequest(
             f"the workload has {sum(counts.values())} pods: this check judges at most {MAX_PODS}; "

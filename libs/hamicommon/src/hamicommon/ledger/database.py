@@ -52,7 +52,7 @@ SCHEMA_ERRORS = (
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Translate driver errors into those of `hamicommon.errors`.
 
     Raises: what `hamicommon.ledger.constraints` has for the constraint, Conflict (lock not granted,
@@ -119,9 +119,9 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """Yield a connection outside a transaction: each statement commits by itself.
 
-        Raises: see `translated`.
+        Raises: see `translate_errors`.
         """
-        with translated():
+        with translate_errors():
             connection, well = await self._acquire(), False
             try:
                 yield connection
@@ -183,7 +183,7 @@ class Database:
     async def transaction(self) -> AsyncIterator[Connection]:
         """Yield a connection in a transaction, which commits at the end of the block.
 
-        Raises: see `translated`.
+        Raises: see `translate_errors`.
         """
         async with self.connection() as connection, connection.transaction():
             yield connection
@@ -193,10 +193,10 @@ class Database:
     async def fetch(self, query: str, *args: object) -> list[Any]:
         """Return the rows of one statement outside a transaction.
 
-        Raises: see `translated`.
+        Raises: see `translate_errors`.
         """
         # As `connection`, without the generators: a pod's way asks ten times.
-        with translated():
+        with translate_errors():
             connection, well = await self._acquire(), False
             try:
                 found = list(await connection.fetch(query, *args))
@@ -208,9 +208,9 @@ class Database:
     async def fetchrow(self, query: str, *args: object) -> Any:
         """Return the first row of one statement, or None.
 
-        Raises: see `translated`.
+        Raises: see `translate_errors`.
         """
-        with translated():
+        with translate_errors():
             connection, well = await self._acquire(), False
             try:
                 found = await connection.fetchrow(query, *args)

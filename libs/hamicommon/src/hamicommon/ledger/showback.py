@@ -176,7 +176,7 @@ def as_csv(bill: Bill) -> str:
     ]
     cost = bill.cost if bill.cost is not None else ""
     rows.append(("", "sum", "", bill.card_s, _hours(bill.card_s), cost, currency))
-    return _written(_COLUMNS, rows)
+    return _format_csv(_COLUMNS, rows)
 
 
 def as_focus(bill: Bill) -> str:
@@ -184,7 +184,9 @@ def as_focus(bill: Bill) -> str:
 
     Card time without a price is no charge and left out.
     """
-    return _written(_FOCUS, [_charge(bill, line) for line in bill.lines if line.cost is not None])
+    return _format_csv(
+        _FOCUS, [_charge(bill, line) for line in bill.lines if line.cost is not None]
+    )
 
 
 def as_json(bill: Bill) -> bytes:
@@ -244,7 +246,7 @@ def _charge(bill: Bill, line: BillLine) -> tuple[object, ...]:
     return tuple(values[name] for name in _FOCUS)
 
 
-def _written(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+def _format_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

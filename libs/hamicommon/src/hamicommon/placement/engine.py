@@ -81,7 +81,7 @@ def decide(
     """Decide like `place`, and return the scores of all nodes that fit, too."""
     _check(request)
     rows, unknown = view.rows_of(candidates)
-    judged = _judged(request, view, rows, without_cards)
+    judged = _judge(request, view, rows, without_cards)
     survivors, scores = judged.rows, judged.scores
     if not len(survivors):
         return Decision(
@@ -90,7 +90,7 @@ def decide(
             scores=NodeScores.of({}),
             view_version=view.version,
         )
-    ranked = _ranked(view, survivors, scores, request.policy.node)
+    ranked = _rank(view, survivors, scores, request.policy.node)
     return Decision(
         placement=judged.placement(int(ranked[-1])),
         refusal=None,
@@ -115,7 +115,7 @@ def feasible(
     if wants_scores(request, view):
         scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
-    ranked = _ranked(view, found.survivors, scores, request.policy.node)
+    ranked = _rank(view, found.survivors, scores, request.policy.node)
     for position in ranked.tolist():
         name = view.name(int(found.survivors[position]))
         placements[name] = Placement(
@@ -134,7 +134,7 @@ def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | No
     Raises: InvalidRequest when the pod asks for no card.
     """
     _check(request)
-    judged = _judged(request, view, rows, ())
+    judged = _judge(request, view, rows, ())
     if not len(judged.rows):
         return None
     liked = -judged.scores if request.policy.node == "spread" else judged.scores
@@ -178,7 +178,7 @@ class _Judged:
         return Placement(node=name, containers=containers, score=float(self.scores[at]))
 
 
-def _judged(
+def _judge(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> _Judged:
     costs = walked = steps = None
@@ -187,7 +187,7 @@ def _judged(
         costs = policy.nodes(request, view, rows, without_cards)
         survivors, scores = costs.rows, costs.scores
     else:
-        kept = view.memory.kept(KeptWalks)
+        kept = view.memory.get_or_create(KeptWalks)
         walked = None if without_cards else kept.of(request, view, rows)
         if walked is None:
             survivors, steps = fit(request, view, rows, without_cards)
@@ -209,7 +209,7 @@ def _judged(
     )
 
 
-def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
+def _rank(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
     """Return positions in `rows` from the least to the most preferred; names break ties."""
     keys = (-view.ranks(rows), -scores if policy == "spread" else scores)
     return np.lexsort(keys)

@@ -118,7 +118,7 @@ class _Walk:
 
     def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
         """Process one request on all rows; rows that can't take it are removed."""
-        ask = self._prepared(stock, wanted)
+        ask = self._prepare_ask(stock, wanted)
         asking = VendorChoosers(
             ask=ask,
             view=self.view,
@@ -153,7 +153,7 @@ class _Walk:
         stock.spent.append(picks)
         picks.spend(stock.cards)
 
-    def _prepared(self, stock: Stock, wanted: DeviceRequest) -> Ask:
+    def _prepare_ask(self, stock: Stock, wanted: DeviceRequest) -> Ask:
         ask = ask_of(self.request, wanted, self.view, self.rows)
         if self.without:
             ask.taken = self.view.marks(self.without, self.rows)

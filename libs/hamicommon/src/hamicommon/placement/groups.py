@@ -96,7 +96,7 @@ def _placed_in_order(
                 first_refused = first_refused or (member, decision.refusal)
                 continue
             placements[member.uid] = decision.placement
-            placed.enter_context(_counted(view, decision.placement))
+            placed.enter_context(_count_temporarily(view, decision.placement))
     return GroupDecision(
         needed=needed,
         members=tuple(members),
@@ -107,7 +107,7 @@ def _placed_in_order(
 
 
 @contextmanager
-def _counted(view: ClusterView, placement: Placement) -> Iterator[None]:
+def _count_temporarily(view: ClusterView, placement: Placement) -> Iterator[None]:
     """Count the placement on its cards inside a block."""
     _count(view, placement, 1)
     try:

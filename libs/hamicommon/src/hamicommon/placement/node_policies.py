@@ -97,4 +97,4 @@ def fragmentation(view: ClusterView) -> NodePolicy:
     """Return the policy `fragmentation` of this view."""
     from hamicommon.fragmentation.policy import Fragmentation
 
-    return view.memory.kept(Fragmentation)
+    return view.memory.get_or_create(Fragmentation)

@@ -199,7 +199,7 @@ class Needs:
     def amounts_at(self, cards: Cards, places: Int) -> tuple[Int, Int, Int]:
         """Return (rows, count) each: MiB, cores and slots on the cards at these places."""
         memory, core, slots = (
-            _filled(places, amount)
+            _full_like(places, amount)
             if isinstance(amount, int)
             else np.take_along_axis(amount, places, axis=1)
             for amount in (self.memory_on(cards), self.core_on(cards), self.slots_on(cards))
@@ -227,7 +227,7 @@ class Needs:
         return equal
 
 
-def _filled(like: Int, amount: int) -> Int:
+def _full_like(like: Int, amount: int) -> Int:
     found = np.empty_like(like)
     found.fill(amount)
     return found

@@ -27,7 +27,7 @@ def own_scores(
 
     Rows that are as they were when a pod of the same shape came are not asked again.
     """
-    known, changed = view.memory.scores(shape_key(request), view.room), view.changed(rows)
+    known, changed = view.memory.scores(shape_key(request), view.room), view.row_versions(rows)
     left_out = view.marks(without_cards, rows).any(axis=1)
     fresh = np.flatnonzero(left_out | known.stale(rows, changed))
     if len(fresh):

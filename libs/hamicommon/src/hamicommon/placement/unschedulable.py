@@ -177,7 +177,7 @@ class Refused:
                 limits[number] = GroupLimit(answer.limit, answer.fitting, rules.reuses_card)
         return limits
 
-    def judged(self, view: ClusterView) -> Codes:
+    def judge(self, view: ClusterView) -> Codes:
         """Return (nodes, places): rule that refused each card, also by the vendor's chooser."""
         codes = self.codes.copy()
         for number, answer in self._chooser_refusals():
@@ -310,7 +310,7 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
         nodes = view.names(refused.rows)
         reasons.update(zip(nodes, refused.reasons(), strict=True))
         places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
-        codes = refused.judged(view)
+        codes = refused.judge(view)
         requested, available = refused.amounts(codes)
         tables.append(
             ShortfallTable(

@@ -79,7 +79,7 @@ class Holder:
             return 0.0
         return max(0.0, (now - self.started_at).total_seconds())
 
-    def lost(self, now: datetime) -> float:
+    def lost_work(self, now: datetime) -> float:
         """Return the work lost when the pod is preempted, in MiB seconds."""
         return self.memory_mib * self.ran_s(now)
 
@@ -126,7 +126,7 @@ class Holdings:
         self.pod, card_of = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
         self.card, self.amounts = card_of, table[:, 2:]
         weights = (self.priorities - LOWEST_PRIORITY)[self.pod]
-        lost = np.array([one.lost(now) for one in self.holders], np.float64)[self.pod]
+        lost = np.array([one.lost_work(now) for one in self.holders], np.float64)[self.pod]
         self.costs = np.column_stack([weights, np.ones(len(weights)), lost])
         """Costs of each slice, in the units of `Plan.cost`: priority, pods, work lost."""
         self.by_weight, self.by_loss = _Order.of(card_of, weights), _Order.of(card_of, lost)

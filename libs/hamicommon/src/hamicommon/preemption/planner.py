@@ -231,7 +231,7 @@ class _Search:
             max((one.priority for one in victims), default=0),
             sum(one.priority - LOWEST_PRIORITY for one in victims),
             len(victims),
-            sum(one.lost(now) for one in victims),
+            sum(one.lost_work(now) for one in victims),
         )
         order = sorted(victims, key=lambda one: (-one.priority, -one.ran_s(now), one.pod))
         return Plan(

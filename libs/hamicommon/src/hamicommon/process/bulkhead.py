@@ -54,7 +54,7 @@ class Bulkhead:
         """
         return Item(self, loop, name)
 
-    def failed(self, loop: str, name: str, exc: Exception) -> None:
+    def record_failure(self, loop: str, name: str, exc: Exception) -> None:
         """Count and log an unexpected exception of an item."""
         self._failures[loop] += 1
         self._on_failure(loop)
@@ -94,5 +94,5 @@ class Item:
     ) -> bool:
         if not isinstance(exc, Exception) or isinstance(exc, HamiError):
             return False
-        self._bulkhead.failed(self._loop, self._name, exc)
+        self._bulkhead.record_failure(self._loop, self._name, exc)
         return True

@@ -45,7 +45,7 @@ class Outage:
         self._warned = False
         self._worked = False
 
-    def failed(self, error: BaseException | str) -> None:
+    def on_failure(self, error: BaseException | str) -> None:
         """Record a failed attempt."""
         extra = {**self._about, "error": str(error) or type(error).__name__}
         self._last_s = self._clock()
@@ -58,7 +58,7 @@ class Outage:
             self._warned = True
             self._logger.warning(self._failed, extra=extra)
 
-    def worked(self) -> bool:
+    def on_success(self) -> bool:
         """Record a successful attempt; return whether it ended an outage that was logged."""
         if self._clock() - self._last_s < self._recovery_s:
             return False

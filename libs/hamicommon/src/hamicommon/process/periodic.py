@@ -45,10 +45,10 @@ async def every(
         try:
             with _guard(bulkhead, name):
                 await one_round()
-            outage.worked()
+            outage.on_success()
         except HamiError as exc:
             failed = True
-            outage.failed(exc)
+            outage.on_failure(exc)
         wait_s = interval_s() if callable(interval_s) else interval_s
         await asyncio.sleep(min(retry_s, wait_s) if failed and retry_s is not None else wait_s)
 

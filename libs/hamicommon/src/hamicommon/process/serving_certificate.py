@@ -63,7 +63,7 @@ class ServingCertificate:
     ) -> None:
         connection.context = self._current
 
-    def expired(self, now: datetime) -> bool:
+    def is_expired(self, now: datetime) -> bool:
         """Return whether clients no longer accept the certificate."""
         return now >= self.not_after
 

@@ -205,7 +205,7 @@ def node_types(
             name=entry.name,
             labels=entry.selector,
             selector=entry.selector,
-            cards=tuple(_described(entry.cards)),
+            cards=tuple(_described_cards(entry.cards)),
             taints=tuple(Taint(each.key, each.value, each.effect) for each in entry.taints),
             host=_amounts(entry.cpu, entry.memory, f"node type {entry.name}"),
             max_nodes=entry.max,
@@ -297,7 +297,7 @@ def live_groups(
         )
 
 
-def _described(groups: Iterable[_Cards]) -> Iterator[GpuDevice]:
+def _described_cards(groups: Iterable[_Cards]) -> Iterator[GpuDevice]:
     each = (cards for cards in groups for _ in range(cards.count))
     for index, cards in enumerate(each):
         yield GpuDevice(

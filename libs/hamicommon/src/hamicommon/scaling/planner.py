@@ -17,7 +17,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import HostRequest, PodRequest, Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.sentences import count_noun, listed, refusal_sentence, stock_of
+from hamicommon.explain.sentences import count_noun, list_values, refusal_sentence, stock_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
@@ -92,7 +92,7 @@ class ScalePlan:
 
 
 def _pods(names: Sequence[str]) -> str:
-    return f"{count_noun(len(names), 'pod')} ({listed(names, PODS_NAMED)})"
+    return f"{count_noun(len(names), 'pod')} ({list_values(names, PODS_NAMED)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ class Simulator:
         """Answer one line of the file; the answer to an unreadable line has `error`."""
         name = ""
         try:
-            value = _parsed(line)
+            value = _parse_line(line)
             name = str(value.get("name", ""))
             return self.answer(_case(name, value.get("in")))
         except InvalidRequest as exc:
@@ -83,11 +83,11 @@ class Simulator:
         cluster = read_cluster(case.nodes, case.pods, self.vendors, asking=[case.pod])
         verdict = judge(case.pod, cluster, self.vendors, now=_ANY_TIME, defaults=self.defaults)
 
-        def written(node: NodeName, annotations: Mapping[str, str]) -> Mapping[str, str]:
+        def write_as_hami(node: NodeName, annotations: Mapping[str, str]) -> Mapping[str, str]:
             types = {state.usage.device.type for state in cluster.view.cards(node)}
             return as_hami_writes(annotations, types, self.vendors)
 
-        return {"name": case.name} | verdict.as_json(written)
+        return {"name": case.name} | verdict.as_json(write_as_hami)
 
 
 def as_hami_writes(
@@ -109,7 +109,7 @@ def as_hami_writes(
     return written
 
 
-def _parsed(line: str | bytes) -> Json:
+def _parse_line(line: str | bytes) -> Json:
     try:
         value: Any = orjson.loads(line)
     except ValueError as exc:

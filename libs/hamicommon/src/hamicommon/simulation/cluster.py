@@ -134,7 +134,7 @@ def _cards_of(
         taken = held.get(card.uuid, _NOTHING)
         usages.append(
             DeviceUsage(
-                device=_judged(card, taken, lost=lost),
+                device=_close_if_unknown(card, taken, lost=lost),
                 used_slots=taken.slots,
                 used_memory_mib=taken.memory_mib,
                 used_core_percent=taken.core_percent,
@@ -146,7 +146,7 @@ def _cards_of(
     return usages, pairs
 
 
-def _judged(card: GpuDevice, taken: _HeldSlices, *, lost: bool) -> GpuDevice:
+def _close_if_unknown(card: GpuDevice, taken: _HeldSlices, *, lost: bool) -> GpuDevice:
     """Return the card, closed if its use is unknown, as in HAMi (protocol 4.4)."""
     if card.mode == MIG and (taken.unreserved or lost):
         return replace(card, healthy=False, health_reason="a pod's MIG placement is unknown")

@@ -67,14 +67,14 @@ def plan(
 ) -> Iterator[Planned]:
     """Answer for the pods in order; the placement of each fills `cluster.view`."""
     for pod in pods:
-        answer = planned(pod, cluster, vendors, now=now, defaults=defaults)
+        answer = plan_pod(pod, cluster, vendors, now=now, defaults=defaults)
         chosen = answer.verdict.chosen
         if chosen is not None:
             take(cluster, chosen, answer.verdict.nodes[chosen].containers)
         yield answer
 
 
-def planned(
+def plan_pod(
     pod: Json,
     cluster: Cluster,
     vendors: Vendors,

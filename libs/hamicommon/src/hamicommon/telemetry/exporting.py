@@ -18,7 +18,7 @@ from opentelemetry.trace import Status
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from hamicommon.clipping import clip
-from hamicommon.telemetry.masking import masked
+from hamicommon.telemetry.masking import mask_secrets
 from hamicommon.telemetry.spans import span_line
 
 logger = logging.getLogger(__name__)
@@ -114,4 +114,4 @@ def _safe_value(key: str, value: AttributeValue) -> AttributeValue:
 
 
 def _safe_text(text: str) -> str:
-    return clip(masked(text[: 2 * MAX_TEXT_LENGTH]), MAX_TEXT_LENGTH)
+    return clip(mask_secrets(text[: 2 * MAX_TEXT_LENGTH]), MAX_TEXT_LENGTH)

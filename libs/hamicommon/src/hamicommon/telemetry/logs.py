@@ -23,7 +23,7 @@ import orjson
 from opentelemetry import trace
 
 from hamicommon.clipping import clip
-from hamicommon.telemetry.masking import masked
+from hamicommon.telemetry.masking import mask_secrets
 
 _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
     "hami_log_context",
@@ -59,7 +59,9 @@ class JsonFormatter(logging.Formatter):
             fields["exception"] = self.formatException(record.exc_info)
         # Masked before they are cut: half a secret looks like none.
         bounded = {
-            name: masked(value)[:EXCEPTION_LIMIT] if name == "exception" else _bounded(value)
+            name: mask_secrets(value)[:EXCEPTION_LIMIT]
+            if name == "exception"
+            else _mask_and_clip(value)
             for name, value in fields.items()
             if isinstance(value, str) and len(value) > FIELD_LIMIT
         }
@@ -69,7 +71,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "service": self._service_name,
             "logger": record.name,
-            "message": message if len(message) <= FIELD_LIMIT else _bounded(message),
+            "message": message if len(message) <= FIELD_LIMIT else _mask_and_clip(message),
             **_LOG_CONTEXT.get(),
             **fields,
             **bounded,
@@ -82,11 +84,11 @@ class JsonFormatter(logging.Formatter):
             text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # an integer of more than 64 bits, half a character: rare, and no loss
             text = json.dumps(line, default=str)
-        return masked(text)
+        return mask_secrets(text)
 
 
-def _bounded(text: str) -> str:
-    return clip(masked(text[: 2 * FIELD_LIMIT]), FIELD_LIMIT)
+def _mask_and_clip(text: str) -> str:
+    return clip(mask_secrets(text[: 2 * FIELD_LIMIT]), FIELD_LIMIT)
 
 
 def log_what_python_prints() -> None:
@@ -94,7 +96,7 @@ def log_what_python_prints() -> None:
     logging.captureWarnings(True)
     logger = logging.getLogger("python")
 
-    def ended(
+    def log_uncaught(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
         if issubclass(kind, KeyboardInterrupt):
@@ -111,7 +113,7 @@ def log_what_python_prints() -> None:
             exc_info=(what.exc_type, what.exc_value, what.exc_traceback),
         )
 
-    sys.excepthook = ended
+    sys.excepthook = log_uncaught
     threading.excepthook = thread_ended
 
 

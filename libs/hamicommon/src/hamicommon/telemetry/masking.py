@@ -27,7 +27,7 @@ _SIGNS = ("@", "earer", "asic ", "BEARER", "BASIC", "eyJ", "PRIVATE KEY", "=")
 """Substrings of which every text with a secret contains one; most texts have none."""
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Return the text with secrets masked; the same object if there are none."""
     if not any(sign in text for sign in _SIGNS):
         return text

@@ -158,9 +158,9 @@ def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -
     lengths = _lengths(every, before_us=max((span.end_us for span in shown), default=0))
     releases = [span for span in shown if span.name == RELEASE]
     steps = [span for span in shown if span.name != RELEASE] or releases
-    busy = _merged(sorted(steps, key=lambda span: span.start_us))
+    busy = _merge_spans(sorted(steps, key=lambda span: span.start_us))
     work_us = sum(end - start for start, end in busy)
-    folded = _folded(busy, work_us)
+    folded = _folded_waits(busy, work_us)
     drawn = [
         WaterfallSpan(
             span=span,
@@ -254,7 +254,7 @@ def _tree(
         waiting += [(each, at + 1) for each in reversed(children.get(span.span_id, ()))]
 
 
-def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
+def _merge_spans(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
     """Return (start, end) of the times in which anything ran, in order."""
     busy: list[tuple[int, int]] = []
     for span in spans:
@@ -265,7 +265,7 @@ def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
     return busy
 
 
-def _folded(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
+def _folded_waits(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
     """Return the folded waits: start of the next step -> length of the wait."""
     return {
         after: after - before

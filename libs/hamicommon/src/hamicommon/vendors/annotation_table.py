@@ -28,7 +28,10 @@ def user_annotations(vendors: Vendors) -> tuple[UserAnnotation[Any], ...]:
 
 def written_annotations(vendors: Vendors) -> tuple[PodAnnotation, ...]:
     """Return the annotations that only the services write."""
-    rows = [*WRITTEN_ANNOTATIONS, *(row for each in vendors for row in _written(each.keys))]
+    rows = [
+        *WRITTEN_ANNOTATIONS,
+        *(row for each in vendors for row in _scheduler_annotations(each.keys)),
+    ]
     return tuple({row.name: row for row in rows}.values())
 
 
@@ -53,7 +56,7 @@ def _chosen(names: AnnotationKeys) -> Iterator[UserAnnotation[Any]]:
     yield from names.choices
 
 
-def _written(names: AnnotationKeys) -> Iterator[PodAnnotation]:
+def _scheduler_annotations(names: AnnotationKeys) -> Iterator[PodAnnotation]:
     for name, holds in (
         (names.to_allocate, "slices that the node has to hand out"),
         (names.allocated, "slices of the pod"),

@@ -33,7 +33,7 @@ from hamicommon.vendors.interface.vendor import (
     Placed,
     ResourceNames,
     Vendor,
-    listed,
+    listed_amount,
     unix_ns,
 )
 
@@ -281,8 +281,8 @@ class AwsNeuron(Vendor):
         """
         metadata = node.get("metadata") or {}
         name = metadata.get("name", "")
-        count = listed(node, "capacity", self.config.resource_count_name)
-        cores = listed(node, "capacity", self.config.resource_core_name)
+        count = listed_amount(node, "capacity", self.config.resource_count_name)
+        cores = listed_amount(node, "capacity", self.config.resource_core_name)
         each = (cores // count if count else 0) or USUAL_CORES
         if count > MAX_CARDS or each > _MAX_CORES:
             raise InvalidRequest(

@@ -78,12 +78,12 @@ def _across(indexes: Sequence[int], free: Sequence[int], count: int) -> tuple[in
     best = feasible[0]
     if count == WING and len(free) == WING + 2:
         # What is left over should still be a pair that is linked.
-        kept = (group for group in feasible if _linked(position.keys() - set(group)))
+        kept = (group for group in feasible if _is_linked_pair(position.keys() - set(group)))
         best = next(kept, feasible[-1])
     return tuple(position[index] for index in best)
 
 
-def _linked(rest: Iterable[int]) -> bool:
+def _is_linked_pair(rest: Iterable[int]) -> bool:
     first, second = sorted(rest)
     same_wing = second < 2 * WING and first // WING == second // WING
     return same_wing or (first, second) in PAIRS
@@ -227,7 +227,7 @@ SIZES = (24576, 49152, 98304)
 """MiB of a slice: a quarter, a half, or all of a card; more counts as all."""
 
 
-def rounded(memory_mib: int) -> int:
+def round_up(memory_mib: int) -> int:
     """Return the smallest size of slice with this much memory."""
     return next((size for size in SIZES if memory_mib <= size), SIZES[-1])
 
@@ -305,7 +305,7 @@ class KunlunVxpu(KunlunVendor):
             return None
         is_sized = amounts.find(container, self.resources.memory) is not None
         asked = amounts.memory(container, self.resources.memory)
-        part = rounded(asked) if is_sized else SIZES[-1]
+        part = round_up(asked) if is_sized else SIZES[-1]
         return DeviceRequest(
             vendor=self.name,
             count=count,
@@ -326,7 +326,7 @@ class KunlunVxpu(KunlunVendor):
         if amounts.find(container, names.memory, limits_only=True) is None:
             return Admitted(wants=True)
         asked = amounts.memory(container, names.memory, limits_only=True)
-        amounts.write(container, {names.memory: str(rounded(asked))})
+        amounts.write(container, {names.memory: str(round_up(asked))})
         if asked <= SIZES[-1]:
             return Admitted(wants=True)
         return Admitted(

@@ -57,7 +57,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
     check_containers(pod, vendors)
-    written = keys.bounded(keys.annotations_of(pod))
+    written = keys.limit_lengths(keys.annotations_of(pod))
     containers = tuple(
         ContainerRequest(
             name=str(container.get("name", "")),

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 import asyncpg
-from hamicommon.ledger.database import translated
+from hamicommon.ledger.database import translate_errors
 from hamicommon.ledger.partitions import AHEAD_DAYS, keep_partitions
 
 from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
@@ -155,7 +155,7 @@ async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
     Raises: Unavailable while the server is unavailable, Conflict for a lock that was not granted; a
     mistake in a statement (or a right that is missing) stays what it is.
     """
-    with translated():
+    with translate_errors():
         async with pool.acquire() as conn:
             yield conn
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import asyncpg
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.database import Database, translated
+from hamicommon.ledger.database import Database, translate_errors
 from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.questions import answer
 
@@ -54,7 +54,7 @@ class PagesLedger:
         """
         async with self._database.connection() as connection:
             # Inside, so that a time-out has its own sentence.
-            with translated():
+            with translate_errors():
                 try:
                     async with connection.transaction(isolation="repeatable_read", readonly=True):
                         await connection.execute(

@@ -307,9 +307,9 @@ class LimitPublisher:
             )
         except Unavailable as exc:
             # The next look retries, with what is so then.
-            self._outage.failed(exc)
+            self._outage.on_failure(exc)
         else:
-            self._outage.worked()
+            self._outage.on_success()
             self._reported, self._reported_s = state, now_s
 
     def _message(

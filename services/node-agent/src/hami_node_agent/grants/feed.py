@@ -190,9 +190,9 @@ class GrantsFeed:
                     await self._remind()
                     asked_at = now
                     backoff.reset()
-                    outage.worked()
+                    outage.on_success()
                 except (Unavailable, InvalidRequest) as exc:
-                    outage.failed(exc)
+                    outage.on_failure(exc)
                     await asyncio.sleep(backoff.next_s())
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))

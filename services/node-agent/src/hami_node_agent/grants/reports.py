@@ -140,9 +140,9 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
                 # Sent twice after a power cut, at worst: the scheduler knows the id.
                 await state.change(methodcaller("without_report", waiting.report_id))
                 backoff.reset()
-                outage.worked()
+                outage.on_success()
         except Unavailable as exc:
-            outage.failed(exc)
+            outage.on_failure(exc)
             await asyncio.sleep(backoff.next_s())
             continue
         if not state.saved.reports:

@@ -100,9 +100,9 @@ class InventoryPublisher:
                 message_id=f"{self.agent_id}:{self._sequence}",
             )
         except Unavailable as exc:
-            self._outage.failed(exc)
+            self._outage.on_failure(exc)
             return False
-        self._outage.worked()
+        self._outage.on_success()
         return True
 
     def _described(self) -> list[events.InventoryDevice]:
@@ -157,9 +157,9 @@ async def keep_written(cards: CardTracker, write: Callable[[], Awaitable[None]],
         try:
             await write()
             backoff.reset()
-            outage.worked()
+            outage.on_success()
         except HamiError as exc:
-            outage.failed(exc)
+            outage.on_failure(exc)
             wait_s = backoff.next_s()
         await cards.changed.wait(seen, wait_s)
 

@@ -39,7 +39,7 @@ from hamicommon.explain.answer import (
 from hamicommon.explain.counterfactuals import Circumstances, PodHolding
 from hamicommon.explain.held_rows import grants_of, holdings_of
 from hamicommon.explain.record import DecisionRecord, record_of
-from hamicommon.explain.unscheduled import unallocated, waits, why_undecided
+from hamicommon.explain.unscheduled import waits, why_unallocated, why_undecided
 from hamicommon.k8s.annotations import CLAIM_SHAPE, RETRY_AT, annotations_of
 from hamicommon.k8s.pod_groups import group_of
 from hamicommon.k8s.types import Json, JsonMapping
@@ -402,7 +402,7 @@ class UndecidedPods:
     async def _row(self, pod: JsonMapping) -> Row | None:
         """Return the row of a pod; None: it asks for no card of ours."""
         if pod["spec"].get("resourceClaims") and (asked := await self._asked_by_claims(pod)):
-            return _row(pod, CLAIMS, unallocated(pod), asked)
+            return _row(pod, CLAIMS, why_unallocated(pod), asked)
         copy = dict(pod)
         if wants_devices(copy, self.vendors):
             ours = pod["spec"].get("schedulerName") == self.scheduler_name

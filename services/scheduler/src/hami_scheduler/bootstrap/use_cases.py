@@ -366,7 +366,7 @@ async def _measure(core: Core, fitting: WaitingFigures, activity: Activity) -> N
     found.stream_problems.set(len(connections.bus.streams.problems))
     found.silent_agents.set(len(core.liveness.silent))
     try:
-        found.dead_letters_kept.set(await connections.bus.letters.kept())
+        found.dead_letters_kept.set(await connections.bus.letters.count())
     except Unavailable:
         found.dead_letters_kept.set(float("nan"))
     try:

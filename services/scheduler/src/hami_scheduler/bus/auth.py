@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hamicommon.bus.logins import LoginRequest, granted, read_question, refused
+from hamicommon.bus.logins import LoginRequest, encode_acceptance, encode_refusal, read_question
 from hamicommon.bus.permissions import agent_permissions, agent_user
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, InvalidRequest
@@ -59,9 +59,9 @@ class Logins:
                 "Refused the NATS login of a node-agent",
                 extra={"client": question.client_name, "error": str(exc)},
             )
-            return refused(question, str(exc), key=self._key, now_s=int(time.time()))
+            return encode_refusal(question, str(exc), key=self._key, now_s=int(time.time()))
         logger.info("Accepted the NATS login of a node-agent", extra={"node": node})
-        return granted(
+        return encode_acceptance(
             question,
             name=agent_user(node),
             permissions=agent_permissions(node),

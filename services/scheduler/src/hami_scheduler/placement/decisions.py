@@ -426,7 +426,7 @@ class DecisionQueue:
         try:
             await self.log.record(batch)
         except Unavailable as exc:
-            self._outage.failed(exc)
+            self._outage.on_failure(exc)
             return False
         except Exception as exc:  # noqa: BLE001 - of one row, which is found by writing each alone
             logger.warning(
@@ -434,7 +434,7 @@ class DecisionQueue:
                 extra={"count": len(batch), "error": clip(f"{type(exc).__name__}: {exc}")},
             )
             return await self._write_each(batch)
-        self._outage.worked()
+        self._outage.on_success()
         return True
 
     async def _write_each(self, batch: list[DecisionRow]) -> bool:
@@ -448,7 +448,7 @@ class DecisionQueue:
                 with self.bulkhead.item("decisions", row.pod_uid):
                     await self._record_alone(row)
             except Unavailable as exc:
-                self._outage.failed(exc)
+                self._outage.on_failure(exc)
                 return False
             except HamiError as exc:
                 self.dropped += 1
@@ -456,7 +456,7 @@ class DecisionQueue:
                     "Dropped a decision", extra={"pod_uid": row.pod_uid, "error": clip(str(exc))}
                 )
             batch.remove(row)
-        self._outage.worked()
+        self._outage.on_success()
         return True
 
     async def _record_alone(self, row: DecisionRow) -> None:

@@ -367,7 +367,7 @@ class GroupPlans:
             silent = self.silent()
             nodes = tuple(name for name in self.state.cluster.nodes if name not in silent)
             with self.state.without([each.uid for each in members]):
-                cards = self.state.cluster.copied()
+                cards = self.state.cluster.copy()
             return await asyncio.to_thread(
                 decide_group, members, cards, needed=found.needed, offered=nodes
             )

@@ -63,9 +63,9 @@ class PodGroupWatch:
         except NotFound:
             version = ""
         except HamiError as exc:
-            self._outage.failed(exc)
+            self._outage.on_failure(exc)
             return None
-        self._outage.worked()
+        self._outage.on_success()
         if not version:
             return None
         return Informer(

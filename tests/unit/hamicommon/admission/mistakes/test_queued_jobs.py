@@ -1,7 +1,7 @@
 """Requests that Kueue counts wrongly, as `docs/kueue.md` lists them."""
 
 import pytest
-from hamicommon.admission.mistakes.queued_jobs import QUEUE_LABEL, is_queued, miscounted
+from hamicommon.admission.mistakes.queued_jobs import QUEUE_LABEL, find_miscounts, is_queued
 from hamicommon.device_config import DeviceConfig
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
@@ -58,7 +58,7 @@ BY_PERCENT = "container 'c0' asks for nvidia.com/gpumem-percentage, which no que
     ],
 )
 def test_each_miscounted_request_is_named(limits: list[Json], found: list[str]) -> None:
-    sentences = miscounted(job(*limits), VENDORS)
+    sentences = find_miscounts(job(*limits), VENDORS)
 
     assert len(sentences) == len(found), sentences
     for sentence, start in zip(sentences, found, strict=True):
@@ -66,8 +66,8 @@ def test_each_miscounted_request_is_named(limits: list[Json], found: list[str]) 
 
 
 def test_an_init_container_is_looked_at_and_counts_beside_no_other() -> None:
-    assert miscounted(job({GPU: 1, MEMORY: 10}, init=({GPU: 1, MEMORY: 10},)), VENDORS) == ()
-    [found] = miscounted(job({GPU: 1, MEMORY: 10}, init=({GPU: 1},)), VENDORS)
+    assert find_miscounts(job({GPU: 1, MEMORY: 10}, init=({GPU: 1, MEMORY: 10},)), VENDORS) == ()
+    [found] = find_miscounts(job({GPU: 1, MEMORY: 10}, init=({GPU: 1},)), VENDORS)
     assert found.startswith("container 'i0' names no nvidia.com/gpumem")
 
 
@@ -94,13 +94,13 @@ def test_every_template_of_a_job_set_and_of_a_ray_job_is_looked_at() -> None:
     }
     assert is_queued(job_set)
     assert is_queued(ray_job)
-    assert [each.partition(":")[0] for each in miscounted(job_set, VENDORS)] == ["workers"]
-    assert [each.partition(":")[0] for each in miscounted(ray_job, VENDORS)] == ["head", "big"]
+    assert [each.partition(":")[0] for each in find_miscounts(job_set, VENDORS)] == ["workers"]
+    assert [each.partition(":")[0] for each in find_miscounts(ray_job, VENDORS)] == ["head", "big"]
 
 
 def test_a_vendor_without_an_amount_of_memory_has_no_such_request() -> None:
-    assert miscounted(job({"aws.amazon.com/neuroncore": 1}), every_vendor()) == ()
-    assert len(miscounted(job({"huawei.com/Ascend910A": 1}), every_vendor())) == 1
+    assert find_miscounts(job({"aws.amazon.com/neuroncore": 1}), every_vendor()) == ()
+    assert len(find_miscounts(job({"huawei.com/Ascend910A": 1}), every_vendor())) == 1
 
 
 def test_only_jobs_with_the_label_of_a_queue_are_queued() -> None:
@@ -113,4 +113,4 @@ def test_only_jobs_with_the_label_of_a_queue_are_queued() -> None:
 @pytest.mark.parametrize("spec", [None, {"replicatedJobs": "x"}, {"replicatedJobs": [None]}])
 def test_a_malformed_job_has_no_request(spec: object) -> None:
     item = {"kind": "JobSet", "metadata": {"labels": {QUEUE_LABEL: "gpu"}}, "spec": spec}
-    assert miscounted(item, VENDORS) == ()
+    assert find_miscounts(item, VENDORS) == ()

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from hamicommon.errors import Forbidden, Unavailable
 from hamicommon.ledger.migrations import rollout
-from hamicommon.ledger.migrations.rollout import unfinished, until_over
+from hamicommon.ledger.migrations.rollout import until_over, why_unfinished
 
 NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
 
@@ -46,7 +46,7 @@ def a_pod(image: str, *, app: str = "s", phase: str = "Running") -> dict[str, An
 def test_all_replicas_of_this_version_and_no_other_pod_is_the_end() -> None:
     pods = [a_pod(NEW), a_pod(OLD, app="another"), a_pod(OLD, phase="Failed")]
 
-    assert unfinished(a_deployment(), pods, NEW) is None
+    assert why_unfinished(a_deployment(), pods, NEW) is None
 
 
 @pytest.mark.parametrize(
@@ -61,30 +61,30 @@ def test_all_replicas_of_this_version_and_no_other_pod_is_the_end() -> None:
     ids=["not applied", "not seen", "not updated", "not ready", "one too many"],
 )
 def test_a_roll_out_that_goes_on_is_waited_for(deployment: dict[str, Any], sentence: str) -> None:
-    why = unfinished(deployment, [a_pod(NEW)], NEW)
+    why = why_unfinished(deployment, [a_pod(NEW)], NEW)
 
     assert why is not None
     assert sentence in why
 
 
 def test_a_replica_that_is_still_ending_is_waited_for() -> None:
-    why = unfinished(a_deployment(), [a_pod(NEW), a_pod(OLD)], NEW)
+    why = why_unfinished(a_deployment(), [a_pod(NEW), a_pod(OLD)], NEW)
 
     assert why == "p of an older version is still ending"
-    assert unfinished(a_deployment(), [a_pod(f"{OLD}@sha256:1")], f"{NEW}@sha256:2") == why
+    assert why_unfinished(a_deployment(), [a_pod(f"{OLD}@sha256:1")], f"{NEW}@sha256:2") == why
 
 
 def test_a_deployment_without_our_container_is_named() -> None:
     deployment = a_deployment()
     deployment["spec"]["template"]["spec"]["containers"] = containers(NEW)[:1]
 
-    assert unfinished(deployment, [], NEW) == "hami-scheduler has no container scheduler"
+    assert why_unfinished(deployment, [], NEW) == "hami-scheduler has no container scheduler"
 
 
 def test_another_service_of_the_same_version_and_a_digest_are_no_older_version() -> None:
     for image in ("hami-metrics:0.2.0", "elsewhere:5000/hami-metrics:0.2.0", "x@sha256:0"):
-        assert unfinished(a_deployment(image=image), [a_pod(image)], NEW) is None
-    assert unfinished(a_deployment(image="elsewhere:5000/hami-metrics:0.1.0"), [], NEW)
+        assert why_unfinished(a_deployment(image=image), [a_pod(image)], NEW) is None
+    assert why_unfinished(a_deployment(image="elsewhere:5000/hami-metrics:0.1.0"), [], NEW)
 
 
 class ApiServer:

@@ -209,7 +209,7 @@ def test_a_copy_stays_as_it_was_whatever_becomes_of_the_view() -> None:
     other = card("o", type="other")
     view = view_of({"n": [card("g"), card("h")], "m": [other]})
     view.set_free_cpu(N, 500)
-    copy = view.copied()
+    copy = view.copy()
     before = {node: copy.cards(node) for node in copy.nodes}
 
     view.apply(G, slots=1, memory_mib=10, core_percent=5, version=3)

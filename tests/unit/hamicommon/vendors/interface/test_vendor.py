@@ -5,7 +5,7 @@ from hamicommon.device_config import HygonConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.interface.vendor import (
     answers_handshake,
-    listed,
+    listed_amount,
     set_env,
 )
 from hamicommon.vendors.shares import Hygon
@@ -40,12 +40,12 @@ def test_a_plugin_lives_unless_it_was_asked_and_the_kubelet_lists_none(value, li
 
 
 def test_what_a_node_lists_is_a_whole_number() -> None:
-    assert listed(node(**{"x/y": "4"}), "allocatable", "x/y") == 4
-    assert listed(node(), "allocatable", "x/y") == 0
-    assert listed({}, "capacity", "x/y") == 0
+    assert listed_amount(node(**{"x/y": "4"}), "allocatable", "x/y") == 4
+    assert listed_amount(node(), "allocatable", "x/y") == 0
+    assert listed_amount({}, "capacity", "x/y") == 0
     for amount in ("0.5", "-1", "many"):
         with pytest.raises(InvalidRequest, match=r"quantity|whole number"):
-            listed(node(**{"x/y": amount}), "allocatable", "x/y")
+            listed_amount(node(**{"x/y": amount}), "allocatable", "x/y")
 
 
 def test_an_env_entry_is_set_once() -> None:

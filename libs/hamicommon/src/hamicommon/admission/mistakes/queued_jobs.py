@@ -34,7 +34,7 @@ def is_queued(item: Json) -> bool:
     return item.get("kind") in _POD_SETS and QUEUE_LABEL in labels
 
 
-def miscounted(item: Json, vendors: Vendors) -> tuple[str, ...]:
+def find_miscounts(item: Json, vendors: Vendors) -> tuple[str, ...]:
     """Return one sentence for each request that Kueue would not count as it is granted."""
     found = []
     for pods in _POD_SETS[item["kind"]](_part(item, "spec")):

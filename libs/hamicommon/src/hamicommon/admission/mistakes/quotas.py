@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from hamicommon.admission.mistakes.typos import MAX_NAMES, meant_resource
-from hamicommon.admission.verdicts import UNPROCESSABLE, AdmissionResult, denied
+from hamicommon.admission.verdicts import UNPROCESSABLE, AdmissionResult, deny
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import family, parse_ceil, parse_int
@@ -51,7 +51,7 @@ def judge_quota(
     known = set(quota_mistakes(before or {}, vendors).values())
     new = [text for text in mistakes.values() if text not in known]
     if new:
-        return denied("; ".join(new), "quota-mistake", code=UNPROCESSABLE)
+        return deny("; ".join(new), "quota-mistake", code=UNPROCESSABLE)
     return AdmissionResult(allowed=True, reason="quota", warnings=tuple(mistakes.values()))
 
 

@@ -80,7 +80,7 @@ def meant_resource(name: str, vendors: Vendors) -> str:
     ours = _names_of(vendors)
     if name in ours.resources:
         return ""
-    return _meant(name, ours.resources_by_domain, _LIKE_RESOURCE) or _meant(
+    return _closest_name(name, ours.resources_by_domain, _LIKE_RESOURCE) or _closest_name(
         # `memory` is like `gpumem` once the card is named.
         name.replace("/", "/gpu", 1),
         ours.resources_by_domain,
@@ -158,7 +158,7 @@ def _annotations(pod: Json, vendors: Vendors) -> Iterator[str]:
         if key in known:
             continue
         domain, _, local = key.partition("/")
-        meant = _meant(key, names, _LIKE_ANNOTATION)
+        meant = _closest_name(key, names, _LIKE_ANNOTATION)
         if meant or (domain in names and local.startswith(_SELECTING)):
             hint = f": was {meant} meant?" if meant else ""
             yield f"annotation {key} has no effect here{hint}"
@@ -172,7 +172,7 @@ def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
+def _closest_name(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
     """Return the most similar known name; empty if none is similar enough."""
     domain, _, local = name.partition("/")
     if domain not in names:

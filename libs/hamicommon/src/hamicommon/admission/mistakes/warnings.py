@@ -39,7 +39,7 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
             ("uuid", chosen.use_uuids, chosen.avoid_uuids),
             ("type", chosen.use_types, chosen.avoid_types),
         ):
-            both = [entry for entry in wanted if _unwanted(entry, unwanted, what)]
+            both = [entry for entry in wanted if _is_excluded(entry, unwanted, what)]
             if both:
                 yield (
                     f"card {what} {clip(', '.join(both))} is both wanted and unwanted by the pod's "
@@ -47,7 +47,7 @@ def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:
                 )
 
 
-def _unwanted(entry: str, unwanted: tuple[str, ...], what: str) -> bool:
+def _is_excluded(entry: str, unwanted: tuple[str, ...], what: str) -> bool:
     """Whether no card can match `entry` without matching `unwanted`: types match parts of names."""
     if what == "uuid":
         return entry != "" and entry in unwanted

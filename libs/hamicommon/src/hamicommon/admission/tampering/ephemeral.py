@@ -12,7 +12,7 @@ from hamicommon.admission.patches import diff
 from hamicommon.admission.tampering.containers import objects
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.settling import settle
-from hamicommon.admission.verdicts import BAD_REQUEST, AdmissionResult, denied
+from hamicommon.admission.verdicts import BAD_REQUEST, AdmissionResult, deny
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
@@ -26,7 +26,7 @@ def review_ephemeral(pod: Json, before: Json, guard: Guard, namespace: str) -> A
     try:
         check_pod(pod)
     except InvalidRequest as exc:
-        return denied(str(exc), "no-pod", code=BAD_REQUEST)
+        return deny(str(exc), "no-pod", code=BAD_REQUEST)
     old = before.get("spec")
     known = {
         str(container.get("name"))

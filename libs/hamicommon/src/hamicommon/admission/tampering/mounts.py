@@ -94,7 +94,8 @@ class MountRules:
     def concern(self, container: Json, host_volumes: Container[str]) -> bool:
         """Return whether a mount of the container has to be judged."""
         return any(
-            str(entry.get("name")) in host_volumes or self._reached(entry.get(key)) is not None
+            str(entry.get("name")) in host_volumes
+            or self._protected_path(entry.get(key)) is not None
             for listed, key, _ in _LISTS
             if listed in container
             for entry in objects(container[listed])
@@ -118,7 +119,7 @@ class MountRules:
         self, path: object, volume: str, host_volumes: Mapping[str, str], *, wants: bool
     ) -> str:
         """Return why a mount is wrong; empty if it is allowed."""
-        reached = self._reached(path)
+        reached = self._protected_path(path)
         if reached is not None and reached in self._requests:
             return "asks the runtime for cards and bypasses the scheduler; ask for their resource"
         if not wants:
@@ -130,7 +131,7 @@ class MountRules:
             return f"shows {shown} of the node, from where limits are reached; leave it out"
         return ""
 
-    def _reached(self, path: object) -> Parts | None:
+    def _protected_path(self, path: object) -> Parts | None:
         if not isinstance(path, str) or not path:
             return None
         return self._known(path) if len(path) <= _ORDINARY_LENGTH else self._reached_from(path)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hamicommon.admission.tampering.findings import MAX_FINDINGS, Finding, refusal
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.verdicts import AdmissionResult, Reason, denied
+from hamicommon.admission.verdicts import AdmissionResult, Reason, deny
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 
@@ -30,14 +30,14 @@ def strip(spec: Json, findings: Sequence[Finding]) -> None:
             changes[found.part, found.index, _LISTS[found.kind]][found.place] = found
     for (part, index, listed), found_at in changes.items():
         container = spec[part][index]
-        kept = _kept(container[listed], found_at)
+        kept = _apply_findings(container[listed], found_at)
         if kept:
             container[listed] = kept
         else:
             del container[listed]
 
 
-def _kept(entries: Sequence[Any], found_at: Mapping[int, Finding]) -> list[Any]:
+def _apply_findings(entries: Sequence[Any], found_at: Mapping[int, Finding]) -> list[Any]:
     """Return the entries without the findings; a replaced variable appears once."""
     kept: list[Any] = []
     written: set[str] = set()
@@ -91,7 +91,7 @@ def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
     refuses = mode == "refuse" or len(found) > MAX_FINDINGS
     kept = [each for each in judged if refuses or not each.strippable]
     if kept:
-        return Settled(refused=denied(refusal(kept), _reason(kept)))
+        return Settled(refused=deny(refusal(kept), _reason(kept)))
     strip(pod["spec"], judged)
     removed = tuple(f"removed: {sentence}" for sentence in sentences)
     return Settled(warnings=(*removed, *unknown), audit=_audit("stripped", judged))

@@ -72,7 +72,7 @@ class VariableRules:
         variable: GuardedVariable,
         standing: NamespacePermits,
     ) -> Finding:
-        value = "set from elsewhere" if entry.get("valueFrom") else _shown(entry.get("value", ""))
+        value = "set from elsewhere" if entry.get("valueFrom") else _quote(entry.get("value", ""))
         right = "leave it out"
         if variable.needs == "priority":
             right = f"expected {variable.instead} or more"
@@ -111,5 +111,5 @@ def _is_harmless(entry: Json, variable: GuardedVariable) -> bool:
     return isinstance(value, str) and "$(" not in value and variable.harmless(value)
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return f"'{clip(str(value), _SHOWN)}'"

@@ -1,7 +1,7 @@
 """Find out whether a roll-out is finished: all replicas of some Deployments have one version.
 
-Asked by the Job that applies what an older version could not live with. `unfinished` decides from
-what the API server holds; `until_over` asks until there is nothing left.
+Asked by the Job that applies what an older version could not live with. `why_unfinished` decides
+from what the API server holds; `until_over` asks until there is nothing left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ POLL_S = 3.0
 LONGEST_S = 3600.0
 
 
-def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None:
+def why_unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None:
     """Return why the Deployment does not run only `image`'s version; None if it does.
 
     Our container of `hami-NAME` is `NAME`. `pods` are those of its namespace; one that is still
@@ -88,7 +88,7 @@ async def _why_not(
     image = own["spec"]["containers"][0]["image"]
     for name in deployments:
         found = await api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
-        if why := unfinished(found, pods, image):
+        if why := why_unfinished(found, pods, image):
             return why
     return None
 

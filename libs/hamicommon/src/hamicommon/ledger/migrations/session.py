@@ -72,7 +72,7 @@ class SchemaSession:
     def __enter__(self) -> SchemaSession:
         """Connect. Raises: see `hamicommon.ledger.connection.connect`."""
         try:
-            with self._translated():
+            with self._translate_errors():
                 self._connection = self._runner.run(self._connect())
         except BaseException:  # also an interrupt: nobody else closes the loop
             self._end()
@@ -97,7 +97,7 @@ class SchemaSession:
             raw = await self._connection.get_raw_connection()
             return await question(raw.driver_connection)
 
-        with self._translated():
+        with self._translate_errors():
             return self._runner.run(ask_driver())
 
     def work(self, step: Callable[[SyncConnection], T]) -> T:
@@ -106,15 +106,15 @@ class SchemaSession:
         Raises: Unavailable when the connection is lost, and what `step` raises.
         """
 
-        async def worked() -> T:
+        async def run_step() -> T:
             try:
                 return await self._connection.run_sync(step)
             finally:
                 if not self._connection.invalidated:
                     await self._connection.rollback()
 
-        with self._translated():
-            return self._runner.run(worked())
+        with self._translate_errors():
+            return self._runner.run(run_step())
 
     async def _connect(self) -> AsyncConnection:
         engine = await self._stack.enter_async_context(
@@ -134,7 +134,7 @@ class SchemaSession:
             self._runner.run(close())
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except _LOST as exc:

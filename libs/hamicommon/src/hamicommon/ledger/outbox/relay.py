@@ -232,10 +232,10 @@ class OutboxRelay:
             try:
                 while await self.relay_once() == BATCH:
                     pass
-                outage.worked()
+                outage.on_success()
             except HamiError as exc:
                 self.failures += 1
-                outage.failed(exc)
+                outage.on_failure(exc)
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:

@@ -23,7 +23,7 @@ import orjson
 
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.database import translated
+from hamicommon.ledger.database import translate_errors
 from hamicommon.ledger.questions.catalogue import question as named
 from hamicommon.ledger.questions.question import SQL_TYPES, ColumnKind, Question, Value
 
@@ -202,7 +202,7 @@ async def answer(
         raise InvalidRequest(f"limit: {limit} is not a number of rows from 1 to {MAX_ROWS}")
     position = None if after is None else read_position(asked, after)
     kinds = {column.name: column.kind for column in asked.columns}
-    with translated():
+    with translate_errors():
         try:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 now: datetime = await connection.fetchval(_BEGIN)

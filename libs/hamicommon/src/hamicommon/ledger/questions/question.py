@@ -86,7 +86,7 @@ class Parameter:
             if self.required:
                 raise InvalidRequest(f"parameter {self.name} is missing: {self.meaning}")
             return None
-        found = _typed(self.kind, given) if not isinstance(given, str) else None
+        found = _convert(self.kind, given) if not isinstance(given, str) else None
         if found is None and isinstance(given, str) and "\0" not in given:
             found = _READ[self.kind](given.strip(), now)
         if found is None or (self.choices and found not in self.choices):
@@ -95,7 +95,7 @@ class Parameter:
         return found
 
 
-def _typed(kind: ParameterKind, given: object) -> Value:
+def _convert(kind: ParameterKind, given: object) -> Value:
     """Convert a value that is not text; None: wrong type, or out of range."""
     match kind, given:
         case ParameterKind.TIME, datetime() if given.tzinfo is not None:
@@ -158,18 +158,18 @@ def _bytes(given: str, now: datetime) -> Value:
     found = _MEMORY.fullmatch(given)
     if found is None:
         return None
-    return _typed(ParameterKind.BYTES, int(found["amount"]) * _MEMORY_UNITS[found["unit"]])
+    return _convert(ParameterKind.BYTES, int(found["amount"]) * _MEMORY_UNITS[found["unit"]])
 
 
 def _ratio(given: str, now: datetime) -> Value:
     found = _SHARE.fullmatch(given)
     if found is None:
         return None
-    return _typed(ParameterKind.RATIO, float(found["amount"]) / (100 if found["percent"] else 1))
+    return _convert(ParameterKind.RATIO, float(found["amount"]) / (100 if found["percent"] else 1))
 
 
 def _count(given: str, now: datetime) -> Value:
-    return _typed(ParameterKind.COUNT, int(given)) if re.fullmatch(r"\d{1,9}", given) else None
+    return _convert(ParameterKind.COUNT, int(given)) if re.fullmatch(r"\d{1,9}", given) else None
 
 
 _READ: Mapping[ParameterKind, Callable[[str, datetime], Value]] = {

@@ -64,7 +64,7 @@ def objects(name: str) -> Column[Any]:
     return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
 
 
-def required(name: str, kind: Any) -> Column[Any]:
+def required_column(name: str, kind: Any) -> Column[Any]:
     """Return a column that every row states: never NULL, and without a default."""
     return Column(name, kind, nullable=False)
 
@@ -81,7 +81,7 @@ def period() -> tuple[Column[Any], ...]:
 
 def bucket() -> tuple[Column[Any], ...]:
     """Return the columns of a sum's beginning and of its length in seconds."""
-    return at("bucket_start"), required("bucket_s", Integer)
+    return at("bucket_start"), required_column("bucket_s", Integer)
 
 
 def hour_or_day() -> CheckConstraint:

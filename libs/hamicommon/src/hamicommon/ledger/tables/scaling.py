@@ -5,18 +5,18 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, Table, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from hamicommon.ledger.tables.columns import at, metadata, number, required, texts
+from hamicommon.ledger.tables.columns import at, metadata, number, required_column, texts
 
 scale_wishes = Table(
     "scale_wishes",
     metadata,
     number(),
-    required("type", Text),
-    required("number", Integer),
+    required_column("type", Text),
+    required_column("number", Integer),
     Column("state", Text, nullable=False, server_default=text("'wanted'")),
-    required("pods", ARRAY(Text)),
-    required("cpu_milli", BigInteger),
-    required("memory_mib", BigInteger),
+    required_column("pods", ARRAY(Text)),
+    required_column("cpu_milli", BigInteger),
+    required_column("memory_mib", BigInteger),
     Column("node", Text),
     texts("reason"),
     at("wanted_at", default=True),
@@ -45,7 +45,7 @@ node_types = Table(
     "node_types",
     metadata,
     Column("name", Text, primary_key=True),
-    required("spec", JSONB),
+    required_column("spec", JSONB),
     texts("wrong"),
     at("changed_at", default=True),
 )

@@ -29,7 +29,7 @@ class ChooserAnswers:
         `order`: (positions, places), if it is known already.
         """
         rows = self._asking.rows[positions]
-        changed = self._asking.view.changed(rows)
+        changed = self._asking.view.row_versions(rows)
         answers = self._asking.answers()
         special = self._asking.has_cards_left_out(positions)
         fresh = np.flatnonzero(special | answers.stale(rows, changed))

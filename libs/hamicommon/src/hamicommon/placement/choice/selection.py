@@ -87,7 +87,7 @@ def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tu
         others = scores.sum(axis=1) - scores.diagonal()
         return (places[int(others.argmin())],)
     if comb(len(places), count) > _MAX_SUBSETS:
-        return _grown(places, count, scores)
+        return _grow_set(places, count, scores)
     subsets = _subsets(len(places), count)
     sums = np.zeros(len(subsets), np.int64)
     for i, j in combinations(range(count), 2):
@@ -95,7 +95,7 @@ def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tu
     return tuple(places[i] for i in subsets[int(sums.argmax())].tolist())
 
 
-def _grown(places: tuple[int, ...], count: int, scores: Int) -> tuple[int, ...]:
+def _grow_set(places: tuple[int, ...], count: int, scores: Int) -> tuple[int, ...]:
     """Return a set of places grown from the best pair, adding the best connected card each time."""
     both = np.triu(scores + scores.T, k=1)
     taken = [int(i) for i in np.unravel_index(int(both.argmax()), both.shape)]

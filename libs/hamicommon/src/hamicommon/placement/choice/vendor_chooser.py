@@ -125,7 +125,7 @@ class VendorChoosers:
             request=self.ask.request,
             selection=self.ask.selection,
             policies=self.ask.policy.gpu,
-            cards=tuple([_met(usages[place], earlier) for place in places]),
+            cards=tuple([_add_shares(usages[place], earlier) for place in places]),
             rules=tuple([RULES[codes[place]] for place in places]),
             earlier=earlier,
             pairs=self.view.pairs(row),
@@ -170,7 +170,7 @@ def _applies(wanted: DeviceRequest, selection: Selection, view: ClusterView, mak
     return bool(mine) and view.rules(wanted.vendor).applies(wanted, selection, mine)
 
 
-def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
+def _add_shares(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
     """Return the card with the slices that earlier containers took added."""
     if not earlier:
         return usage

@@ -99,11 +99,11 @@ class ShapeCounts:
             self._counts = {key: count / self._weight for key, count in self._counts.items()}
             self._weight = 1.0
         if len(self._counts) > 2 * _MAX_SHAPES:
-            self._counts = dict(self._ordered()[:_MAX_SHAPES])
+            self._counts = dict(self._most_common()[:_MAX_SHAPES])
 
     def mix(self) -> Mix:
         """Return the usual shapes: the most common ones, and all with several cards."""
-        ordered = self._ordered()
+        ordered = self._most_common()
         total, covered = sum(count for _, count in ordered), 0.0
         chosen: list[tuple[PodShape, float]] = []
         for shape, count in ordered:
@@ -113,7 +113,7 @@ class ShapeCounts:
             covered += count
         return Mix([shape for shape, _ in chosen], [count for _, count in chosen])
 
-    def _ordered(self) -> list[tuple[PodShape, float]]:
+    def _most_common(self) -> list[tuple[PodShape, float]]:
         """Return shapes, the most common first; of equally common ones the first to arrive."""
         return sorted(self._counts.items(), key=lambda item: -item[1])
 

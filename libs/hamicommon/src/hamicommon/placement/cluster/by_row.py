@@ -106,7 +106,7 @@ class CardsByRow:
         rows, places = self._rows.table.model.shape
         return rows, places
 
-    def changed(self, rows: Int | slice) -> Int:
+    def row_versions(self, rows: Int | slice) -> Int:
         """Return a version per row that grows when the row changes; a slice is no copy."""
         return self._rows.changed[rows]
 

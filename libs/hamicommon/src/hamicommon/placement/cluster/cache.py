@@ -107,7 +107,7 @@ class Memory:
         self._rows = 0
         self._kept: dict[type, object] = {}
 
-    def kept(self, kind: type[K]) -> K:
+    def get_or_create(self, kind: type[K]) -> K:
         """Return the view's only object of this class, created on first use."""
         found = self._kept.get(kind)
         if not isinstance(found, kind):

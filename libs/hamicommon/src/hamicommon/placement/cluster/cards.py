@@ -59,7 +59,7 @@ class Cards:
         }
         return cls(**columns)
 
-    def resized(self, nodes: int, places: int) -> Cards:
+    def resized_copy(self, nodes: int, places: int) -> Cards:
         """Return a copy in a larger table."""
         grown = Cards.empty(nodes, places)
         height, width = self.model.shape

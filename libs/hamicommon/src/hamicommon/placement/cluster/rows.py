@@ -104,7 +104,7 @@ class Rows:
         """Ids of cards that are unique on their node only, as pods' annotations name them."""
         self._changes = 0
 
-    def copied(self, status_of: Callable[[DeviceUsage], Rule]) -> Rows:
+    def copy(self, status_of: Callable[[DeviceUsage], Rule]) -> Rows:
         """Return a copy that changes of this one don't reach."""
         twin = copy(self)
         twin._status_of = status_of
@@ -112,7 +112,7 @@ class Rows:
             if isinstance(value, np.ndarray | list | dict | set):
                 setattr(twin, name, value.copy())
         twin.versions = [list(each) for each in self.versions]
-        twin.table = self.table.resized(*self.table.model.shape)
+        twin.table = self.table.resized_copy(*self.table.model.shape)
         twin.models, twin.makeups = deepcopy(self.models), deepcopy(self.makeups)
         return twin
 
@@ -262,14 +262,14 @@ class Rows:
             return
         # Doubling the rows keeps the cost of adding n nodes linear.
         old, height = height, (max(2 * height, rows) if rows > height else height)
-        self.table = self.table.resized(height, max(width, places))
-        self.totals = _grown(self.totals, old, height)
-        self.used = _grown(self.used, old, height)
-        self.makeup = _grown(self.makeup, old, height)
-        self.changed = _grown(self.changed, old, height)
+        self.table = self.table.resized_copy(height, max(width, places))
+        self.totals = _grow(self.totals, old, height)
+        self.used = _grow(self.used, old, height)
+        self.makeup = _grow(self.makeup, old, height)
+        self.changed = _grow(self.changed, old, height)
 
 
-def _grown(column: Int, rows: int, height: int) -> Int:
+def _grow(column: Int, rows: int, height: int) -> Int:
     grown = np.zeros((height, *column.shape[1:]), np.int64)
     grown[:rows] = column
     return grown

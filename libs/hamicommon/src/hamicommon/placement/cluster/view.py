@@ -240,13 +240,13 @@ class ClusterView(CardsByRow):
             used=used_of(self._rows.table.take(where)),
         )
 
-    def copied(self) -> ClusterView:
+    def copy(self) -> ClusterView:
         """Return the same cards in a view of its own, for a thread; earlier answers stay here."""
         twin = ClusterView(self._rules)
-        twin._rows = self._rows.copied(twin._status)
+        twin._rows = self._rows.copy(twin._status)
         twin._offered = OfferedRows(twin._rows)
         twin.usual.give(self.usual.mix)
-        twin._free_cpu = self._free_cpu.copied()
+        twin._free_cpu = self._free_cpu.copy()
         return twin
 
     def _as_tuples(self) -> tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]]:
@@ -289,7 +289,7 @@ class FreeCpu:
             self._known[node] = free_milli
         return True
 
-    def copied(self) -> FreeCpu:
+    def copy(self) -> FreeCpu:
         """Return a copy that changes of this one don't reach."""
         twin = FreeCpu()
         twin._known = self._known.copy()

@@ -131,7 +131,7 @@ class KeptWalks:
 
 def _up_to_date(known: WalkedShape, request: PodRequest, view: ClusterView, rows: Int) -> bool:
     """Compute the rows that have changed; return False if choosers must be asked of them."""
-    changed = view.changed(rows)
+    changed = view.row_versions(rows)
     stale = known.stale(rows, changed)
     asked = rows[stale]
     if not len(asked):

@@ -287,22 +287,22 @@ class Vendor:
         Raises: InvalidRequest when what it reports is malformed, or absurdly many cards.
         """
         if self.listed_cards is not None:
-            return self._listed(node, self.listed_cards)
+            return self._cards_from_capacity(node, self.listed_cards)
         text = keys.annotations_of(node).get(self.keys.register, "")
         return keys.decode_register(text, vendor=self.name) if text else ()
 
-    def _listed(self, node: Json, cards: ListedCards) -> tuple[GpuDevice, ...]:
+    def _cards_from_capacity(self, node: Json, cards: ListedCards) -> tuple[GpuDevice, ...]:
         names = self.resources
         memory_mib = cards.memory_mib
         if cards.cores:
-            cores = listed(node, "capacity", names.core)
+            cores = listed_amount(node, "capacity", names.core)
             if not cores:
                 return ()
-            units = listed(node, "capacity", names.memory)
+            units = listed_amount(node, "capacity", names.memory)
             count = -(-cores // cards.cores)
             memory_mib = units * names.memory_factor * cards.cores // cores
         else:
-            count = listed(node, "capacity", names.count)
+            count = listed_amount(node, "capacity", names.count)
         host = str((node.get("metadata") or {}).get("name", ""))
         if count > MAX_CARDS:
             raise InvalidRequest(
@@ -373,7 +373,7 @@ class Vendor:
         return Admitted(wants=wants)
 
 
-def listed(node: Json, part: str, resource: str) -> int:
+def listed_amount(node: Json, part: str, resource: str) -> int:
     """Return the amount of `resource` in the Node's status under `part`; 0 if it has none.
 
     Args: part: `capacity` or `allocatable`.
@@ -395,7 +395,7 @@ def lists_some(node: Json, part: str, resource: str) -> bool:
     An invalid amount counts as none.
     """
     try:
-        return listed(node, part, resource) > 0
+        return listed_amount(node, part, resource) > 0
     except InvalidRequest:
         return False
 
