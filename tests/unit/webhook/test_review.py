@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hami_webhook.review import MalformedReview, allowed, read_review, refused
+from hami_webhook.review import MalformedReview, allowed_response, read_review, refused_response
 
 from tests.unit.webhook.reviews import review
 
@@ -22,7 +22,7 @@ def read(document: object) -> Any:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_answer_has_the_version_and_the_uid_of_the_question(version: str) -> None:
-    answer = allowed(read(pod_review(version)), patch=[])
+    answer = allowed_response(read(pod_review(version)), patch=[])
 
     assert answer == {
         "apiVersion": f"admission.k8s.io/{version}",
@@ -34,7 +34,7 @@ def test_the_answer_has_the_version_and_the_uid_of_the_question(version: str) ->
 def test_a_patch_travels_in_base64() -> None:
     patch = [{"op": "add", "path": "/a", "value": 1}]
 
-    response = allowed(read(pod_review()), patch=patch, warnings=("w",))["response"]
+    response = allowed_response(read(pod_review()), patch=patch, warnings=("w",))["response"]
 
     assert response["patchType"] == "JSONPatch"
     assert json.loads(base64.b64decode(response["patch"])) == patch
@@ -42,7 +42,7 @@ def test_a_patch_travels_in_base64() -> None:
 
 
 def test_a_refusal_carries_code_reason_and_message() -> None:
-    response = refused("r1", "admission.k8s.io/v1", code=403, message="no")["response"]
+    response = refused_response("r1", "admission.k8s.io/v1", code=403, message="no")["response"]
 
     assert response["status"] == {"code": 403, "reason": "Forbidden", "message": "no"}
 

@@ -122,7 +122,7 @@ async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
         authority = _new_authority(now)
         await _write(api, settings.namespace, settings.authority_secret, authority, held)
     configuration = await _configuration(api)
-    trusted = _trusted(configuration, authority.certificate, now)
+    trusted = _trusted_certificates(configuration, authority.certificate, now)
     await _trust(api, configuration, _pem(trusted))
     await _publish(api, settings, _pem(trusted))
     secrets = {settings.service: settings.serving_secret}
@@ -174,7 +174,7 @@ def _serves(
     )
 
 
-def _trusted(
+def _trusted_certificates(
     configuration: Json, authority: x509.Certificate, now: datetime
 ) -> list[x509.Certificate]:
     """Return the authority, and valid ones that the API server trusts for any webhook."""

@@ -96,16 +96,16 @@ def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
     try:
         review = _reviews.decode(body)
     except msgspec.ValidationError as exc:
-        raise _malformed(body, _sentence(exc)) from exc
+        raise _malformed_review(body, _sentence(exc)) from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MalformedReview(f"the body is not JSON: {exc}") from exc
     if review.api_version not in API_VERSIONS:
         found = f"apiVersion is {review.api_version!r:.60}"
-        raise _malformed(body, f"{found}: expected one of {', '.join(API_VERSIONS)}")
+        raise _malformed_review(body, f"{found}: expected one of {', '.join(API_VERSIONS)}")
     if review.kind != "AdmissionReview":
-        raise _malformed(body, f"kind is {review.kind!r:.60}: expected AdmissionReview")
+        raise _malformed_review(body, f"kind is {review.kind!r:.60}: expected AdmissionReview")
     if review.request is None:
-        raise _malformed(body, "request is missing: expected an object")
+        raise _malformed_review(body, "request is missing: expected an object")
     return _of_request(review.api_version, review.request, kind)
 
 
@@ -134,7 +134,7 @@ def _of_request(api_version: ApiVersion, request: _Request, kind: Kind) -> Admis
     )
 
 
-def _malformed(body: bytes, problem: str) -> MalformedReview:
+def _malformed_review(body: bytes, problem: str) -> MalformedReview:
     """Return the error, with uid and version if they can be read."""
     try:
         document = msgspec.json.decode(body)
@@ -184,7 +184,7 @@ def _kind(value: object) -> str:
     return "absent" if value is None else type(value).__name__
 
 
-def allowed(
+def allowed_response(
     review: AdmissionReview,
     *,
     patch: Sequence[Json] = (),
@@ -202,7 +202,7 @@ def allowed(
     return _answer(review.api_version, response, warnings, audit)
 
 
-def refused(
+def refused_response(
     uid: str,
     api_version: ApiVersion,
     *,

@@ -18,7 +18,7 @@ from hamicommon.admission.registration import QUOTAS_PATH, WEBHOOK_PATH
 from hamicommon.telemetry.exposition import exposition
 from prometheus_client import CollectorRegistry
 
-from hami_webhook.review import MalformedReview, read_review, refused
+from hami_webhook.review import MalformedReview, read_review, refused_response
 from hami_webhook.service import ReviewService
 
 NotReadyReasons = Callable[[], list[str]]
@@ -39,7 +39,7 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
         except MalformedReview as exc:
             admission.count_malformed(str(exc))
             if exc.uid:
-                return _json(refused(exc.uid, exc.api_version, code=400, message=str(exc)))
+                return _json(refused_response(exc.uid, exc.api_version, code=400, message=str(exc)))
             return _json({"error": str(exc)}, 400)
 
     async def on_pod(request: Request) -> Response:

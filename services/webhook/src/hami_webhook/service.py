@@ -30,7 +30,7 @@ from opentelemetry.trace import Span, SpanContext, Tracer
 
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.refusals import refusal_of
-from hami_webhook.review import AdmissionReview, allowed, refused
+from hami_webhook.review import AdmissionReview, allowed_response, refused_response
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("hami_webhook.audit")
@@ -126,7 +126,7 @@ class ReviewService:
             logger.exception("Failed to check a quota", extra={"quota": review.pod_name})
             outcome = self._failure(review, exc, "quota", "the quota is admitted unchecked")
         self._instruments.count(outcome.verdict, outcome.reason)
-        audit.info("admission of a quota", extra=_audited(review, outcome))
+        audit.info("admission of a quota", extra=_audit_fields(review, outcome))
         return outcome.answer
 
     def count_malformed(self, message: str) -> None:
@@ -179,9 +179,9 @@ class ReviewService:
         audit_annotations = {"reason": FAILED}
         if self._fail_policy == "open":
             warnings = (f"{message}; {follows}",)
-            answer = allowed(review, warnings=warnings, audit=audit_annotations)
+            answer = allowed_response(review, warnings=warnings, audit=audit_annotations)
         else:
-            answer = refused(
+            answer = refused_response(
                 review.uid,
                 review.api_version,
                 code=500,
@@ -194,7 +194,7 @@ class ReviewService:
         self, review: AdmissionReview, pod: str, outcome: _Outcome, span: SpanContext
     ) -> None:
         self._instruments.count(outcome.verdict, outcome.reason)
-        fields = {**_audited(review, outcome), "pod": pod}
+        fields = {**_audit_fields(review, outcome), "pod": pod}
         if span.is_valid:
             fields["trace_id"] = f"{span.trace_id:032x}"
         audit.info("admission", extra=fields)
@@ -213,7 +213,7 @@ class ReviewService:
 def _as_outcome(review: AdmissionReview, verdict: AdmissionResult) -> _Outcome:
     audit_annotations = {"reason": verdict.reason, **verdict.audit}
     if verdict.allowed:
-        answer = allowed(
+        answer = allowed_response(
             review,
             patch=verdict.patch,
             message=verdict.message,
@@ -221,7 +221,7 @@ def _as_outcome(review: AdmissionReview, verdict: AdmissionResult) -> _Outcome:
             audit=audit_annotations,
         )
     else:
-        answer = refused(
+        answer = refused_response(
             review.uid,
             review.api_version,
             code=verdict.code,
@@ -240,7 +240,7 @@ def _as_outcome(review: AdmissionReview, verdict: AdmissionResult) -> _Outcome:
     )
 
 
-def _audited(review: AdmissionReview, outcome: _Outcome) -> dict[str, object]:
+def _audit_fields(review: AdmissionReview, outcome: _Outcome) -> dict[str, object]:
     """Return the fields of an audit line."""
     return {
         "namespace": review.namespace,
