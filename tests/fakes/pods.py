@@ -118,10 +118,10 @@ class FakeGrantAnnouncer:
         node = NodeName(grant.node)
         if not self.away and node in self.not_ready:
             raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
-        await self.granted(grant)
+        await self.announce(grant)
         return node in self.late
 
-    async def granted(self, grant: Grant) -> None:
+    async def announce(self, grant: Grant) -> None:
         """See the port."""
         self._check()
         self.granted_ones.append(grant)

@@ -103,7 +103,7 @@ CASES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
         {"error": "error*3"},
     ),
     (
-        "rooms.held.before",
+        "rooms.list_held_rooms.before",
         "the ledger's rooms can't be read",
         "those that are known stay closed to others",
         {"error": "error*4@1"},

@@ -130,7 +130,7 @@ MUTATIONS = {
         breaks=("SAFE-3",),
     ),
     "a pod that is gone is released at once": Mutation(
-        patches=((hami_scheduler.ledger.state_machine, "_gone", _gone_is_the_end),),
+        patches=((hami_scheduler.ledger.state_machine, "_gone_verdict", _gone_is_the_end),),
         breaks=("SAFE-3",),
     ),
     "Allocate's order is trusted, PreStart checks nothing": Mutation(

@@ -261,7 +261,7 @@ async def test_a_pod_counts_once_for_the_limit_and_only_if_it_was_evicted(
     for room in (one, two):
         await rooms.note_eviction(room.allocation.id, victim.id, problem="")
     assert await rooms.lately(PodUid("high")) == (1, 1)
-    assert {room.memory_mib for room in await rooms.held()} == {500}
+    assert {room.memory_mib for room in await rooms.list_held_rooms()} == {500}
     await postgres.advance("high", S.RELEASED)
     assert not await rooms.is_held(one.allocation.id)
     await postgres.advance("low", S.RELEASED)

@@ -127,7 +127,7 @@ class SimLedger(Inventories):
         for resource, limit in limits.items():
             self._quotas[namespace, resource] = [limit, used[resource]]
 
-    async def used(self) -> list[QuotaUse]:
+    async def list_uses(self) -> list[QuotaUse]:
         """See the port QuotaStore."""
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 

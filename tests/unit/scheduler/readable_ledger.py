@@ -28,7 +28,7 @@ class ReadableLedger(FakeLedger):
         ]
         return sorted(found, key=lambda card: (card.node, card.usage.device.index))
 
-    async def used(self) -> list[QuotaUse]:
+    async def list_uses(self) -> list[QuotaUse]:
         """See the port QuotaStore."""
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 

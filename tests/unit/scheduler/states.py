@@ -15,7 +15,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 class EmptyLedger:
     """No quota and no grant."""
 
-    async def used(self) -> list[QuotaUse]:
+    async def list_uses(self) -> list[QuotaUse]:
         return []
 
     async def standing(self) -> AsyncIterator[list[Allocation]]:

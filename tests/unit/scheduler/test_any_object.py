@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_scheduler.ledger.node_lock_annotation import held
+from hami_scheduler.ledger.node_lock_annotation import holder_of
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.ledger.state_machine import facts_of
 from hami_scheduler.placement.waiting_pods import scheduled_verdict
@@ -138,7 +138,7 @@ def test_a_signed_grant_of_anybody_else_is_no_grant(text: str) -> None:
 @given(st.sampled_from(_own_keys), _values)
 def test_a_lock_names_its_holder_or_is_no_lock(key: str, value: str) -> None:
     with suppress(InvalidRequest):
-        held(key, value, NOW)
+        holder_of(key, value, NOW)
 
 
 @given(_limits)

@@ -52,7 +52,7 @@ class Refusing:
 
     live_of = set_cordoned = mark_gone = set_limits = record_annotated = refuse
 
-    async def used(self) -> list[Any]:
+    async def list_uses(self) -> list[Any]:
         return []
 
 

@@ -12,7 +12,7 @@ kill strikes once: its line is taken out of the file first, so that the restarte
     store.reserve.after=kill             # SIGKILL to this process
     pods.bind.after=error                # the call was made, its answer is lost
     lock.acquire.before=delay:2*3        # two seconds, the first three times
-    grants.granted.before=hang@1         # forever, from the second time on
+    grants.announce.before=hang@1        # forever, from the second time on
     reports.handle.before=twice          # the call is made two times
     bus.publish.before=late:1*6          # answered at once, made a second later: the next overtake
     bus.publish_all.before=lose*3        # answered and never made; not for calls with a result

@@ -205,7 +205,7 @@ class DeadKubeScheduler:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         about = {"lease": self._lease.name}
         try:
-            await self._api.replace(path, {**lease, "spec": released(lease.get("spec") or {})})
+            await self._api.replace(path, {**lease, "spec": released_spec(lease.get("spec") or {})})
         except Conflict:
             return  # somebody has it already
         except HamiError as exc:
@@ -214,7 +214,7 @@ class DeadKubeScheduler:
             logger.warning("Released the Lease: kube-scheduler has died", extra=about)
 
 
-def released(spec: JsonMapping) -> Mapping[str, object]:
+def released_spec(spec: JsonMapping) -> Mapping[str, object]:
     """Return the Lease's spec as client-go writes it to release it."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     kept = {"leaseTransitions": spec["leaseTransitions"]} if "leaseTransitions" in spec else {}

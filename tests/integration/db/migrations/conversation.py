@@ -118,7 +118,7 @@ async def _cards(database: Database) -> None:
     await inventory.tally()
     quotas = PostgresQuotas(database, quota_of=lambda _: {RESOURCE: 100})
     await quotas.set_limits("team", {RESOURCE: 10_000})
-    await quotas.used()
+    await quotas.list_uses()
 
 
 async def _grants(database: Database) -> None:

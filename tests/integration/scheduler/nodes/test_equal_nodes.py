@@ -61,7 +61,7 @@ def comparable(annotations: dict[str, str]) -> dict[str, list[str]]:
 
 
 def list_assumed(replica: Replica, pod: Json) -> list[tuple[str, str]]:
-    found = replica.service.adopter.view.assumed(pod["metadata"]["uid"])
+    found = replica.service.adopter.view.assumption(pod["metadata"]["uid"])
     assert found is not None
     placement = found.draft.placement
     return [(placement.node, s.uuid) for each in placement.containers for s in each.shares]

@@ -116,7 +116,7 @@ class Journal:
             raise self._error
         self.outcomes.append((outcome, message))
 
-    async def refused(self, call: OperatorCall, message: str) -> None:
+    async def record_refusal(self, call: OperatorCall, message: str) -> None:
         if self._error is not None:
             raise self._error
         self.refusals.append((call, message))

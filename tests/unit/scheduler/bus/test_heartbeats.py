@@ -92,7 +92,7 @@ async def test_of_an_agent_that_never_repeated_itself_nothing_is_known() -> None
 
 
 async def test_who_does_not_answer_is_silent_until_it_is_heard(cluster: Cluster) -> None:
-    cluster.liveness.unanswered(B)
+    cluster.liveness.on_unanswered(B)
     assert B in cluster.liveness.silent
 
     cluster.liveness.on_message(B)
@@ -102,7 +102,7 @@ async def test_who_does_not_answer_is_silent_until_it_is_heard(cluster: Cluster)
 
 
 async def test_who_does_not_answer_is_asked_again_after_a_while(cluster: Cluster) -> None:
-    cluster.liveness.unanswered(B)
+    cluster.liveness.on_unanswered(B)
 
     await cluster.run(15, A)
 
@@ -146,7 +146,7 @@ async def test_after_an_outage_agents_get_their_time_to_be_heard(
 
 
 async def test_a_node_that_went_is_forgotten(cluster: Cluster) -> None:
-    cluster.liveness.unanswered(B)
+    cluster.liveness.on_unanswered(B)
     del cluster.sequences[B]
 
     await cluster.run(5, A)

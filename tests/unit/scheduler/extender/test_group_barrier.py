@@ -77,7 +77,7 @@ async def test_members_wait_until_the_quorum_is_there_and_are_written_in_one_com
 
     assert world.ledger.batches == [4]
     assert {each.allocation.pod_uid for each in changes} == set("abcd")
-    assert all(world.state.assumed(PodUid(name)) is None for name in "abcd")
+    assert all(world.state.assumption(PodUid(name)) is None for name in "abcd")
     # Beyond the quorum nobody waits.
     world.show("e")
     assert world.ask("e") is None
@@ -167,7 +167,7 @@ async def test_a_group_that_a_plugin_holds_has_no_barrier(why: str) -> None:
     change: Any = await world.bind("a")
 
     assert change.allocation.pod_uid == "a"
-    assert world.state.assumed(PodUid("b")) is not None
+    assert world.state.assumption(PodUid("b")) is not None
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

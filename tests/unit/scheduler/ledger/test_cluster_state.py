@@ -57,7 +57,7 @@ class Reader:
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         return {}
 
-    async def used(self) -> list[QuotaUse]:
+    async def list_uses(self) -> list[QuotaUse]:
         return list(self.quotas)
 
     quotas: list[QuotaUse] = field(default_factory=list)
@@ -175,7 +175,7 @@ async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothi
     view.on_committed([make_granted(first, reader.use("GPU-0", 100))])
 
     assert (view.cluster.version, read_used(view)) == (before, [400])
-    assert view.assumed(PodUid("a")) is None
+    assert view.assumption(PodUid("a")) is None
     assert not await view.refresh(), "the ledger's version was not taken over"
     assert view.forget(PodUid("b"), Forgotten.GIVEN_UP)
     assert read_used(view) == [100]
@@ -215,7 +215,7 @@ async def test_a_refused_grant_is_forgotten_and_waiting_pods_are_tried() -> None
 
     view.on_committed([(Entry(draft=one), Conflict("refused"))])
 
-    assert (view.assumed(PodUid("a")), read_used(view), freed) == (None, [0], ["freed"])
+    assert (view.assumption(PodUid("a")), read_used(view), freed) == (None, [0], ["freed"])
 
 
 async def test_a_commit_of_an_earlier_assumption_leaves_the_later_one() -> None:

@@ -11,7 +11,7 @@ from hami_scheduler.ledger.inventory_diff import (
     NO_LONGER_REPORTED,
     KnownCard,
     compare,
-    keyed,
+    key_cards,
     screen,
 )
 from hamicommon.domain.devices import NodeInventory
@@ -111,7 +111,7 @@ def test_a_card_of_an_annotation_has_a_name_that_no_other_node_uses(
         node=NodeName("n1"), devices=(device,), observed_at=datetime(2026, 1, 1, tzinfo=UTC)
     )
 
-    assert keyed(inventory, known).devices == (replace(device, uuid=GpuUuid(name)),)
+    assert key_cards(inventory, known).devices == (replace(device, uuid=GpuUuid(name)),)
 
 
 @given(st.text(min_size=1), st.from_regex(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", fullmatch=True))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from hami_scheduler.ledger.node_lock_annotation import held, lock_keys, owned, value_of
+from hami_scheduler.ledger.node_lock_annotation import holder_of, is_owned_by, lock_keys, value_of
 from hami_scheduler.ledger.node_locks import MirroredLocks, NodeLocks
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.allocations import (
@@ -202,12 +202,12 @@ def test_a_lock_is_written_as_hami_writes_it() -> None:
 def test_a_lock_is_held_for_its_lifetime(key: str, value: str, age_s: float, is_held: bool) -> None:
     at = NOW - timedelta(seconds=age_s)
 
-    assert (held(key, value.format(at=at.isoformat()), NOW) is not None) is is_held
+    assert (holder_of(key, value.format(at=at.isoformat()), NOW) is not None) is is_held
 
 
 def test_what_is_no_lock_is_an_error() -> None:
     with pytest.raises(InvalidRequest):
-        held(HAMI, "yesterday,ns,p", NOW)
+        holder_of(HAMI, "yesterday,ns,p", NOW)
 
 
 @pytest.mark.parametrize(
@@ -221,4 +221,4 @@ def test_what_is_no_lock_is_an_error() -> None:
     ],
 )
 def test_a_lock_belongs_to_the_pod_it_names(key: str, value: str, mine: bool | None) -> None:
-    assert owned(key, value, allocation()) is mine
+    assert is_owned_by(key, value, allocation()) is mine

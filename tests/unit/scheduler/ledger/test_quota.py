@@ -114,7 +114,7 @@ class _Nothing:
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         raise AssertionError
 
-    async def used(self) -> list[Any]:
+    async def list_uses(self) -> list[Any]:
         raise AssertionError
 
 

@@ -78,7 +78,7 @@ class Story:
             try:
                 place(self.placer, body, *(NodeName(each) for each in sorted(offered)))
             except OverQuota:
-                assert self.state.assumed(PodUid(name)) is None
+                assert self.state.assumption(PodUid(name)) is None
         elif what == "time":
             self.now += TTL_S / 2
             self.state.expire()
@@ -86,7 +86,7 @@ class Story:
             self.signal(what, name)
 
     def signal(self, what: str, name: str) -> None:
-        assumed = self.state.assumed(PodUid(name))
+        assumed = self.state.assumption(PodUid(name))
         seen = self.body(name)
         if what == "gone":
             self.watch.on_delete(seen)
@@ -104,13 +104,13 @@ class Story:
             seen["spec"]["nodeName"] = "n-elsewhere"
         self.watch.on_upsert(seen, None)
         if what != "nominated" and assumed is not None:
-            assert self.state.assumed(PodUid(name)) is None, what
+            assert self.state.assumption(PodUid(name)) is None, what
 
     def check(self) -> None:
         """Compare cards and quota with the assumptions, each pod counted once."""
         wanted: Counter[str] = Counter()
         for name in PODS:
-            assumed = self.state.assumed(PodUid(name))
+            assumed = self.state.assumption(PodUid(name))
             for each in assumed.cards if assumed is not None else ():
                 wanted[each.uuid] += each.memory_mib
         for node in NODES:
@@ -134,5 +134,5 @@ def test_filter_may_be_asked_anything_any_number_of_times_and_leaks_nothing(
     story.now += MAX_ASSUMED_S + TTL_S
     story.state.expire()
 
-    assert all(story.state.assumed(PodUid(name)) is None for name in PODS)
+    assert all(story.state.assumption(PodUid(name)) is None for name in PODS)
     story.check()

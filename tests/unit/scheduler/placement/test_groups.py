@@ -144,7 +144,7 @@ async def test_the_first_member_decides_for_all(stage: Stage) -> None:
     assert isinstance(first, Draft)
     assert stage.used() == 4 * 600
     drafts = [stage.ask(name) for name in "abcd"]
-    assert drafts == [stage.state.assumed(PodUid(name)).draft for name in "abcd"]  # type: ignore[union-attr]
+    assert drafts == [stage.state.assumption(PodUid(name)).draft for name in "abcd"]  # type: ignore[union-attr]
     assert stage.used() == 4 * 600, "a question that is repeated took more"
 
 
@@ -217,7 +217,7 @@ async def test_members_that_were_refused_are_woken_when_all_fit(stage: Stage) ->
 async def test_a_member_whose_node_is_not_offered_is_decided_alone(stage: Stage) -> None:
     stage.show("a", "b", size=2)
     first = stage.ask("a")
-    other = stage.state.assumed(PodUid("b"))
+    other = stage.state.assumption(PodUid("b"))
     assert isinstance(first, Draft)
     assert other is not None
     elsewhere = next(node for node in NODES if node != other.draft.placement.node)
@@ -226,7 +226,7 @@ async def test_a_member_whose_node_is_not_offered_is_decided_alone(stage: Stage)
 
     assert isinstance(again, Draft)
     assert again.placement.node == elsewhere
-    assert stage.state.assumed(PodUid("a")).draft is first  # type: ignore[union-attr]
+    assert stage.state.assumption(PodUid("a")).draft is first  # type: ignore[union-attr]
 
 
 async def test_all_are_decided_again_when_one_has_no_place_beside_the_others(stage: Stage) -> None:

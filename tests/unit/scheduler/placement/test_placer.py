@@ -122,7 +122,7 @@ async def test_a_pod_that_comes_again_is_placed_without_its_earlier_placement() 
     again = place(placer, pod("a"))
 
     assert cards_of(again) == cards_of(first)
-    assumed = state.assumed(PodUid("a"))
+    assumed = state.assumption(PodUid("a"))
     assert assumed is not None
     assert assumed.draft is again
 
@@ -153,7 +153,7 @@ async def test_a_quota_counts_what_is_assumed() -> None:
         place(placer, pod("c"))
 
     assert (caught.value.quota.limit, caught.value.quota.used) == (250, 200)
-    assert state.assumed(PodUid("c")) is None
+    assert state.assumption(PodUid("c")) is None
     state.forget(PodUid("a"), Forgotten.GIVEN_UP)
     assert cards_of(place(placer, pod("c"))) == ["GPU-0"]
     assert cards_of(place(placer, pod("d", namespace="free"))) == ["GPU-0"]

@@ -97,7 +97,7 @@ class Stored:
     async def is_held(self, room: str) -> bool:
         return room not in self.over
 
-    async def held(self) -> list[HeldRoom]:
+    async def list_held_rooms(self) -> list[HeldRoom]:
         return self.rooms
 
     async def taken_after_s(self, rooms: Collection[str]) -> list[float]:

@@ -68,7 +68,7 @@ def test_an_assumption_ends_when_its_pod_will_not_come_to_bind(
 
     watching(state, waiting).on_upsert(seen, pod(status=EARLIER))
 
-    assert (state.assumed(UID) is not None) is stays
+    assert (state.assumption(UID) is not None) is stays
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_an_assumption_outlives_its_deadline_while_kube_scheduler_waits_with_it(
 
     now = 299.0
     state.expire()
-    assert (state.assumed(UID) is not None) is stays
+    assert (state.assumption(UID) is not None) is stays
     now = 301.0
     state.expire()
-    assert state.assumed(UID) is None
+    assert state.assumption(UID) is None
 
 
 def test_a_nomination_from_before_the_assumption_keeps_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_nomination_from_before_the_assumption_keeps_nothing() -> None:
 
     now = 11.0
     state.expire()
-    assert state.assumed(UID) is None
+    assert state.assumption(UID) is None
 
 
 def test_an_assumption_ends_with_its_pod() -> None:
@@ -118,4 +118,4 @@ def test_an_assumption_ends_with_its_pod() -> None:
 
     watching(state, WaitingPods()).on_delete(pod())
 
-    assert state.assumed(UID) is None
+    assert state.assumption(UID) is None

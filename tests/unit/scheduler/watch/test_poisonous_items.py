@@ -55,7 +55,7 @@ class Store:
     async def set_node(self, *_: object, **_values: object) -> None:
         """Nothing to do."""
 
-    async def used(self) -> list[Any]:
+    async def list_uses(self) -> list[Any]:
         return []
 
 

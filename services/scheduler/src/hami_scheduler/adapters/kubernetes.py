@@ -225,7 +225,7 @@ class KubernetesPodEvents:
         return shown
 
     async def _count_up(self, path: str, name: str, event: PodEvent, shown: _Shown) -> None:
-        at = _written(event.at)
+        at = _format_time(event.at)
         change = {"count": shown.count, "lastTimestamp": at, "message": event.message}
         try:
             await self.api.patch(f"{path}/{name}", change)
@@ -237,7 +237,7 @@ class KubernetesPodEvents:
         shown.quiet_s = min(2 * shown.quiet_s, MAX_EVENT_INTERVAL_S)
 
     def _body(self, event: PodEvent, name: str) -> Json:
-        at = _written(event.at)
+        at = _format_time(event.at)
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -277,7 +277,7 @@ def _event_name(event: PodEvent) -> str:
     return event_name(event.pod.name, digest)
 
 
-def _written(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

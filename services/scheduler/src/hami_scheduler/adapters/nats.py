@@ -36,7 +36,7 @@ class NatsGrantAnnouncer:
         """Offer the grant: ask the node's agent whether it and the kubelet can take the pod now."""
         answer = await self._ask(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
-            await self.granted(grant)
+            await self.announce(grant)
         return None if answer is None else answer.late
 
     async def binds_late(self, node: NodeName) -> bool | None:
@@ -71,7 +71,7 @@ class NatsGrantAnnouncer:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")
         return answer
 
-    async def granted(self, grant: Grant) -> None:
+    async def announce(self, grant: Grant) -> None:
         """Publish the grant to its node. Raises: Unavailable (bus)."""
         await self._bus.publish(
             events.grants_subject(grant.node),

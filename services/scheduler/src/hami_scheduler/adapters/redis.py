@@ -124,7 +124,7 @@ class RedisNodeLock:
         is_first_try = True
         while True:
             freed.clear()
-            with _translated():
+            with _translate_errors():
                 if await self._client.set(key, value, nx=True, px=self._lock_ms):
                     self._abandoned.pop(holder.token, None)
                     return
@@ -146,7 +146,7 @@ class RedisNodeLock:
     async def release(self, node: NodeName, token: int) -> bool:
         """Free the lock if `token` holds it; return whether it did. Raises: Unavailable."""
         self._abandoned[token] = None
-        with _translated():
+        with _translate_errors():
             is_freed = bool(await self._release(keys=[_KEY.format(node=node)], args=[token]))
         if is_freed and (turns := self._turns.get(node)):
             turns.freed.set()
@@ -160,7 +160,7 @@ class RedisNodeLock:
     async def _read(self, node: NodeName) -> tuple[bytes, LockHolder] | None:
         """Return the lock's value, after deleting a key that is no lock of ours."""
         key = _KEY.format(node=node)
-        with _translated():
+        with _translate_errors():
             async with self._client.pipeline(transaction=True) as pipeline:
                 pipeline.type(key)
                 pipeline.pttl(key)
@@ -171,7 +171,7 @@ class RedisNodeLock:
                     raise answer
         if kind == b"none":
             return None
-        holder = _decoded(value) if kind == b"string" and ttl_ms != -1 else None
+        holder = _decode_holder(value) if kind == b"string" and ttl_ms != -1 else None
         if holder is not None:
             return value, holder
         logger.warning(
@@ -182,12 +182,12 @@ class RedisNodeLock:
         return None
 
     async def _delete_if(self, node: NodeName, value: bytes) -> bool:
-        with _translated():
+        with _translate_errors():
             return bool(await self._delete(keys=[_KEY.format(node=node)], args=[value]))
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except redis.exceptions.ResponseError as exc:
@@ -202,7 +202,7 @@ def _translated() -> Iterator[None]:
         ) from exc
 
 
-def _decoded(value: bytes) -> LockHolder | None:
+def _decode_holder(value: bytes) -> LockHolder | None:
     """Decode a lock's value; None if it was not written here."""
     try:
         held = orjson.loads(value)

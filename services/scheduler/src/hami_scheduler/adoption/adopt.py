@@ -151,7 +151,7 @@ def overfull(case: NodeCase, cards: Mapping[GpuUuid, DeviceUsage]) -> Iterator[d
             yield {"node": case.node, "uuid": card, "used": used, "has": has}
 
 
-def unaccounted(case: NodeCase) -> Iterator[dict[str, Any]]:
+def unaccounted_cards(case: NodeCase) -> Iterator[dict[str, Any]]:
     """Return cards that refused pods hold, so that the ledger believes them to be free."""
     refused = {row["uid"]: row for row in case.rows if row["outcome"] == "refused"}
     cards: dict[str, list[str]] = defaultdict(list)
@@ -218,7 +218,7 @@ class Adopter:
             "applied": wanted.apply,
             "pods": [row for case in cases for row in case.rows],
             "overfull": [row for case in cases for row in overfull(case, self._cards(case.node))],
-            "unaccounted": [row for case in cases for row in unaccounted(case)],
+            "unaccounted": [row for case in cases for row in unaccounted_cards(case)],
             "problems": [f"node {case.node}: {text}" for case in cases for text in case.problems],
         }
 
@@ -256,7 +256,7 @@ class Adopter:
         )
         for claim in case.claims:
             await self._pod(case, claim, live.get(claim.uid), twice, wanted)
-        self._unclaimed(case, live)
+        self._refuse_unclaimed(case, live)
 
     def _note(self, case: NodeCase, holdings: NodeHoldings) -> None:
         case.problems = holdings.problems
@@ -312,7 +312,7 @@ class Adopter:
         if not wanted.apply:
             case.taken += footprints(verdict.containers)
 
-    def _unclaimed(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
+    def _refuse_unclaimed(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
         """Return pods that hold devices without an annotation about it."""
         claimed = {claim.uid for claim in case.claims}
         for uid, held in case.held.items():
@@ -366,7 +366,7 @@ class Adopter:
         )
         failed = "Failed to publish an adopted pod's grant; the node gets it with the next snapshot"
         with log_failure(logger, failed, of=Unavailable):
-            await self.grants.granted(grant_of(allocation))
+            await self.grants.announce(grant_of(allocation))
 
     def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
         draft = Draft(

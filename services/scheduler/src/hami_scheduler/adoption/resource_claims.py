@@ -160,7 +160,7 @@ class ClaimGrants:
         request = self.request_of(pod)
         if live is not None or request.wants_devices:
             raise Conflict("the pod requests cards by limits and by claims; use only one of them")
-        claimed = await self._claimed(pod, asked)
+        claimed = await self._read_claims(pod, asked)
         admission = annotations_of(pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
             span.set_attributes(_attributes(asked))
@@ -168,7 +168,9 @@ class ClaimGrants:
             entry = self._entry(pod, asked, request, claimed)
             return await self._enter(entry, is_arriving=bool(asked.arriving_s))
 
-    async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
+    async def _read_claims(
+        self, pod: JsonMapping, asked: NodeQuestion
+    ) -> tuple[ContainerClaims, ...]:
         devices = {
             key: allocated_devices(await self.claims.get(asked.pod.namespace, name), asked.pod.uid)
             for key, name in claim_names(pod).items()
@@ -200,7 +202,7 @@ class ClaimGrants:
             draft=draft,
             state=AllocationState.BINDING if asked.arriving_s else AllocationState.BOUND,
             origin=Origin.CLAIM,
-            reason=clip(f"{REASON}: {_named(claimed)}", MAX_REASON_LENGTH),
+            reason=clip(f"{REASON}: {_claims_text(claimed)}", MAX_REASON_LENGTH),
             evidence={"claims": list(_evidence(claimed))},
             claims=claimed_slices_of(claimed, shares),
         )
@@ -254,7 +256,7 @@ def _attributes(asked: NodeQuestion) -> dict[str, str]:
     return {**pod, "k8s.node.name": asked.node}
 
 
-def _named(claimed: Iterable[ContainerClaims]) -> str:
+def _claims_text(claimed: Iterable[ContainerClaims]) -> str:
     """Return which claims these are, for the reason of a grant."""
     devices = {device.key: device for container in claimed for device in container.devices}
     return ", ".join(
@@ -392,7 +394,7 @@ class ClaimHolders:
     async def _announce(self, allocation: Allocation) -> None:
         # The node gets it with the next snapshot otherwise.
         with log_failure(logger, "Failed to publish the grant of a claim", of=Unavailable):
-            await self.announcer.granted(grant_of(allocation))
+            await self.announcer.announce(grant_of(allocation))
 
 
 def _question(pod: JsonMapping) -> NodeQuestion:

@@ -142,22 +142,22 @@ def judge(
     `held_twice` has the device ids that the checkpoint gives to several live pods.
     """
     if claim.written_node != claim.node:
-        return _refused(
+        return _refusal(
             Why.WRONG_NODE,
             f"its annotations name node {claim.written_node or 'nothing'}, and it is on "
             f"{claim.node}; delete it; its controller recreates it",
         )
     if claim.problem:
-        return _refused(Why.MALFORMED, f"its annotation can't be read: {claim.problem}")
+        return _refusal(Why.MALFORMED, f"its annotation can't be read: {claim.problem}")
     if claim.others:
         vendors = ", ".join(claim.others)
-        return _refused(
+        return _refusal(
             Why.OTHER_VENDOR,
             f"it holds devices of {vendors}, which no HAMi agent can verify; "
             f"drain the node's {vendors} pods before HAMi takes their cards over",
         )
     if not observed:
-        return _refused(Why.NO_EVIDENCE, silence)
+        return _refusal(Why.NO_EVIDENCE, silence)
     return _compare(claim, observed, cards, asked, held_twice, believe_node)
 
 
@@ -172,19 +172,19 @@ def _compare(
     by_name = {one.container: one for one in observed}
     holding = [by_name[name] for name, _ in claim.containers if name in by_name]
     if claim.mig or any(card.startswith(_MIG) for one in observed for card in one.visible or ()):
-        return _refused(
+        return _refusal(
             Why.MIG, "its slices are MIG instances, which are not adopted; drain it from this node"
         )
     shared = [id_ for one in observed for id_ in one.device_ids if id_ in held_twice]
     if shared:
         others = ", ".join(sorted(held_twice[shared[0]] - {claim.uid}))
-        return _refused(
+        return _refusal(
             Why.HELD_TWICE,
             f"the kubelet's checkpoint gives device {shared[0]} also to pod {others}; restart the "
             "kubelet, which repairs its checkpoint, and try again",
         )
     if any(one.ours or (one.visible is not None and not _shares_of_answer(one)) for one in holding):
-        return _refused(
+        return _refusal(
             Why.NOT_HAMI,
             "HAMi's device plugin did not allocate the devices of its container; "
             "delete the pod; its controller recreates it",
@@ -192,7 +192,7 @@ def _compare(
     found = _shares(claim, holding, cards, asked)
     difference = _difference(claim, holding, found)
     if difference and not (believe_node and all(map(_shares_of_answer, holding))):
-        return _refused(
+        return _refusal(
             Why.DISAGREE,
             f"{difference}; find out who changed it, then delete the pod, or adopt what the "
             f"node reports "
@@ -201,7 +201,7 @@ def _compare(
     granted = {one.container: shares for one, shares in zip(holding, found, strict=True)}
     unknown = sorted({s.uuid for shares in found for s in shares} - cards.keys())
     if unknown:
-        return _refused(
+        return _refusal(
             Why.UNKNOWN_CARD,
             f"card {unknown[0]} is not among the cards that {claim.node}'s agent reports",
         )
@@ -322,7 +322,7 @@ def _entry(share: DeviceShare) -> str:
     return f"{share.uuid} {share.memory_mib} MiB {share.core_percent} %"
 
 
-def _refused(why: Why, sentence: str) -> AdoptionResult:
+def _refusal(why: Why, sentence: str) -> AdoptionResult:
     return AdoptionResult(refused=why, sentence=sentence)
 
 

@@ -110,7 +110,7 @@ class Explainer:
         if not rows:
             if pod is None and not attempts:
                 raise NotFound(f"no decision is recorded for a pod with uid {uid}")
-            found = self._undecided(uid, namespace, name, pod, attempts, limits)
+            found = self._explain_undecided(uid, namespace, name, pod, attempts, limits)
             nodes = await self.queries.wanted_nodes(uid)
             return replace(found, cards=cards, notes=[*nodes, *found.notes])
         blobs = await self.queries.snapshots(
@@ -124,13 +124,13 @@ class Explainer:
             counters=blobs.get(rows[0]["counters"] or ""),
             new_view=self.new_view,
         )
-        held = await self._held(record, namespace)
+        held = await self._read_holdings(record, namespace)
         about = Circumstances(
             holdings=[each for _, some in held for each in some],
             priorities=self._priorities({uid, *(holder for holder, _ in held)}),
             unhealthy_since=await self._unhealthy_since(record),
             names=resource_names(self.vendors),
-            cordoned=self._cordoned(pod),
+            cordoned=self._cordoned_nodes(pod),
         )
         found = await asyncio.to_thread(explain, uid, namespace, name, record, about, self.new_view)
         return replace(
@@ -201,12 +201,12 @@ class Explainer:
                 "priority would be preempted for it"
             )
 
-    def _cordoned(self, pod: Json | None) -> frozenset[NodeName]:
+    def _cordoned_nodes(self, pod: Json | None) -> frozenset[NodeName]:
         """Return the nodes that kube-scheduler does not offer to a waiting pod."""
         mine = pod is not None and pod["spec"].get("schedulerName") == self.scheduler_name
         return self.cordoned() if pod is not None and mine and waits(pod) else frozenset()
 
-    def _undecided(
+    def _explain_undecided(
         self,
         uid: PodUid,
         namespace: str,
@@ -233,7 +233,7 @@ class Explainer:
             summary=summary,
             nodes=[
                 NodeVerdict(node=node, fits=False, text=cordoned_text(node))
-                for node in sorted(self._cordoned(pod))[:MAX_NODES]
+                for node in sorted(self._cordoned_nodes(pod))[:MAX_NODES]
             ],
             notes=[*limits, *self._remarks(pod), *self._losses()],
             attempts=attempts,
@@ -248,7 +248,7 @@ class Explainer:
             return None
         return pod if pod["metadata"]["uid"] == uid else None
 
-    async def _held(
+    async def _read_holdings(
         self, record: DecisionRecord, namespace: str
     ) -> Sequence[tuple[PodUid, Sequence[PodHolding]]]:
         if record.outcome != "refused" or record.view is None or record.quota is not None:

@@ -48,7 +48,7 @@ class GroupExplainer:
                 f"no pod of group {namespace}/{name} exists, and no decision on it is recorded"
             )
         return {
-            **_named(PodGroup(namespace, name), []),
+            **_group_fields(PodGroup(namespace, name), []),
             "quorum": rows[0]["group_size"],
             "summary": "no pod of it exists any more",
             "decisions": list(map(in_short, rows)),
@@ -66,14 +66,14 @@ class GroupExplainer:
         found = members.assembly(group)
         if found is None:
             return {
-                **_named(group, pods),
+                **_group_fields(group, pods),
                 "quorum": None,
                 "summary": "its pods start one by one: no PodGroup and no annotation "
                 "hami.io/group-min has how many start together",
             }
         decision = await self.plans.decision(found)
         return {
-            **_named(group, pods),
+            **_group_fields(group, pods),
             "quorum": found.quorum,
             "present": found.present,
             "held_by": "kube-scheduler" if members.is_held_elsewhere(group) else "hami-scheduler",
@@ -101,7 +101,7 @@ class GroupExplainer:
         return group_sentence(decision, stock, candidates=len(view.nodes))
 
 
-def _named(group: PodGroup, pods: list[Json]) -> Json:
+def _group_fields(group: PodGroup, pods: list[Json]) -> Json:
     return {
         "namespace": group.namespace,
         "group": group.name,

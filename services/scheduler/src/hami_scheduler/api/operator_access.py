@@ -184,22 +184,22 @@ class OperatorAccess:
         if not verb.logged:
             await self.app(scope, receive, send)
             return
-        await self._logged(verb, caller, scope, receive, send)
+        await self._serve_and_log(verb, caller, scope, receive, send)
 
-    async def _logged(
+    async def _serve_and_log(
         self, verb: Verb, caller: ApiCaller, scope: Scope, receive: Receive, send: Send
     ) -> None:
         answer = _Answer(send)
         try:
             if verb.role is Role.OPERATE and self.journal is not None:
-                await self._journalled(self.journal, verb, caller, scope, receive, answer)
+                await self._serve_and_journal(self.journal, verb, caller, scope, receive, answer)
             else:
                 await self.app(scope, receive, answer.send)
         finally:
             # Also of a caller who hung up: what was begun may have been done.
             logger.info("operator call", extra=_line(verb, caller) | {"status": answer.status})
 
-    async def _journalled(
+    async def _serve_and_journal(
         self,
         journal: PostgresCallJournal,
         verb: Verb,
@@ -231,7 +231,7 @@ class OperatorAccess:
         call = _call(scope, verb, refusal.caller, verb.object)
         failed = "Failed to write a refused operator call"
         with log_failure(logger, failed, level=logging.ERROR):
-            await self.journal.refused(call, clip(str(refusal), MAX_ANSWER))
+            await self.journal.record_refusal(call, clip(str(refusal), MAX_ANSWER))
 
 
 class _Answer:

@@ -54,12 +54,12 @@ class Connections:
         api: KubeApi,
         faults: Faults | None,
     ) -> None:
-        def wrapped(port: Port, name: str) -> Port:
+        def wrap(port: Port, name: str) -> Port:
             return around(port, name, faults)
 
         key = load_private_key(settings.grant_key_file)
         quota_of = partial(quota_amounts, vendors=vendors)
-        self.bus, self.api, self.ping = wrapped(bus, "bus"), api, database.ping
+        self.bus, self.api, self.ping = wrap(bus, "bus"), api, database.ping
         self.background = BackgroundQueue(
             idle_s=settings.background_idle_s,
             max_delay_s=settings.background_max_delay_s,
@@ -72,8 +72,8 @@ class Connections:
         store = PostgresAllocationStore(
             database, quota_of=quota_of, rules=vendors.rules, on_commit=wake
         )
-        self.store = wrapped(store, "store")
-        self.inventory = wrapped(PostgresInventory(database, on_commit=wake), "inventory")
+        self.store = wrap(store, "store")
+        self.inventory = wrap(PostgresInventory(database, on_commit=wake), "inventory")
         self.counters = PostgresCounters(database)
         self.row_repairs = PostgresRowRepairs(database, on_commit=wake)
         self.quotas = PostgresQuotas(database, quota_of=quota_of)
@@ -83,7 +83,7 @@ class Connections:
         self.queries = PostgresQueries(database)
         self.calls = housekeeping.PostgresCallJournal(database)
         self.limits = housekeeping.PostgresLimits(database)
-        self.rooms = wrapped(PostgresRooms(database), "rooms")
+        self.rooms = wrap(PostgresRooms(database), "rooms")
         self.scaling = PostgresScaling(database)
         self.placeholders = Placeholders(
             api,
@@ -92,16 +92,16 @@ class Connections:
             image=settings.scale_image,
         )
         self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
-        self.lock = wrapped(lock, "lock")
-        self.pods = wrapped(kubernetes.KubernetesPodApi(api), "pods")
-        self.claims = wrapped(kubernetes.KubernetesClaimApi(api), "claims")
-        self.templates = wrapped(kubernetes.KubernetesTemplateApi(api), "templates")
-        self.nodes = wrapped(kubernetes.KubernetesNodeApi(api), "nodes")
+        self.lock = wrap(lock, "lock")
+        self.pods = wrap(kubernetes.KubernetesPodApi(api), "pods")
+        self.claims = wrap(kubernetes.KubernetesClaimApi(api), "claims")
+        self.templates = wrap(kubernetes.KubernetesTemplateApi(api), "templates")
+        self.nodes = wrap(kubernetes.KubernetesNodeApi(api), "nodes")
         self.events = kubernetes.KubernetesPodEvents(
             api, self.background, component=settings.scheduler_name
         )
-        self.grants = wrapped(NatsGrantAnnouncer(self.bus), "grants")
-        self.witness = wrapped(NatsNodeWitness(self.bus), "witness")
+        self.grants = wrap(NatsGrantAnnouncer(self.bus), "grants")
+        self.witness = wrap(NatsNodeWitness(self.bus), "witness")
         self.sign = partial(sign, key=key)
         self.read_signed = partial(read_signed, key=public_key(key))
         self.access = _access(settings, api)

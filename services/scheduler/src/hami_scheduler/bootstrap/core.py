@@ -110,7 +110,7 @@ class Core:
             record=self.recorder.add,
         )
         if settings.groups != "off":
-            self.requeuer.group_of = self.groups.members.grouped
+            self.requeuer.group_of = self.groups.members.quorum_group
             self.requeuer.group_fits = self.groups.would_fit
         self.writer = LedgerWriter(
             store, window_s=settings.commit_window_s, on_committed=self.state.on_committed

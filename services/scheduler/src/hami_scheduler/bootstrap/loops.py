@@ -419,7 +419,7 @@ def while_active(
             "Standing by until this replica holds the Lease", extra={"because": lease.explain()}
         )
         await lease.wait_until_held_here()
-        await _loaded(load)
+        await _load_with_retry(load)
         for informer in informers:
             informer.start_handlers()
         async with running(loops):
@@ -439,7 +439,7 @@ def while_active(
     return run
 
 
-async def _loaded(load: Callable[[], Awaitable[object]]) -> None:
+async def _load_with_retry(load: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
             await load()

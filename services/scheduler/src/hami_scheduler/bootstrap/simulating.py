@@ -239,7 +239,7 @@ def scale(question: ScaleQuestion, settings: Settings) -> ScaleAnswer:
     """Plan nodes, in the other process. Raises: InvalidRequest, Unavailable."""
     pods = [uid for uid, _ in question.pods]
     # After the cards: a pod that has some by then is not planned once more.
-    view, held = _read_ledger(settings, lambda found, _: PostgresScaling(found).held(pods))
+    view, held = _read_ledger(settings, lambda found, _: PostgresScaling(found).find_holders(pods))
     return plan_scaling(question, view, held, vendors_of(settings))
 
 

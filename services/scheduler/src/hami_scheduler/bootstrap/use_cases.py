@@ -138,7 +138,7 @@ def build(
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
             silent=closed.silent,
-            cordoned=closed.cordoned,
+            cordoned=closed.cordoned_nodes,
             hints_preemption=settings.preemption_mode != "off",
         ),
         groups=GroupExplainer(
@@ -339,7 +339,9 @@ def _deciding(core: Core) -> tuple[Filter, Bind]:
         locks=core.locks,
         pod=PodBinding(connections.pods, sign=connections.sign),
         offers=AgentOffers(
-            connections.grants, on_unanswered=core.liveness.unanswered, instruments=core.instruments
+            connections.grants,
+            on_unanswered=core.liveness.on_unanswered,
+            instruments=core.instruments,
         ),
         transitions=core.transitions,
         background=connections.background,

@@ -94,7 +94,7 @@ class AgentLiveness:
         """Forget a deleted node."""
         self._lives.pop(node, None)
 
-    def unanswered(self, node: NodeName) -> None:
+    def on_unanswered(self, node: NodeName) -> None:
         """Avoid the node until its agent reports, because the agent took no pod."""
         self._unanswered[node] = self.clock() + UNANSWERED_S
         self._update()

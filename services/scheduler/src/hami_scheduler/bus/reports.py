@@ -53,7 +53,7 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 
-def named(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:
+def name_instances(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:
     """Return the annotation with the names of these MIG instances.
 
     Raises: InvalidRequest when `text` can't be read.
@@ -198,7 +198,7 @@ class GrantReports:
         if on_node:
             # The next pod of the node need not wait for what is written down now.
             await self.transitions.locks.release_token(node, report.token)
-        done = await self.transitions.allocated(
+        done = await self.transitions.mark_allocated(
             allocation_id, node=node, token=report.token, actor=ACTOR, about=_about(report)
         )
         if done and not on_node:
@@ -220,14 +220,14 @@ class GrantReports:
             await self.transitions.apply(allocation, verdict, actor=ACTOR)
             return False
         if isinstance(report, PodGone):
-            return await self._gone(allocation)
+            return await self._on_gone(allocation)
         if allocation.token != report.token:
             logger.info(
                 "Ignoring a report with an outdated fencing token",
                 extra={"allocation_id": allocation.id},
             )
         elif isinstance(report, Allocated):
-            if not await self._allocated(allocation):
+            if not await self._on_allocated(allocation):
                 return False
             if report.instances:
                 await self.note_instances(allocation, report.instances)
@@ -235,7 +235,7 @@ class GrantReports:
             await self.transitions.note_failure(allocation, report.reason, actor=ACTOR)
         return True
 
-    async def _allocated(self, allocation: Allocation) -> bool:
+    async def _on_allocated(self, allocation: Allocation) -> bool:
         is_binding = allocation.state is AllocationState.BINDING
         if is_binding and not await self._is_bound(allocation):
             # A pod that bypassed us took the answer, and does not start with it. The binding
@@ -257,7 +257,7 @@ class GrantReports:
         Raises: InvalidRequest when the row's own annotation can't be read.
         """
         known = allocation.annotations.get(MIG_ALLOCATIONS, "")
-        text = named(allocation, known, made)
+        text = name_instances(allocation, known, made)
         if allocation.token is None or text == known:
             return
         written = {MIG_ALLOCATIONS: text}
@@ -281,7 +281,7 @@ class GrantReports:
             return True
         return (await pod_facts(self.pods, allocation)).node == allocation.node
 
-    async def _gone(self, allocation: Allocation) -> bool:
+    async def _on_gone(self, allocation: Allocation) -> bool:
         verdict = gone_on_node(allocation, await pod_facts(self.pods, allocation))
         if verdict is None:
             return True

@@ -164,7 +164,7 @@ class Bind:
         Raises: Conflict, NotFound, Unschedulable, Unavailable.
         """
         uid, node = args.pod.uid, args.node
-        assumed = self.state.assumed(uid)
+        assumed = self.state.assumption(uid)
         if assumed is not None and assumed.draft.placement.node == node:
             draft = assumed.draft
             self.state.wait_for_bind(uid, self.timeout_s)

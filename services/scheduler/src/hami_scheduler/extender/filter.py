@@ -113,7 +113,7 @@ class Filter:
                 try:
                     result = self._filter(args, trace)
                 except HamiError as exc:
-                    result = self._failed(trace, exc)
+                    result = self._fail(trace, exc)
                 body = result.to_json()
         except BaseException:  # whatever it is, its span ends with it
             span.end()
@@ -172,7 +172,7 @@ class Filter:
             offered = [name for name in names if name not in silent]
         bound_to = self.state.binding_node(request.uid)
         if bound_to is not None:
-            return self._kept(bound_to, names, trace)
+            return self._keep(bound_to, names, trace)
         room = self.rooms.of(request.uid)
         if room is not None:
             return self._in_room(room, names, trace)
@@ -184,7 +184,7 @@ class Filter:
                 decided = self.groups.place(group, args.pod, offered)
             if isinstance(decided, Draft):
                 self.bookings.take_all(args.pod)
-                return self._placed(decided, trace)
+                return self._accept(decided, trace)
             if decided is not None:
                 return self._group_waits(group, decided, names, trace)
         self.bookings.take(args.pod, request, offered)
@@ -193,12 +193,12 @@ class Filter:
         except OverQuota as exc:
             return self._over_quota(names, exc, trace)
         if isinstance(found, Draft):
-            return self._placed(found, trace)
+            return self._accept(found, trace)
         assert found.refusal is not None
         self.demand.waiting.note_refusal(request.uid, offered)
-        return self._refused(found.refusal, trace)
+        return self._refuse(found.refusal, trace)
 
-    def _placed(self, draft: Draft, trace: DecisionTrace) -> FilterResult:
+    def _accept(self, draft: Draft, trace: DecisionTrace) -> FilterResult:
         allocation = trace.allocation = assumed_allocation(draft, datetime.now(UTC))
         trace.outcome = "placed"
         if self.outcomes.marks.shows_success(allocation):
@@ -206,7 +206,7 @@ class Filter:
             self._announce(trace, pod_events.FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
 
-    def _kept(
+    def _keep(
         self, node: NodeName, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """Return the answer for a pod whose grant is already in the ledger.
@@ -229,7 +229,7 @@ class Filter:
         /bind makes the room its grant.
         """
         if room.is_ready and room.node in names and room.node not in self.silent():
-            answer = self._kept(room.node, names, trace)
+            answer = self._keep(room.node, names, trace)
             trace.message = f"uses the cards reserved on {room.node}"
             return answer
         left = [f"{each.namespace}/{each.pod_name}" for each in room.victims if not each.is_gone]
@@ -258,7 +258,7 @@ class Filter:
         verdict.recorded.add(trace.uid)
         return FilterResult(refused=reasons)
 
-    def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
+    def _refuse(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
         reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, rules.AGENT_SILENT)}
         trace.refuse(reasons, refusal.shortfalls)
         self._announce_refusal(trace)
@@ -285,7 +285,7 @@ class Filter:
         trace.message = clip(refusal(found), MAX_MESSAGE_LENGTH)
         return result
 
-    def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
+    def _fail(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MAX_MESSAGE_LENGTH)
         trace.outcome, trace.message = "error", why
         text = why

@@ -204,7 +204,7 @@ class SliceCheck:
         except (Conflict, NotFound):
             # After another error it may be written: the booking stays until its deadline.
             if self.bookings.drop(uid):
-                self.state.freed()
+                self.state.notify_freed()
             raise
         self._answered[uid] = _version(workload)
         self._written[uid] = None
@@ -231,7 +231,7 @@ class SliceCheck:
             return Verdict(state="Ready", message="asks for no card")
         problem, placed = self._place_all(sets)
         if problem:
-            return self._refused(workload, sets, problem)
+            return self._refuse(workload, sets, problem)
         if self.booking_s:
             self.bookings.book(workload["metadata"]["uid"], *zip(*placed, strict=True))
         else:
@@ -282,7 +282,7 @@ class SliceCheck:
         closed = frozenset[NodeName]().union(*self.closed.by_reason().values())
         return nodes_for(pods, self.nodes(), labels).intersection(self.state.cluster.nodes) - closed
 
-    def _refused(self, workload: JsonMapping, sets: Iterable[PodSet], problem: str) -> Verdict:
+    def _refuse(self, workload: JsonMapping, sets: Iterable[PodSet], problem: str) -> Verdict:
         never = self._never_fits(workload["metadata"]["uid"], sets)
         if never:
             return Verdict(state="Rejected", message=clip(never, 1024))

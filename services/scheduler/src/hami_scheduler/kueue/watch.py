@@ -17,11 +17,11 @@ class KueueWatch:
         self.on_change: Callable[[], None] = lambda: None
         """Called when an object changed on which an answer may depend."""
 
-        def changed(_new: Json, _old: Json | None = None) -> None:
+        def on_event(_new: Json, _old: Json | None = None) -> None:
             self.on_change()
 
         def of(kind: str, trim: Callable[[Json], Json] | None = None) -> Informer:
-            return informer(f"{API}/{kind}", on_upsert=changed, on_delete=changed, trim=trim)
+            return informer(f"{API}/{kind}", on_upsert=on_event, on_delete=on_event, trim=trim)
 
         self.workloads = of("workloads", trimmed_workload)
         self.checks = of("admissionchecks")

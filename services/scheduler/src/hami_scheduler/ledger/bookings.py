@@ -51,7 +51,7 @@ class Bookings:
     def take(self, pod: JsonMapping, request: PodRequest, offered: Collection[NodeName]) -> None:
         """Free one booking on an offered node, for a pod of its workload that is being placed."""
         for uid, wanted in self._booked_for(pod).items():
-            assumed = self._state.assumed(uid)
+            assumed = self._state.assumption(uid)
             if (
                 assumed is not None
                 and assumed.draft.placement.node in offered
@@ -85,10 +85,10 @@ class Bookings:
         """Drop the bookings of all other workloads, and those past their deadline."""
         freed = [self.drop(each) for each in self._booked.keys() - workloads]
         for workload, booked in list(self._booked.items()):
-            for uid in [uid for uid in booked if self._state.assumed(uid) is None]:
+            for uid in [uid for uid in booked if self._state.assumption(uid) is None]:
                 del booked[uid]
                 self._on_end("expired")
             if not booked:
                 del self._booked[workload]
         if any(freed):
-            self._state.freed()
+            self._state.notify_freed()

@@ -133,7 +133,7 @@ class ClusterState:
     def lift(self, pod_uids: Iterable[PodUid]) -> bool:
         """Stop counting assumptions of pods that are decided again; return whether there were any.
 
-        The caller assumes new ones, or calls `freed`.
+        The caller assumes new ones, or calls `notify_freed`.
         """
         lifted = [self._drop(uid) for uid in pod_uids]
         return any(each is not None for each in lifted)
@@ -155,11 +155,11 @@ class ClusterState:
             for each in left_out:
                 self.quotas.assume(each.draft.namespace, each.draft.quota)
 
-    def freed(self) -> None:
+    def notify_freed(self) -> None:
         """Report that capacity freed by `lift` was not taken again."""
         self.on_freed()
 
-    def assumed(self, pod_uid: PodUid) -> Assumed | None:
+    def assumption(self, pod_uid: PodUid) -> Assumed | None:
         """Return the pod's assumption, if it has one."""
         return self._assumed.get(pod_uid)
 
@@ -312,7 +312,7 @@ class ClusterState:
         """Read what differs from the ledger; return whether anything did. Raises: Unavailable."""
         async with self._refreshing:
             started = time.monotonic()
-            quotas_differ = self.quotas.load(await self.quota_store.used())
+            quotas_differ = self.quotas.load(await self.quota_store.list_uses())
             self.changes += quotas_differ
             if self.loaded and not self._doubtful and await self.cards.tally() == self._tally():
                 self._refreshed_at = started
@@ -331,7 +331,7 @@ class ClusterState:
     async def refresh_quotas(self) -> None:
         """Read the quotas again. Raises: Unavailable."""
         self.changes += 1
-        self.quotas.load(await self.quota_store.used())
+        self.quotas.load(await self.quota_store.list_uses())
 
     def doubt(self, node: NodeName) -> None:
         """Make the next refresh read the node, whose cards may differ."""

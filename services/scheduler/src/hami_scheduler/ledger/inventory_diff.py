@@ -63,7 +63,7 @@ class InventoryChanges:
         return not (self.inserts or self.updates)
 
 
-def keyed(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory:
+def key_cards(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory:
     """Return an inventory from annotations, with the ledger's names of the cards.
 
     Drivers of other vendors than NVIDIA name cards by number or bus address, and so do those of

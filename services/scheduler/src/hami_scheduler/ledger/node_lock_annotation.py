@@ -49,7 +49,7 @@ def value_of(key: str, allocation: Allocation, now: datetime) -> str:
     return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def held(key: str, value: str, now: datetime) -> HeldLock | None:
+def holder_of(key: str, value: str, now: datetime) -> HeldLock | None:
     """Return the holder of the lock; None if it is free or expired.
 
     Raises: InvalidRequest when the value is no lock.
@@ -63,7 +63,7 @@ def held(key: str, value: str, now: datetime) -> HeldLock | None:
     return HeldLock(namespace=found.namespace, pod_name=found.pod_name, until=until)
 
 
-def owned(key: str, value: str, allocation: Allocation) -> bool | None:
+def is_owned_by(key: str, value: str, allocation: Allocation) -> bool | None:
     """Return whether the value is this allocation's; None if it names no pod."""
     try:
         found = decode_node_lock(value)

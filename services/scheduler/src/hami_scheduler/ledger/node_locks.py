@@ -4,7 +4,7 @@ Ours (port NodeLock) is the one lock among schedulers, and keeps our own pods ap
 our agent have the annotations that their device plugins look at as well (architecture 2.5,
 protocol 2.5): they show the device plugin whose Allocate is next, and keep a scheduler of HAMi
 apart from us. The plugin removes its annotation after Allocate, which frees our lock too
-(`removed`, from the node watch). HAMi's `hami.io/mutex.lock` names its pod and ends after five
+(`on_removed`, from the node watch). HAMi's `hami.io/mutex.lock` names its pod and ends after five
 minutes; a lock of a vendor's own is a bare time without an owner and ends after two. Nodes whose
 agent binds late need no lock: there the order of Allocate calls means nothing.
 """
@@ -26,7 +26,13 @@ from hamicommon.ledger.model import LockHolder
 from hamicommon.process.best_effort import log_failure
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.ledger.node_lock_annotation import HeldLock, held, lock_keys, owned, value_of
+from hami_scheduler.ledger.node_lock_annotation import (
+    HeldLock,
+    holder_of,
+    is_owned_by,
+    lock_keys,
+    value_of,
+)
 from hami_scheduler.ports.cluster import NodeApi, NodeLock, PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
@@ -70,13 +76,13 @@ class MirroredLocks:
         node = await self.nodes.get(allocation.node)
         value = annotations_of(node).get(key, "")
         try:
-            holder = held(key, value, now)
+            holder = holder_of(key, value, now)
         except InvalidRequest as exc:
             raise Conflict(f"node {allocation.node} can't be locked: {exc}") from exc
         if holder is not None:
-            if owned(key, value, allocation):
+            if is_owned_by(key, value, allocation):
                 return None
-            if not await self._abandoned(holder):
+            if not await self._is_abandoned(holder):
                 return _contention(key, allocation.node, holder)
         try:
             await self.nodes.annotate(
@@ -90,7 +96,7 @@ class MirroredLocks:
             )
         return None
 
-    async def _abandoned(self, holder: HeldLock) -> bool:
+    async def _is_abandoned(self, holder: HeldLock) -> bool:
         """Return whether the pod that holds the lock is gone (protocol 2.5)."""
         if not holder.pod_name:
             return False
@@ -118,7 +124,7 @@ class MirroredLocks:
             except NotFound:
                 return
             value = annotations_of(node).get(key, "")
-            mine = bool(value) and owned(key, value, allocation)
+            mine = bool(value) and is_owned_by(key, value, allocation)
             if mine is None:
                 mine = await self._holds(allocation)
             if not mine:
@@ -138,7 +144,7 @@ class MirroredLocks:
         holder = await self.lock.holder(allocation.node)
         return holder is not None and holder.token == allocation.token
 
-    async def removed(self, node: NodeName, key: str, value: str) -> None:
+    async def on_removed(self, node: NodeName, key: str, value: str) -> None:
         """Handle the removal of a lock annotation: the plugin has answered its pod.
 
         Raises: Unavailable.
@@ -149,7 +155,7 @@ class MirroredLocks:
         allocation = await self.store.get(holder.allocation_id)
         if allocation is None or allocation.has_agent:
             return
-        mine = owned(key, value, allocation)
+        mine = is_owned_by(key, value, allocation)
         if mine is None:
             # It names nobody: only a node that is free of the lock now was freed by the holder.
             mine = key not in annotations_of(await self.nodes.get(node))

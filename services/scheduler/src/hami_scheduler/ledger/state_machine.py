@@ -80,7 +80,7 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
         phase_reason=_phase_reason(status),
         node=NodeName(node) if node else None,
         deleting=bool(pod["metadata"].get("deletionTimestamp")),
-        started=_started(status),
+        started=_has_started(status),
         bind_phase=_bind_phase(pod),
     )
 
@@ -95,7 +95,7 @@ def _bind_phase(pod: Mapping[str, Any]) -> str:
     return phase if phase in (PHASE_SUCCESS, PHASE_FAILED) else ""
 
 
-def _started(status: Mapping[str, Any]) -> bool:
+def _has_started(status: Mapping[str, Any]) -> bool:
     """Return whether a container has started, which follows Allocate for all of them."""
     return any(each.get("containerID") for key in STATUSES for each in status.get(key) or ())
 
@@ -107,7 +107,7 @@ def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if facts.exists and facts.phase in TERMINAL_PHASES:
         return _over(allocation, facts)
     if not facts.exists:
-        return _gone(allocation, facts)
+        return _gone_verdict(allocation, facts)
     if facts.node is not None:
         return _has_node(allocation, facts, facts.node)
     return None
@@ -130,7 +130,7 @@ def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
     return allocation.state is State.BINDING and facts.node == allocation.node
 
 
-def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
+def _gone_verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if _bound_since(allocation, facts):
         return Transition(State.BOUND, FOUND_BOUND)
     if allocation.state is State.RESERVED:
@@ -197,7 +197,7 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
         if facts.exists and facts.node == allocation.node:
             return Transition(State.BOUND, FOUND_BOUND)
         if not facts.exists:
-            return _gone(allocation, facts)
+            return _gone_verdict(allocation, facts)
         return Transition(State.EXPIRED, "the binding timed out")
     if allocation.state is State.RELEASING and not facts.exists:
         if allocation.reason in _SEES_NONE:

@@ -98,7 +98,7 @@ class Transitions:
             # Written by another binder, or by the watch; the reconciler finds what is not.
             logger.info("Recorded a binding that the /bind call had left unrecorded", extra=about)
 
-    async def allocated(
+    async def mark_allocated(
         self,
         allocation_id: AllocationId,
         *,

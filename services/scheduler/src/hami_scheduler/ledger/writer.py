@@ -80,7 +80,7 @@ class LedgerWriter:
         """Queue commands for one transaction, without waiting."""
         queued = _Queued(commands)
         if self._stopped:
-            self._answer([queued], [_stopped()] * len(commands))
+            self._answer([queued], [_stopped_error()] * len(commands))
         else:
             self._queue.put_nowait(queued)
         return queued.answers
@@ -99,7 +99,7 @@ class LedgerWriter:
         finally:
             self._stopped = True
             self._take_waiting(batch, len(batch) + self._queue.qsize())
-            self._answer(batch, [_stopped()] * sum(len(each.commands) for each in batch))
+            self._answer(batch, [_stopped_error()] * sum(len(each.commands) for each in batch))
 
     def _take_waiting(self, batch: list[_Queued], limit: int) -> None:
         while len(batch) < limit and not self._queue.empty():
@@ -130,7 +130,7 @@ class LedgerWriter:
                 future.set_result(answer)
 
 
-def _stopped() -> HamiError:
+def _stopped_error() -> HamiError:
     return Unavailable("the scheduler is shutting down; the pod will be retried")
 
 

@@ -20,7 +20,7 @@ class ClosedNodes:
     silent: Callable[[], Collection[NodeName]]
     """Function that returns nodes whose agents are silent."""
 
-    def cordoned(self) -> frozenset[NodeName]:
+    def cordoned_nodes(self) -> frozenset[NodeName]:
         """Return the nodes that kube-scheduler offers to no pod (`kubectl cordon`)."""
         return frozenset(
             NodeName(node["metadata"]["name"])
@@ -30,6 +30,6 @@ class ClosedNodes:
 
     def by_reason(self) -> Mapping[str, frozenset[NodeName]]:
         """Return each closed node once, by the reason: `are cordoned`."""
-        cordoned = self.cordoned()
+        cordoned = self.cordoned_nodes()
         silent = frozenset(self.silent()).intersection(self.registered())
         return {"are cordoned": cordoned, "have a silent agent": silent - cordoned}

@@ -389,7 +389,7 @@ class DecisionQueue:
 
     async def _encode(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
         """Encode in a thread, and show the sentence on each refused pod."""
-        encoded = await asyncio.to_thread(self._encoded, traces)
+        encoded = await asyncio.to_thread(self._encode_all, traces)
         for trace in traces:
             self._let_go(trace)
         for trace, decision in encoded:
@@ -399,7 +399,7 @@ class DecisionQueue:
                 )
         return [decision for _, decision in encoded]
 
-    def _encoded(self, traces: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
+    def _encode_all(self, traces: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
         """Return the decisions that can be encoded."""
         found: list[tuple[DecisionTrace, DecisionRow]] = []
         for trace in traces:

@@ -142,14 +142,14 @@ class GroupMembers:
         known, quorum = self._groups.get(group), self.quorum(group)
         return known is not None and quorum is not None and len(known.pods) >= quorum
 
-    def grouped(self, uid: PodUid) -> PodGroup | None:
+    def quorum_group(self, uid: PodUid) -> PodGroup | None:
         """Return the group of a pod that starts together with other pods; otherwise None."""
         group = self._group_of.get(uid)
         return None if group is None or self.quorum(group) is None else group
 
     def is_grouped(self, uid: PodUid) -> bool:
         """Return whether the pod starts together with other pods."""
-        return self.grouped(uid) is not None
+        return self.quorum_group(uid) is not None
 
     def __contains__(self, group: PodGroup) -> bool:
         return group in self._groups

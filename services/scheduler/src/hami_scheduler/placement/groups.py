@@ -141,10 +141,10 @@ class GroupPlans:
                 known.is_known_to_be_few = True
             sentence = f"{len(found.waiting)} of the {found.needed} pods that start together exist"
             return self._refuse(known, found, uid, sentence)
-        assumed = self.state.assumed(uid)
+        assumed = self.state.assumption(uid)
         if assumed is not None and assumed.draft.placement.node in names:
             return assumed.draft
-        fixed = [other for other in others if self.state.assumed(other) is not None]
+        fixed = [other for other in others if self.state.assumption(other) is not None]
         known.asked += 1
         drafts, why = self._drafts(known, found, uid, names, fixed)
         if drafts is None and fixed and not self.at_barrier(group):
@@ -158,7 +158,7 @@ class GroupPlans:
             self.on_vain(group, why)
             return self._refuse(known, found, uid, known.why_backs_off, until=known.not_before)
         if self.state.lift([uid, *others]):
-            self.state.freed()
+            self.state.notify_freed()
         self._record(found, why)
         return self._refuse(known, found, uid, why, offered=offered)
 
@@ -309,7 +309,7 @@ class GroupPlans:
         return (
             found is not None
             and found.needed > 0
-            and any(self.state.assumed(each.request.uid) for each in found.waiting)
+            and any(self.state.assumption(each.request.uid) for each in found.waiting)
         )
 
     # Verdicts
@@ -450,7 +450,7 @@ class GroupPlans:
             for group in self._groups
             if (found := self.members.assembly(group)) is not None
             for each in found.waiting
-            if (assumed := self.state.assumed(each.request.uid)) is not None
+            if (assumed := self.state.assumption(each.request.uid)) is not None
         )
 
     def about(self, group: PodGroup) -> Mapping[str, object]:

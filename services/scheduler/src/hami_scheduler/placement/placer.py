@@ -179,8 +179,8 @@ class Placer:
         try:
             return self._assume_best(request, names, trace)
         finally:
-            if was_assumed and state.assumed(request.uid) is None:
-                state.freed()
+            if was_assumed and state.assumption(request.uid) is None:
+                state.notify_freed()
 
     def _assume_best(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace

@@ -108,7 +108,9 @@ class WaitingPods:
 
     def note_visit(self, pod: JsonMapping, request: PodRequest) -> None:
         """Remember the pod's request at its /filter."""
-        self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod), _nominated(pod))
+        self._visits[request.uid] = _Visit(
+            _version(pod), scheduled_verdict(pod), _nominated_node(pod)
+        )
 
     def note_refusal(self, uid: PodUid, offered: Sequence[NodeName]) -> None:
         """Remember the nodes on which a pod was refused."""
@@ -143,7 +145,7 @@ class WaitingPods:
         It does before it waits for something between its decision and /bind.
         """
         visit = self._visits.get(PodUid(pod["metadata"]["uid"]))
-        return visit is not None and visit.nominated != _nominated(pod) == node
+        return visit is not None and visit.nominated != _nominated_node(pod) == node
 
     def add(self, pod: WaitingPod) -> None:
         """Add a pod without a node."""
@@ -185,7 +187,7 @@ def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
     return ()
 
 
-def _nominated(pod: JsonMapping) -> str:
+def _nominated_node(pod: JsonMapping) -> str:
     return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 

@@ -144,7 +144,7 @@ class GrantAnnouncer(Protocol):
         Returns None if it is unknown. Raises: AgentNotReady.
         """
 
-    async def granted(self, grant: Grant) -> None:
+    async def announce(self, grant: Grant) -> None:
         """Publish the grant to its node. Raises: Unavailable (bus)."""
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:

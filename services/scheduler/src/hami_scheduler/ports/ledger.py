@@ -134,7 +134,7 @@ class QuotaStore(Protocol):
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """Set exactly these limits, and count their use. Raises: Conflict, Unavailable."""
 
-    async def used(self) -> Sequence[QuotaUse]:
+    async def list_uses(self) -> Sequence[QuotaUse]:
         """Return every limit with its use. Raises: Unavailable."""
 
 

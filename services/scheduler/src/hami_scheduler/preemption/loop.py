@@ -126,7 +126,7 @@ class Preemptor:
     async def keep_rooms(self) -> None:
         """Continue the existing rooms: evict, nominate, retry. Raises: Unavailable."""
         before = {room.id for room in self.rooms}
-        self.rooms.replace(await self.store.held())
+        self.rooms.replace(await self.store.list_held_rooms())
         await self._measure(before - {room.id for room in self.rooms})
         self._noted &= {each.allocation_id for room in self.rooms for each in room.victims}
         self._wakes = {
@@ -317,9 +317,9 @@ class Preemptor:
         asked = self._looked_at.get(waiting.uid, _NOT_LOOKED_AT)
         if asked is None:
             return False
-        if asked == _nominated(pod) and not self.waiting.offered_to(waiting.uid):
+        if asked == _nominated_nodes(pod) and not self.waiting.offered_to(waiting.uid):
             return False  # kube-scheduler has not tried it since: it lacks something else
-        if _nominated(pod) and waiting.uid not in self._held_only:
+        if _nominated_nodes(pod) and waiting.uid not in self._held_only:
             return True  # kube-scheduler has ended pods for it, whose cards are to be held
         return self._has_waited(waiting, pod)
 
@@ -336,10 +336,10 @@ class Preemptor:
                 return
             evicted, rooms = await self.store.lately(waiting.uid)
             # A room that is over leaves its nomination behind.
-            nominated = frozenset[NodeName]() if rooms else _nominated(pod)
+            nominated = frozenset[NodeName]() if rooms else _nominated_nodes(pod)
             offered = nominated or self.waiting.offered_to(waiting.uid)
             if not offered:
-                self._looked_at[waiting.uid] = _nominated(pod)
+                self._looked_at[waiting.uid] = _nominated_nodes(pod)
                 await self._wake(reference)
                 return
             with self.instruments.preemption_plan_seconds.time():
@@ -469,7 +469,7 @@ class Preemptor:
         logger.info("Holding room for a pod", extra=extra)
 
 
-def _nominated(pod: JsonMapping) -> frozenset[NodeName]:
+def _nominated_nodes(pod: JsonMapping) -> frozenset[NodeName]:
     node = (pod.get("status") or {}).get("nominatedNodeName")
     return frozenset({NodeName(node)}) if node else frozenset()
 

@@ -103,7 +103,7 @@ class PreemptionPlans:
         return PreemptionQuestion(
             pod=pod,
             wish=wish,
-            packed=await self._packed(offered),
+            packed=await self._pack_pods(offered),
             budgets=budgets,
             protected=protected,
             min_runtime_s=self.min_runtime_s,
@@ -111,7 +111,7 @@ class PreemptionPlans:
             offered=offered,
         )
 
-    async def _packed(self, offered: frozenset[NodeName] | None) -> list[bytes]:
+    async def _pack_pods(self, offered: frozenset[NodeName] | None) -> list[bytes]:
         """Pack the pods that may hold cards of these nodes, in parts to let other tasks run."""
         parts = []
         pods = iter(list(self.pods.items()))

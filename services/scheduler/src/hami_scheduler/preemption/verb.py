@@ -69,7 +69,7 @@ class PreemptVerb:
         args = parse_preempt_args(body)
         request = self.requests.of(args.pod)
         if not request.wants_devices:
-            return _written({node: uids for node, (uids, _) in args.nodes.items()}, args)
+            return _encode_answer({node: uids for node, (uids, _) in args.nodes.items()}, args)
         question = await self.plans.question(args.pod, frozenset(args.nodes))
         nodes = question.candidates(args.nodes)
         rows = await self.queries.held_at(datetime.now(UTC), nodes, "")
@@ -90,7 +90,7 @@ class PreemptVerb:
         left_out = sorted(set(args.nodes) - set(found))
         extra = {"pod_uid": request.uid, "left": sorted(found)[:20], "left_out": left_out[:20]}
         logger.info("Answered kube-scheduler's preemption", extra=extra)
-        return _written(found, args)
+        return _encode_answer(found, args)
 
     def _victims(
         self,
@@ -174,7 +174,7 @@ def _victims_of(victims: Json) -> tuple[tuple[PodUid, ...], int]:
     return tuple(uids), int(fields.get("numpdbviolations") or 0)
 
 
-def _written(found: Mapping[NodeName, tuple[PodUid, ...]], args: PreemptArgs) -> bytes:
+def _encode_answer(found: Mapping[NodeName, tuple[PodUid, ...]], args: PreemptArgs) -> bytes:
     return orjson.dumps(
         {
             "NodeNameToMetaVictims": {

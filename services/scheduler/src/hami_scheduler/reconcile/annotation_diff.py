@@ -35,7 +35,7 @@ def differing(
     }
     reserved = allocation.annotations.get(MIG_ALLOCATIONS, "")
     made = decode_reservations(reserved)
-    if any(one.mig_uuid for one in made) and made != _reserved(annotations):
+    if any(one.mig_uuid for one in made) and made != _reservations(annotations):
         different[MIG_ALLOCATIONS] = reserved
     return different
 
@@ -68,7 +68,7 @@ def _amounts(text: str) -> list[list[tuple[int, int]]] | None:
     return [shares for shares in found if shares] or None
 
 
-def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
+def _reservations(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
     """Return the pod's MIG reservations; empty if unreadable."""
     try:
         return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))

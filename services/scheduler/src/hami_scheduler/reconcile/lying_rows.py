@@ -132,8 +132,8 @@ class LyingRows:
             reason=REASON,
         ):
             return False
-        was = f"{row.node}, {_described(row.containers)}"
-        detail = f"the row had {was}; it has {grant.node}, {_described(wanted)} again"
+        was = f"{row.node}, {_describe(row.containers)}"
+        detail = f"the row had {was}; it has {grant.node}, {_describe(wanted)} again"
         subject = f"{grant.namespace}/{grant.pod_name} ({row.pod_uid})"
         await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
         return True
@@ -214,7 +214,7 @@ def _on_cards(
     ]
 
 
-def _described(containers: Sequence[ContainerGrant]) -> str:
+def _describe(containers: Sequence[ContainerGrant]) -> str:
     slices = [
         f"{each.name}: {share.memory_mib} MiB and {share.core_percent} cores of {share.uuid}"
         for each in containers

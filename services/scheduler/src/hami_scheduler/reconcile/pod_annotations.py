@@ -99,7 +99,7 @@ class Mirrors:
             if differing(row, annotations_of(pod), self.vendors):
                 fresh = await self.store.get(row.id)
                 repaired = 0 if fresh is None else await self.repair(fresh)
-            if await self._labelled(row, pod):
+            if await self._ensure_label(row, pod):
                 self._right[row.pod_uid] = version
             self._refused.pop(row.pod_uid, None)
         except (InvalidRequest, Forbidden) as exc:
@@ -117,7 +117,7 @@ class Mirrors:
             return
         await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)
 
-    async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
+    async def _ensure_label(self, allocation: Allocation, pod: JsonMapping) -> bool:
         """Set the label if it was missing twice in a row; return False the first time.
 
         Raises: Conflict, Unavailable.

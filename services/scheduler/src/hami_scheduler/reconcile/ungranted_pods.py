@@ -282,7 +282,7 @@ class UngrantedPods:
             return await self._check_claims(uid, pod, str(facts.node))
         lost = await self.restorer.restore(pod)
         if lost is Outcome.RESTORED:
-            await self._restored(uid, pod, REASON)
+            await self._note_restored(uid, pod, REASON)
         elif lost is Outcome.NONE:
             text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self.scheduler_name)
             await self._report(uid, pod, text)
@@ -297,10 +297,10 @@ class UngrantedPods:
         if not ours:
             self._others.add(uid)
             return 0
-        await self._restored(uid, pod, CLAIMS_REASON)
+        await self._note_restored(uid, pod, CLAIMS_REASON)
         return 1
 
-    async def _restored(self, uid: PodUid, pod: JsonMapping, reason: str) -> None:
+    async def _note_restored(self, uid: PodUid, pod: JsonMapping, reason: str) -> None:
         await self.drift.note("grant-lost", _subject(uid, pod), reason, repaired=True)
 
     async def _report(self, uid: PodUid, pod: JsonMapping, text: str) -> None:

@@ -282,7 +282,7 @@ class Scaler:
             return
         self._types_at = time.monotonic()
         known = await self.store.types()
-        closed = self._closed(known, await self.store.failures())
+        closed = self._closed_types(known, await self.store.failures())
         coming = {NodeName(placeholder_name(w.type, w.number)): w for w in wishes}
         question = await self.questions.question(
             due,
@@ -303,7 +303,7 @@ class Scaler:
             if {wish.id for wish in await self.store.open()} == {wish.id for wish in wishes}:
                 await self._go_by(answer, coming)
 
-    def _closed(
+    def _closed_types(
         self, known: Mapping[str, KnownType], failures: Mapping[str, Failures]
     ) -> dict[str, str]:
         """Return why nodes of some types are not requested."""

@@ -151,7 +151,7 @@ class ScaleQuestions:
                 or pod.uid not in self.our_pods
                 or self.rooms.of(pod.uid) is not None
                 or self._is_incomplete(pod.uid)
-                or self.state.assumed(pod.uid) is not None
+                or self.state.assumption(pod.uid) is not None
             ):
                 continue
             before = wanted.get(pod.namespace, {})
@@ -167,7 +167,7 @@ class ScaleQuestions:
 
     def _assembly(self, uid: PodUid) -> Assembly | None:
         """Return the state of the pod's group; None if the pod may start alone."""
-        group = self.members.grouped(uid) if self.members is not None else None
+        group = self.members.quorum_group(uid) if self.members is not None else None
         found = self.members.assembly(group) if self.members is not None and group else None
         return found if found is not None and found.needed else None
 

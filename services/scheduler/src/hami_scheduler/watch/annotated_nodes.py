@@ -111,7 +111,7 @@ class AnnotatedNodes:
     async def _sync(self, key: str) -> None:
         try:
             if (lock := self._unlocked.get(key)) is not None:
-                await self.locks.removed(*lock)
+                await self.locks.on_removed(*lock)
             elif (node := self._objects.get(key)) is not None:
                 await self._look(node)
         except NotFound:

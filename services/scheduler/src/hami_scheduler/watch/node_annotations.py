@@ -92,7 +92,7 @@ def read_annotations(
         # Only where the vendor's plugin wrote its cards: HAMi stamps every node (TRAP-11).
         if vendor.keys.handshake and vendor.keys.register in annotations:
             value = annotations.get(vendor.keys.handshake, "")
-            waiting = _unanswered(value, now)
+            waiting = _is_unanswered(value, now)
             asked |= waiting
             if _ASKING not in value:
                 questions[vendor.keys.handshake] = question(now)
@@ -113,7 +113,7 @@ def question(now: datetime) -> str:
     return f"{_ASKING}_{now.astimezone(UTC).strftime(_TIME)}"
 
 
-def _unanswered(value: str, now: datetime) -> bool:
+def _is_unanswered(value: str, now: datetime) -> bool:
     """Return whether a question may still be answered, or has an unreadable time."""
     if _ASKING not in value:
         return False

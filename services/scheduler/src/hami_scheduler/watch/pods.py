@@ -94,7 +94,7 @@ class PodWatch:
 
     def _forget_if_over(self, pod: JsonMapping, facts: PodFacts) -> None:
         """Drop the assumption of a pod that will not reach /bind any more."""
-        assumed = self.state.assumed(facts.uid)
+        assumed = self.state.assumption(facts.uid)
         if assumed is None:
             return
         node = assumed.draft.placement.node

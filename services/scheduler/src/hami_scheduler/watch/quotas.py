@@ -81,7 +81,7 @@ class QuotaSync:
             if self.limits(namespace):
                 self.queue.revisit(namespace)
         if self.synced():
-            limited = {quota.namespace for quota in await self.store.used()}
+            limited = {quota.namespace for quota in await self.store.list_uses()}
             for namespace in limited - self._quotas.keys():
                 self.queue.revisit(namespace)
 

@@ -140,7 +140,7 @@ class PostgresCallJournal:
         """Record the outcome of a call."""
         await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
 
-    async def refused(self, call: OperatorCall, message: str) -> None:
+    async def record_refusal(self, call: OperatorCall, message: str) -> None:
         """Record a refused call; identical ones within an hour count in one row."""
         await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
 

@@ -25,7 +25,7 @@ from hami_scheduler.ledger.inventory_diff import (
     InventoryChanges,
     KnownCard,
     compare,
-    keyed,
+    key_cards,
     screen,
 )
 from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
@@ -197,7 +197,7 @@ class PostgresInventory:
         self, connection: Connection, inventory: NodeInventory, keep: frozenset[str] = frozenset()
     ) -> RecordedInventory:
         """Write the cards of the report, except those of vendors in `keep`."""
-        known, holders = await self._known(connection, inventory)
+        known, holders = await self._fetch_cards(connection, inventory)
         screened = screen(inventory.devices, holders)
         known = {uuid: card for uuid, card in known.items() if card.device.vendor not in keep}
         changes = compare(known, screened.accepted)
@@ -226,12 +226,12 @@ class PostgresInventory:
             if accepted is None:
                 return None
             names = await connection.fetch(_NAMES_OF_NODE, inventory.node)
-            inventory = keyed(inventory, [row["uuid"] for row in names])
+            inventory = key_cards(inventory, [row["uuid"] for row in names])
             recorded = await self._bring_up_to_date(connection, inventory, keep)
         self.on_commit()
         return recorded
 
-    async def _known(
+    async def _fetch_cards(
         self, connection: Connection, inventory: NodeInventory
     ) -> tuple[dict[GpuUuid, KnownCard], dict[GpuUuid, NodeName]]:
         """Return cards of this node, with those it takes over, and conflicting ones of others."""

@@ -63,7 +63,7 @@ class PostgresQuotas:
     _uncounted: set[str] = field(default_factory=set, init=False)
     """Namespaces with a new quota whose use is still to be counted."""
 
-    async def used(self) -> list[QuotaUse]:
+    async def list_uses(self) -> list[QuotaUse]:
         """Return every limit with its use. Raises: Unavailable."""
         rows = await self.database.fetch(_USED)
         return [QuotaUse(*row) for row in rows]

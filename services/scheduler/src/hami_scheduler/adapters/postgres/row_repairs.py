@@ -28,7 +28,7 @@ from hami_scheduler.adapters.postgres.allocations.writing import (
     insert_events,
     share_rows,
 )
-from hami_scheduler.adapters.postgres.rows import locked
+from hami_scheduler.adapters.postgres.rows import lock_allocation
 from hami_scheduler.ports.ledger import RepairedCard, RepairedRow
 
 _LAST_EVENT = """
@@ -121,15 +121,15 @@ class PostgresRowRepairs:
             live = [row["id"] for row in rows if row["live"]]
             if live:
                 await connection.execute(_NO_PERIOD, live)
-        return [_repaired(row) for row in rows]
+        return [_repaired_row(row) for row in rows]
 
     async def repair_names(self) -> list[RepairedRow]:
         """Set name and role in slices of live grants to those of their container's row."""
-        return [_repaired(row) for row in await self.database.fetch(_NAMES)]
+        return [_repaired_row(row) for row in await self.database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
         """Set a deadline of now for states without one, or with one too far in the future."""
-        return [_repaired(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
+        return [_repaired_row(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
         """Return the cards by container after the grant's last move; None: it was never moved."""
@@ -152,7 +152,7 @@ class PostgresRowRepairs:
         are for who counts them (`reconcile/lying_rows.py`).
         """
         async with self.database.transaction() as connection:
-            old = await locked(connection, row.id)
+            old = await lock_allocation(connection, row.id)
             if old != row:
                 return False
             await connection.execute(_RENAME, row.id, node, namespace, pod_name)
@@ -179,7 +179,7 @@ class PostgresRowRepairs:
         return True
 
 
-def _repaired(row: Any) -> RepairedRow:
+def _repaired_row(row: Any) -> RepairedRow:
     subject = f"{row['namespace']}/{row['pod_name']} ({row['pod_uid']})"
     return RepairedRow(subject=subject, detail=row["detail"])
 

@@ -87,11 +87,11 @@ def allocation_of(row: Any) -> Allocation:
             )
             for index, name, role in row["containers"] or ()
         ),
-        claims=tuple(map(_claimed, row["claims"] or ())),
+        claims=tuple(map(_claimed_slice, row["claims"] or ())),
     )
 
 
-def _claimed(row: Sequence[Any]) -> ClaimedSlice:
+def _claimed_slice(row: Sequence[Any]) -> ClaimedSlice:
     return ClaimedSlice(
         **dict(zip(_CLAIMED, row[:6], strict=True)),
         share=DeviceShare(**dict(zip(_SHARE[:5], row[6:11], strict=True))),
@@ -99,7 +99,7 @@ def _claimed(row: Sequence[Any]) -> ClaimedSlice:
     )
 
 
-async def locked(connection: Connection, allocation_id: AllocationId) -> Allocation | None:
+async def lock_allocation(connection: Connection, allocation_id: AllocationId) -> Allocation | None:
     """Return the allocation, its row locked until the transaction ends."""
     row = await connection.fetchrow(
         f"{SELECT_ALLOCATION} WHERE a.id = $1 FOR UPDATE OF a", allocation_id

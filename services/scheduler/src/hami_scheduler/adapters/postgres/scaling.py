@@ -125,7 +125,7 @@ class PostgresScaling:
         """Mark a node type as wrong, so that no more nodes of it are requested."""
         await self._database.fetch(_WRONG, kind, why)
 
-    async def held(self, pods: Sequence[PodUid]) -> set[PodUid]:
+    async def find_holders(self, pods: Sequence[PodUid]) -> set[PodUid]:
         """Return which of these pods have a grant or a room (cards reserved by preemption)."""
         return {PodUid(row["pod_uid"]) for row in await self._database.fetch(_HELD, list(pods))}
 

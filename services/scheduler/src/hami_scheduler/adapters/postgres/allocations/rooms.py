@@ -111,7 +111,7 @@ class PostgresRooms:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def held(self) -> list[HeldRoom]:
+    async def list_held_rooms(self) -> list[HeldRoom]:
         """Return the rooms whose victims are not all gone. Raises: Unavailable."""
         rooms: dict[str, HeldRoom] = {}
         for row in await self._database.fetch(_ROOMS):

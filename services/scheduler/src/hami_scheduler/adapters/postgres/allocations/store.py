@@ -324,14 +324,14 @@ async def _write_grants(
         if entry.room is not None:
             await record_victims(connection, entry.draft.allocation_id, entry.room)
         batch.answers[number] = Change(
-            allocation=_granted(entry, row),
+            allocation=_new_allocation(entry, row),
             sequence=row["sequence"],
             counters=ledger.counters(card.uuid for card in wanted[number]),
             quotas=ledger.quota_use(entry.draft.namespace, entry.draft.quota),
         )
 
 
-def _granted(entry: Entry, row: Any) -> Allocation:
+def _new_allocation(entry: Entry, row: Any) -> Allocation:
     draft = entry.draft
     return Allocation(
         **{key: row[key] for key in ("attempt", "token", "reserved_at", "deadline", "has_agent")},
