@@ -75,7 +75,7 @@ async def test_sums_count_a_granted_pod_while_it_held_its_grant(postgres_dsn: st
             ("without-grant", 5, 20.0),
         ]
         # What does not count is no reason to sum up again.
-        assert await store.unsummed(hour) == []
+        assert await store.unsummed_buckets(hour) == []
 
 
 async def test_what_is_stored_already_is_stored_once_and_the_rest_of_its_batch_too(
@@ -160,7 +160,7 @@ async def test_sums_are_those_of_the_samples_and_hours_those_of_their_parts(
             " memory_used_max_bytes, memory_limit_max_bytes, core_percent_sum, core_percent_max"
             " FROM usage_rollups"
         )
-        assert await store.unsummed(hour) == sorted(
+        assert await store.unsummed_buckets(hour) == sorted(
             {("n2", bucket_of(each.sampled_at, FINE_S)) for each in samples if each.series is lost},
             key=lambda item: item[1],
         )

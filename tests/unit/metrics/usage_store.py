@@ -39,7 +39,7 @@ class FakeStore:
             self.rows.setdefault((sample.sampled_at, sample.series), sample)
         return len(self.rows) - before
 
-    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+    async def granted_pods(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
         self._here()
         return self.grants & pods
 
@@ -54,7 +54,7 @@ class FakeStore:
             ]
             self.sums |= {(bucket_s, begin, series): held.count(series) for series in held}
 
-    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
+    async def unsummed_buckets(self, since: datetime) -> list[tuple[str, datetime]]:
         self._here()
         return []
 

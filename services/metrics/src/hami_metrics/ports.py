@@ -23,7 +23,7 @@ class UsageStore(Protocol):
     async def write(self, samples: Sequence[Sample]) -> int:
         """Store the samples that are not stored yet; return their number."""
 
-    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+    async def granted_pods(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
         """Return the pods that had a grant on their node since then."""
 
     async def sum_up(self, node: str, start: datetime) -> None:
@@ -32,7 +32,7 @@ class UsageStore(Protocol):
         Replace earlier sums. A granted pod's samples count while it held the grant.
         """
 
-    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
+    async def unsummed_buckets(self, since: datetime) -> list[tuple[str, datetime]]:
         """Return (node, bucket start) of buckets whose sums lack samples."""
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:

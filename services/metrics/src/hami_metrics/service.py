@@ -137,7 +137,7 @@ class UsageHistory:
         """Store all reports or none."""
         samples = [sample for report in reports for sample in report.samples]
         try:
-            ungranted = await self._ungranted(samples)
+            ungranted = await self._ungranted_pods(samples)
             kept = samples
             if ungranted:
                 kept = [one for one in samples if one.series.pod not in ungranted]
@@ -157,10 +157,10 @@ class UsageHistory:
             self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
         self._count()
 
-    async def _ungranted(self, samples: Iterable[Sample]) -> set[NodePod]:
+    async def _ungranted_pods(self, samples: Iterable[Sample]) -> set[NodePod]:
         """Return pods of the samples that have no grant on their node."""
         pods = {one.series.pod for one in samples if one.series.pod_uid}
-        return pods - await self._store.granted(pods, self._clock() - CATCH_UP)
+        return pods - await self._store.granted_pods(pods, self._clock() - CATCH_UP)
 
     async def sum_up(self) -> int:
         """Sum up every finished bucket with new samples; return their number.
@@ -172,7 +172,7 @@ class UsageHistory:
         self._count()
         if not self._caught_up:
             since = bucket_of(now - CATCH_UP, FINE_S)
-            self._unsummed.update(await self._store.unsummed(since))
+            self._unsummed.update(await self._store.unsummed_buckets(since))
             self._caught_up = True
         latest = now - self._grace - timedelta(seconds=FINE_S)
         done = 0

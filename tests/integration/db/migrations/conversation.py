@@ -210,7 +210,7 @@ async def _usage(store: PostgresUsageStore) -> None:
     )
     await store.write([sample])
     await store.sum_up(NODE, bucket_of(now, FINE_S))
-    await store.unsummed(now - timedelta(hours=1))
+    await store.unsummed_buckets(now - timedelta(hours=1))
     await _keep(store, now)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hami_metrics.domain.redaction import ShowOwners, redacted
+from hami_metrics.domain.redaction import ShowOwners, redact_rows
 from hamicommon.ledger.questions import question
 
 WHERE = question("what-runs-where")
@@ -16,7 +16,7 @@ def test_ones_own_slices_and_what_belongs_to_nobody_are_shown_as_they_are() -> N
     unknown, nobody = {**ROW, "namespace": None}, {**ROW, "namespace": ""}
     rows = (MINE, unknown, nobody)
 
-    assert redacted(WHERE, rows, seen=frozenset({"team-a"}), show=ShowOwners.SIZES) == rows
+    assert redact_rows(WHERE, rows, seen=frozenset({"team-a"}), show=ShowOwners.SIZES) == rows
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_ones_own_slices_and_what_belongs_to_nobody_are_shown_as_they_are() -> N
 def test_anothers_slice_keeps_its_size_and_loses_its_names(
     show: ShowOwners, namespace: str
 ) -> None:
-    (shown,) = redacted(WHERE, [THEIRS], seen=frozenset({"team-a"}), show=show)
+    (shown,) = redact_rows(WHERE, [THEIRS], seen=frozenset({"team-a"}), show=show)
 
     assert shown["namespace"] == namespace
     for name in ("memory_bytes", "core_ratio", "device_uuid", "node", "reserved_at"):
@@ -35,6 +35,6 @@ def test_anothers_slice_keeps_its_size_and_loses_its_names(
 
 
 def test_names_are_shown_where_the_setting_allows_it() -> None:
-    shown = redacted(WHERE, [THEIRS], seen=frozenset(), show=ShowOwners.NAMES)
+    shown = redact_rows(WHERE, [THEIRS], seen=frozenset(), show=ShowOwners.NAMES)
 
     assert shown == (THEIRS,)

@@ -13,7 +13,7 @@ from hamicommon.ledger.partitions import AHEAD_DAYS, keep_partitions
 
 from hami_metrics.adapters.capacity import sum_up_capacity, sum_up_showback
 from hami_metrics.adapters.namespaces import sum_up_namespaces
-from hami_metrics.adapters.rollups import sum_up_bucket, unsummed
+from hami_metrics.adapters.rollups import sum_up_bucket, unsummed_buckets
 from hami_metrics.domain.samples import NodePod, Sample
 
 _SERIES = ("node", "device_uuid", "pod_uid", "namespace", "pod_name", "container")
@@ -76,7 +76,7 @@ class PostgresUsageStore:
                 return int(await conn.fetchval(INSERT_SAMPLES, *_columns(rows)))
             return len(rows)
 
-    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+    async def granted_pods(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
         """Return the pods that had a grant on their node since then."""
         async with connection(self._pool) as conn:
             rows = await conn.fetch(GRANTED, *_columns(sorted(pods)), since) if pods else ()
@@ -87,10 +87,10 @@ class PostgresUsageStore:
         async with connection(self._pool) as conn:
             await sum_up_bucket(conn, node, start)
 
-    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
+    async def unsummed_buckets(self, since: datetime) -> list[tuple[str, datetime]]:
         """Return buckets with samples that are not summed up."""
         async with connection(self._pool) as conn:
-            return await unsummed(conn, since)
+            return await unsummed_buckets(conn, since)
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
         """Create coming partitions and drop those of old days.

@@ -101,7 +101,7 @@ async def sum_up_bucket(connection: Connection, node: str, start: datetime) -> N
         await connection.execute(SUM_ROLLUPS, node, hour, parts)
 
 
-async def unsummed(connection: Connection, since: datetime) -> list[tuple[str, datetime]]:
+async def unsummed_buckets(connection: Connection, since: datetime) -> list[tuple[str, datetime]]:
     """Return (node, bucket start) of buckets whose sums lack samples."""
     rows = await connection.fetch(UNSUMMED, FINE_S, since)
     return [(row["node"], row["bucket_start"]) for row in rows]

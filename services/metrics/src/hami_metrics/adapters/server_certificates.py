@@ -60,7 +60,9 @@ class ServerCertificate:
             if not parts.hostname:
                 return None  # a Unix socket
             address = (parts.hostname, parts.port or self._port)
-            presented = await asyncio.to_thread(_presented, address, self._opening, self._timeout_s)
+            presented = await asyncio.to_thread(
+                _fetch_certificate, address, self._opening, self._timeout_s
+            )
             if presented is None:
                 return None
             return x509.load_der_x509_certificate(presented).not_valid_after_utc
@@ -90,12 +92,14 @@ def nats_certificate(settings: NatsSettings) -> ServerCertificate:
     return ServerCertificate("nats", urls, NATS_PORT, _ask_nats, timeout_s=timeout_s)
 
 
-def _presented(address: tuple[str, int], opening: Opening, timeout_s: float) -> bytes | None:
+def _fetch_certificate(
+    address: tuple[str, int], opening: Opening, timeout_s: float
+) -> bytes | None:
     """Return the certificate in DER form; None: no TLS. `timeout_s`: of each step."""
     with socket.create_connection(address, timeout=timeout_s) as plain:
         if not opening(plain):
             return None
-        with _unverified().wrap_socket(plain, server_hostname=address[0]) as encrypted:
+        with _unverified_context().wrap_socket(plain, server_hostname=address[0]) as encrypted:
             return encrypted.getpeercert(binary_form=True)
 
 
@@ -118,7 +122,7 @@ def _ask_nats(connection: socket.socket) -> bool:
     return bool(info.get("tls_required") or info.get("tls_available"))
 
 
-def _unverified() -> ssl.SSLContext:
+def _unverified_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -59,7 +59,7 @@ EVERYBODY = PageViewer()
 """Viewer without identity, who sees everything; used on the loopback device only."""
 
 
-def redacted(
+def redact_rows(
     question: Question,
     rows: Iterable[Mapping[str, Any]],
     *,

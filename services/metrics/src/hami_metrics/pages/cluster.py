@@ -186,7 +186,7 @@ def with_known_cards(
     return found
 
 
-def refreshed(
+def merge_nodes(
     before: Mapping[str, PageNode],
     present: Mapping[str, PageNode],
     reread: Set[str],

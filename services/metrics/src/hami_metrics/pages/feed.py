@@ -25,7 +25,7 @@ from hami_metrics.pages.cluster import (
     PageCluster,
     changed_nodes,
     is_silent,
-    refreshed,
+    merge_nodes,
     with_known_cards,
 )
 from hami_metrics.pages.readings import (
@@ -257,7 +257,7 @@ class Feed:
                     present |= await read_nodes(connection, new)
                 written = marks - self._marks
                 cards = await read_cards(connection, written)
-                nodes = refreshed(before.nodes, present, {mark.uuid for mark in written}, cards)
+                nodes = merge_nodes(before.nodes, present, {mark.uuid for mark in written}, cards)
             recent, event = await read_recent(connection)
             schedulers = await read_schedulers(connection)
             after = replace(

@@ -104,7 +104,11 @@ class Reviewed:
         """Return the viewer that the request's token or header names."""
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT_S):
-                caller = self._named(request) if self._proxy else await self._by_token(request)
+                caller = (
+                    self._caller_from_proxy(request)
+                    if self._proxy
+                    else await self._by_token(request)
+                )
                 return await self._viewer(caller, namespaces)
         except TimeoutError:
             raise Unavailable(
@@ -112,7 +116,7 @@ class Reviewed:
                 "identify you; try again"
             ) from None
 
-    def _named(self, request: Request) -> ApiCaller:
+    def _caller_from_proxy(self, request: Request) -> ApiCaller:
         users = request.headers.getlist(PROXY_USER)
         if len(users) != 1 or not users[0] or len(users[0]) > MAX_NAME_CHARACTERS:
             raise Unauthenticated(

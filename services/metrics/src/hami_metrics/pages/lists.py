@@ -163,7 +163,7 @@ class PodCache:
         for _, lines in self._known.values():
             for line in lines:
                 other = found.get(line.uid)
-                found[line.uid] = line if other is None else _joined(other, line)
+                found[line.uid] = line if other is None else _merge_pods(other, line)
         return list(found.values())
 
     def _of_node(self, node: PageNode) -> tuple[tuple[PageCard, ...], tuple[ListedPod, ...]]:
@@ -192,7 +192,7 @@ def _pod_line(held: Sequence[tuple[PageCard, CardHolder]]) -> ListedPod:
     )
 
 
-def _joined(one: ListedPod, other: ListedPod) -> ListedPod:
+def _merge_pods(one: ListedPod, other: ListedPod) -> ListedPod:
     """Combine two rows of a pod that the ledger has on two nodes, because an attempt is ending."""
     return replace(
         one,

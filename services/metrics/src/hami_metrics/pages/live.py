@@ -53,10 +53,12 @@ class Messages:
             self._made, self._made_of = {}, made_of
         key = (since, viewer)
         if key not in self._made:
-            self._made[key] = self._encoded(look, state, since, viewer)
+            self._made[key] = self._encode_event(look, state, since, viewer)
         return self._made[key]
 
-    def _encoded(self, look: FeedLook, state: PageCluster, since: int, viewer: PageViewer) -> bytes:
+    def _encode_event(
+        self, look: FeedLook, state: PageCluster, since: int, viewer: PageViewer
+    ) -> bytes:
         kind, data = "resync", b"{}"
         names = self._site.feed.changed_since(since)
         if names is not None and len(names) <= MAX_CHANGED_NODES:

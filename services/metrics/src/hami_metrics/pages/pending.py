@@ -76,7 +76,7 @@ def pending_page(
         stem = line.name.rpartition("-")[0] or line.name
         alike = (line.namespace, line.asks, line.because, stem)
         first = lines.get(alike)
-        lines[alike] = line if first is None else _joined(first, line)
+        lines[alike] = line if first is None else _merge_lines(first, line)
     found: dict[SliceSize | None, str] = {}
     if state is not None:
         sizes = list(dict.fromkeys(line.size for line in lines.values() if line.size is not None))
@@ -110,7 +110,7 @@ def _line(row: Row, viewer: PageViewer) -> WaitingLine:
     )
 
 
-def _joined(first: WaitingLine, line: WaitingLine) -> WaitingLine:
+def _merge_lines(first: WaitingLine, line: WaitingLine) -> WaitingLine:
     return replace(
         first,
         count=first.count + 1,

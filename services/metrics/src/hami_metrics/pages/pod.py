@@ -224,11 +224,11 @@ def _line(pod: PodRecord, one: Row, now: datetime) -> SliceLine:
         slice=one,
         used_mib=None if used is None else used["memory_mib"],
         core_used_percent=None if used is None else used["core_percent"],
-        enforced=_enforced(pod, place, now),
+        enforced=_enforcement_state(pod, place, now),
     )
 
 
-def _enforced(pod: PodRecord, place: tuple[str, str], now: datetime) -> str:
+def _enforcement_state(pod: PodRecord, place: tuple[str, str], now: datetime) -> str:
     uuid, container = place
     for period in pod.limits:
         goes_on = period["ended_at"] is None or period["ended_at"] > now

@@ -29,7 +29,7 @@ from hamicommon.access.checks import (
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.questions import PAGE_ROWS, Answer, Audience, Question, answer, question
 
-from hami_metrics.domain.redaction import WITHHELD, ShowOwners, redacted
+from hami_metrics.domain.redaction import WITHHELD, ShowOwners, redact_rows
 
 READ_ALL = Right(verb="get", group="hami.io", resource="scheduler", role="hami-reader")
 ASK = Right(verb="get", group="hami.io", resource="questions", role="hami-viewer")
@@ -238,7 +238,7 @@ class Asking:
         seen = await self._viewers.visible_namespaces(viewer, namespaces)
         if seen == namespaces:
             return found
-        rows = redacted(found.question, found.rows, seen=seen, show=self._show)
+        rows = redact_rows(found.question, found.rows, seen=seen, show=self._show)
         withheld = {
             column.name: WITHHELD
             for column in found.question.columns

@@ -29,9 +29,9 @@ def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") ->
     api = APIRouter(prefix="/api/v1/questions")
 
     @api.get("")
-    async def listed(request: Request) -> Response:
+    async def list_questions(request: Request) -> Response:
         await viewer_of(request, viewers)
-        items = [described(each) for each in questions().values()]
+        items = [describe_question(each) for each in questions().values()]
         cluster = {"cluster": cluster_name} if cluster_name else {}
         return _json({"apiVersion": API_VERSION, **cluster, "items": items})
 
@@ -103,7 +103,7 @@ def answer_json(found: Answer) -> dict[str, Any]:
     }
 
 
-def described(question: Question) -> Mapping[str, Any]:
+def describe_question(question: Question) -> Mapping[str, Any]:
     """Return a question's description as JSON."""
     return {
         "name": question.name,
@@ -153,7 +153,7 @@ def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> A
     api = APIRouter(prefix="/api/v1/showback")
 
     @api.get("")
-    async def billed(request: Request) -> Response:
+    async def answer_bill(request: Request) -> Response:
         viewer = await viewer_of(request, viewers)
         try:
             parameters = single_values(request)
