@@ -35,7 +35,7 @@ def test_the_card_is_known_by_uuid_name_and_memory(driver: NvmlDriver, card: Car
     assert (found.name, found.memory_mib) == (card.name, card.memory_mib)
     assert [links.uuid for links in driver.links()] == [one.uuid for one in driver.cards()]
     assert driver.probe() == {}
-    assert not driver.outdated()
+    assert not driver.is_outdated()
 
 
 def test_no_event_comes_of_a_healthy_card(driver: NvmlDriver) -> None:

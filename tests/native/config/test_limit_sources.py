@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.cleanup.installed_files import marked
+from hami_node_agent.cleanup.installed_files import mark_library
 
 from tests.native.driver_program import PRELUDE
 from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, open_context
@@ -388,7 +388,7 @@ def test_the_document_lists_every_variable_that_the_library_reads() -> None:
 def installed(container: Container) -> Container:
     """The copy that an agent installs."""
     library = container.folder / "libvgpu.so"
-    library.write_bytes(marked(LIBVGPU.read_bytes()))
+    library.write_bytes(mark_library(LIBVGPU.read_bytes()))
     return replace(container, library=library)
 
 

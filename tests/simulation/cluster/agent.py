@@ -85,7 +85,7 @@ class Disk:
         for nonce in nonces:
             self.limits.pop(nonce, None)
 
-    def described(self) -> frozenset[str]:
+    def cdi_nonces(self) -> frozenset[str]:
         """No slices by CDI."""
         return frozenset()
 

@@ -199,7 +199,7 @@ class Kubelet:
 
     # What the agent reads
 
-    async def checkpointed(self) -> tuple[Holding, ...]:
+    async def checkpointed_holdings(self) -> tuple[Holding, ...]:
         """See the port KubeletState."""
         return await self.holdings()
 
@@ -212,7 +212,7 @@ class Kubelet:
         """See the port KubeletState."""
         return KubeletReading(holdings=await self.holdings())
 
-    async def claimed(self) -> frozenset[str]:
+    async def claim_nonces(self) -> frozenset[str]:
         """See the port KubeletState: no pod here has a claim."""
         self._check_up()
         return frozenset()
@@ -225,7 +225,7 @@ class Kubelet:
             for pod in self._pods.values()
         )
 
-    def populated(self, pod_uid: str) -> bool:
+    def has_processes(self, pod_uid: str) -> bool:
         """See sweeping.Processes."""
         return any(uid == pod_uid for uid, _container in self._model.running)
 

@@ -74,7 +74,7 @@ def a_record(
 def a_book(*grants: NodeGrant) -> GrantBook:
     book = GrantBook()
     for grant in grants:
-        book = book.announced(grant)
+        book = book.with_grant(grant)
     return book
 
 

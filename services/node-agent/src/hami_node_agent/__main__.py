@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.process.shutdown import until_stopped
 
 from hami_node_agent.bootstrap.agent import open_agent
-from hami_node_agent.config.sources import Configured, configured, environment
+from hami_node_agent.config.sources import Configured, environment, read_configuration
 
 logger = logging.getLogger("hami_node_agent")
 
@@ -29,7 +29,7 @@ def main() -> None:
     """Run `hami-node-agent`, which also accepts the flags of HAMi's device plugin."""
     arguments = sys.argv[1:]
     try:
-        start = configured(arguments, environment())
+        start = read_configuration(arguments, environment())
     except InvalidRequest as exc:
         sys.exit(f"hami-node-agent: {exc}")
     telemetry.setup("hami-node-agent", start.settings.telemetry)
@@ -94,7 +94,7 @@ async def _wait_for_reload(arguments: Sequence[str], hung_up: asyncio.Event) -> 
                 return None
             hung_up.clear()
             try:
-                found = configured(arguments, environment())
+                found = read_configuration(arguments, environment())
             except InvalidRequest as exc:
                 logger.error(
                     "Keeping the old configuration: the new one is invalid",

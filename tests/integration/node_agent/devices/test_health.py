@@ -82,11 +82,11 @@ driver = NvmlDriver(sysfs_root=pathlib.Path("/nowhere"), fallback_memory_mib=0)
 driver.start()
 driver.cards()
 driver.register_events()
-found = [driver.outdated(), len(driver.probe())]
+found = [driver.is_outdated(), len(driver.probe())]
 pynvml.nvmlShutdown()
-found += [driver.outdated(), sorted({str(f.reason) for f in driver.probe().values()})]
+found += [driver.is_outdated(), sorted({str(f.reason) for f in driver.probe().values()})]
 driver.reload()
-found += [driver.outdated(), len(driver.probe()), driver.wait_for_event()]
+found += [driver.is_outdated(), len(driver.probe()), driver.wait_for_event()]
 print(json.dumps(found))
 """
 

@@ -56,7 +56,7 @@ async def test_a_kubelet_without_the_pod_is_asked_less_and_less_often(
 
 
 def test_an_adopted_answer_gets_a_record_once() -> None:
-    book = GrantBook().announced(replace(a_grant(), answered=True))
+    book = GrantBook().with_grant(replace(a_grant(), answered=True))
 
     [record] = foreign_records(book, [a_foreign_holding()], [])
 
@@ -77,6 +77,6 @@ def test_an_adopted_answer_gets_a_record_once() -> None:
     ],
 )
 def test_nothing_else_gets_one(answered: bool, holding: Holding) -> None:
-    book = GrantBook().announced(replace(a_grant(), answered=answered))
+    book = GrantBook().with_grant(replace(a_grant(), answered=answered))
 
     assert foreign_records(book, [holding], []) == []

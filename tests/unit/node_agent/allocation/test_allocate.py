@@ -70,7 +70,7 @@ class Node(QuietNode):
         [limits] = [m.host_path for m in spec.mounts if m.container_path == "/etc/hami"]
         return self.state.saved.records[PurePosixPath(limits).name]
 
-    async def checkpointed(self) -> tuple[Holding, ...]:
+    async def checkpointed_holdings(self) -> tuple[Holding, ...]:
         if self.held is None:
             raise Unavailable("the checkpoint can't be read")
         return self.held
@@ -78,7 +78,7 @@ class Node(QuietNode):
     async def refresh(self) -> bool:
         self.refreshed += 1
         for grant in self.ledger:
-            self.state.book = self.state.book.announced(grant)
+            self.state.book = self.state.book.with_grant(grant)
         return True
 
     async def signed_grants(self) -> tuple[NodeGrant, ...]:

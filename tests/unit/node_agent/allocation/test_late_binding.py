@@ -75,7 +75,7 @@ def late_binding(
     source: Any = SimpleNamespace(refresh=refresh)
     written = {} if described is None else described
     devices: Any = SimpleNamespace(write=written.__setitem__)
-    reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
+    reports: Any = SimpleNamespace(allocated_report=lambda grant, state: None)
     node = NodePorts(
         state=state,
         kubelet_state=kubelet_state,

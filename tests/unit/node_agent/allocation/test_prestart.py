@@ -81,7 +81,7 @@ class Node(QuietNode):
     def reported(self) -> list[dict[str, Any]]:
         return [json.loads(report.body) for report in self.state.saved.reports]
 
-    async def checkpointed(self) -> tuple[Holding, ...]:
+    async def checkpointed_holdings(self) -> tuple[Holding, ...]:
         if self.checkpoint_damaged:
             raise Unavailable("checkpoint: it can't be read")
         return self.held
@@ -291,7 +291,7 @@ async def test_another_plugins_answer_waits_for_its_adoption() -> None:
 
     with pytest.raises(Conflict, match="hamictl adopt"):
         await node.starting.check(foreign.device_ids)
-    node.state.book = node.state.book.announced(replace(a_grant(pod="pod-1"), answered=True))
+    node.state.book = node.state.book.with_grant(replace(a_grant(pod="pod-1"), answered=True))
     with pytest.raises(Unavailable, match="until its adoption is recorded"):
         await node.starting.check(foreign.device_ids)
 

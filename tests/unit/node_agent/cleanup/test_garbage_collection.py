@@ -62,7 +62,7 @@ class Node:
     async def pods(self) -> frozenset[tuple[str, str]]:
         return self.kept
 
-    async def claimed(self) -> frozenset[str]:
+    async def claim_nonces(self) -> frozenset[str]:
         if self.claimed_nonces is None:
             raise Unavailable("no such socket")
         return self.claimed_nonces
@@ -70,7 +70,7 @@ class Node:
     async def holdings(self) -> tuple[Holding, ...]:
         return self.held
 
-    def populated(self, pod_uid: str) -> bool:
+    def has_processes(self, pod_uid: str) -> bool:
         del pod_uid
         return self.runs
 
@@ -225,7 +225,7 @@ async def test_what_the_kubelet_has_for_a_second_pod_of_a_claim_stays_till_its_g
     assert state.book.of(FIRST.pod_uid) is None
     assert (state.saved.records, node.removed) == ({NONCE: SHARED}, [])
 
-    state.book = state.book.announced(NEXT)
+    state.book = state.book.with_grant(NEXT)
     sweeper = a_sweeper(node, state)
     await sweeper.sweep()
     [record] = state.saved.records.values()

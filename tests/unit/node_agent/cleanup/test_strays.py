@@ -34,12 +34,12 @@ class Node:
     async def holdings(self) -> tuple[Holding, ...]:
         return ()
 
-    async def claimed(self) -> frozenset[str]:
+    async def claim_nonces(self) -> frozenset[str]:
         if self.claimed_nonces is None:
             raise Unavailable("no such socket")
         return self.claimed_nonces
 
-    def described(self) -> frozenset[str]:
+    def cdi_nonces(self) -> frozenset[str]:
         return self.described_nonces
 
     def remove_strays(

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from hami_node_agent.config import hami_node_config
-from hami_node_agent.config.sources import Configured, configured, environment
+from hami_node_agent.config.sources import Configured, environment, read_configuration
 from hamicommon.errors import InvalidRequest
 
 NODE = "node-1"
@@ -37,7 +37,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name, value in all_of_them.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(hami_node_config, "PATH", file)
-        return configured(arguments, environment())
+        return read_configuration(arguments, environment())
 
     return read
 

@@ -68,7 +68,7 @@ class World:
             limits_dir=lambda nonce: Path("/limits"),
         )
         pods: Any = SimpleNamespace(container_env=AsyncMock(return_value={}), warn=AsyncMock())
-        kubelet_state: Any = SimpleNamespace(claimed=self._claimed)
+        kubelet_state: Any = SimpleNamespace(claim_nonces=self._claimed)
         node = NodePorts(
             state=self.state,
             kubelet_state=kubelet_state,

@@ -20,7 +20,9 @@ def test_a_lower_token_never_replaces_a_higher_one() -> None:
 def test_a_withdrawn_grant_does_not_come_back() -> None:
     grant = a_grant(token=3)
 
-    book = GrantBook().without(grant.allocation_id, grant.pod_uid, 3, heard_at=1.0).announced(grant)
+    book = (
+        GrantBook().without(grant.allocation_id, grant.pod_uid, 3, heard_at=1.0).with_grant(grant)
+    )
 
     assert book.of("pod-1") is None
 
@@ -115,7 +117,7 @@ def _after(messages: list[Message]) -> GrantBook:
     for kind, token in messages:
         grant: NodeGrant = a_grant(token=token)
         if kind == "grant":
-            book = book.announced(grant)
+            book = book.with_grant(grant)
         else:
             book = book.without(grant.allocation_id, grant.pod_uid, token, heard_at=1.0)
     return book
@@ -137,4 +139,4 @@ def test_a_grant_that_was_listed_before_it_was_offered_is_offered_then() -> None
 
     book = GrantBook().reset_to([replace(offered, offered=False)], complete=True, asked_at=1.0)
 
-    assert book.announced(offered).grants["pod-1"].offered
+    assert book.with_grant(offered).grants["pod-1"].offered

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tests.unit.node_agent.builders import a_grant
 from tests.waiting import eventually
 
-MADE = [Reports("n").failed(a_grant(pod=pod), "no card") for pod in ("a", "b", "c")]
+MADE = [Reports("n").failed_report(a_grant(pod=pod), "no card") for pod in ("a", "b", "c")]
 
 
 class Store:

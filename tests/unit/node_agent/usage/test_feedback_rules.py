@@ -6,8 +6,8 @@ from hami_node_agent.usage.feedback_rules import (
     INTERVAL_S,
     Shared,
     Switches,
+    core_feedback,
     decide,
-    decided,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,7 +127,7 @@ def test_what_holds_after_a_round_is_what_was_changed_or_what_was_there() -> Non
     alone, waits = one("x", switch=0, recent=1), one("y", recent=-1)
 
     def after(one: Shared, switches: Switches | None) -> CoreFeedback:
-        return decided(one, switches, now_s=1_800_000_000.5)
+        return core_feedback(one, switches, now_s=1_800_000_000.5)
 
     block = CoreFeedback(waits_until_s=1_800_000_000 + BLOCK_S)
     assert after(alone, None) == CoreFeedback(relaxed=True)

@@ -46,7 +46,7 @@ class CdiFiles:
                 path.unlink()
                 time.sleep(REWRITE_PAUSE_S)
             self._directory.mkdir(parents=True, exist_ok=True)
-            replace_file(path, orjson.dumps(_described(nonce, spec)), durable=False)
+            replace_file(path, orjson.dumps(_cdi_spec(nonce, spec)), durable=False)
         except OSError as exc:
             raise Unavailable(f"{path} can't be written: {exc}") from exc
 
@@ -89,7 +89,7 @@ class CdiFiles:
         return self._directory / f"{_PREFIX}{nonce}.json"
 
 
-def _described(nonce: str, spec: ContainerSpec) -> dict[str, Any]:
+def _cdi_spec(nonce: str, spec: ContainerSpec) -> dict[str, Any]:
     edits = {
         "env": [f"{name}={value}" for name, value in spec.envs.items()],
         "mounts": [

@@ -48,12 +48,12 @@ class HoldingsService:
         return NodeHoldings(
             node=self._node,
             read_at=datetime.now(UTC),
-            containers=tuple(self._held(holding, ended) for holding in reading.holdings),
+            containers=tuple(self._held_container(holding, ended) for holding in reading.holdings),
             problems=reading.problems,
             readable=reading.readable,
         )
 
-    def _held(self, holding: Holding, ended: frozenset[PodUid]) -> HeldContainer:
+    def _held_container(self, holding: Holding, ended: frozenset[PodUid]) -> HeldContainer:
         pod = self._pods.name_of(holding.pod_uid)
         foreign = holding.foreign
         by_index = {str(card.index): str(card.uuid) for card in self._state.cards.values()}
@@ -65,13 +65,13 @@ class HoldingsService:
             device_ids=tuple(sorted(holding.device_ids)),
             cards_of_ids=tuple(sorted(str(card_of(each)) for each in holding.device_ids)),
             ended=holding.pod_uid in ended,
-            ours=holding.answer is not None or self._recorded(holding),
+            ours=holding.answer is not None or self._has_record(holding),
             visible=None if foreign is None else _uuids(foreign.visible, by_index),
             memory_mib=() if foreign is None else foreign.memory_mib,
             core_percent=None if foreign is None else foreign.core_percent,
         )
 
-    def _recorded(self, holding: Holding) -> bool:
+    def _has_record(self, holding: Holding) -> bool:
         """Return allocations of this agent that the checkpoint lacks."""
         return any(
             record.belongs_to(holding.pod_uid, holding.container) and not record.foreign

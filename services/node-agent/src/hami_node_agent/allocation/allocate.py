@@ -130,7 +130,7 @@ class Allocate:
         if last is not None or not same:
             return last
         try:
-            holdings = await self._kubelet_state.checkpointed()
+            holdings = await self._kubelet_state.checkpointed_holdings()
         except Unavailable as exc:
             logger.warning("Failed to read the kubelet's checkpoint", extra={"error": str(exc)})
             return None
@@ -226,7 +226,7 @@ class Allocate:
             return
         try:
             await self._state.change(
-                lambda saved: saved.with_report(self._reports.allocated(grant, saved))
+                lambda saved: saved.with_report(self._reports.allocated_report(grant, saved))
             )
         except HamiError as exc:
             # The next comparison with the ledger reports it.
@@ -242,7 +242,7 @@ class Allocate:
         deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         while time.monotonic() < deadline:
             with suppress(Unavailable):
-                holdings = await self._kubelet_state.checkpointed()
+                holdings = await self._kubelet_state.checkpointed_holdings()
                 stored = {h.answer.nonce: h for h in holdings if h.answer is not None}
                 if any(
                     (stored[nonce].pod_uid, stored[nonce].container) != owner
@@ -257,7 +257,7 @@ class Allocate:
 
     async def _report_failure(self, grant: NodeGrant, reason: str) -> None:
         logger.error("Failed to allocate", extra={"error": reason})
-        report = self._reports.failed(grant, reason)
+        report = self._reports.failed_report(grant, reason)
         try:
             await self._state.change(lambda saved: saved.with_report(report))
         except HamiError as exc:

@@ -143,7 +143,7 @@ class LateBinding:
         def edit(saved: AgentState) -> AgentState:
             if record.nonce in saved.records:
                 raise _Settled
-            return self._slices.recorded(saved, grant, record)
+            return self._slices.add_records(saved, grant, record)
 
         await self._state.change(edit, first=lambda: self._slices.make(record, env))
 
@@ -160,7 +160,7 @@ class LateBinding:
             record = self._slices.renew(known, grant, granted, env)
         except Conflict as exc:
             await self._refuse(owner, str(exc))
-        await self._state.change(lambda saved: self._slices.recorded(saved, grant, record))
+        await self._state.change(lambda saved: self._slices.add_records(saved, grant, record))
         return record
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:

@@ -185,9 +185,9 @@ class DescribedSlices:
             policy=self._answers,
         )
 
-    def recorded(self, saved: AgentState, grant: NodeGrant, *records: Record) -> AgentState:
+    def add_records(self, saved: AgentState, grant: NodeGrant, *records: Record) -> AgentState:
         """Return the state with the records, and a report if the pod now has all its slices."""
         after = saved.with_records(records)
         if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant, after))
+            after = after.with_report(self._reports.allocated_report(grant, after))
         return after

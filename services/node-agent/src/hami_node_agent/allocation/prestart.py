@@ -130,7 +130,7 @@ class PreStart:
             record = self._slices.renew(known, grant, granted, env)
         except Conflict as exc:
             await self._refuse(owner, grant, str(exc))
-        await self._state.change(lambda saved: self._slices.recorded(saved, grant, record))
+        await self._state.change(lambda saved: self._slices.add_records(saved, grant, record))
         return record
 
     # Refusals
@@ -158,7 +158,7 @@ class PreStart:
 
     async def _refuse(self, owner: Holding, grant: NodeGrant | None, reason: str) -> NoReturn:
         if grant is not None:
-            report = self._reports.failed(grant, reason)
+            report = self._reports.failed_report(grant, reason)
             await self._state.change(lambda saved: saved.with_report(report))
         await self._warn(owner, reason)
 
@@ -250,7 +250,7 @@ class ContainerOwners:
         # The rest of the kubelet's state takes as long to read again, and shows more where the
         # checkpoint is damaged or behind.
         with contextlib.suppress(Unavailable):
-            if owners := self._with_ids(ids, await self._kubelet_state.checkpointed()):
+            if owners := self._with_ids(ids, await self._kubelet_state.checkpointed_holdings()):
                 return owners
         return self._with_ids(ids, await self._kubelet_state.holdings())
 

@@ -99,7 +99,7 @@ async def dra_driver(
         sockets,
         DraService(preparation),
         HealthService(cards, pool=settings.node_name),
-        RegistrationService(sockets.claims, publisher.registered),
+        RegistrationService(sockets.claims, publisher.on_registered),
     )
     return DraDriver(
         on=True,

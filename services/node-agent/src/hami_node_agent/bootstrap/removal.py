@@ -30,7 +30,7 @@ from hami_node_agent.adapters.host.removal import OutOfTime, remove_tree
 from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of, signed_text
 from hami_node_agent.config.settings import Settings
-from hami_node_agent.config.sources import configured, environment
+from hami_node_agent.config.sources import environment, read_configuration
 from hami_node_agent.dra.server import DriverSockets
 from hami_node_agent.inventory.capacity import sums_of
 from hami_node_agent.metrics.http_server import make_routes, serving
@@ -49,7 +49,7 @@ NAMED = 5
 def main() -> None:
     """Run until everything is removed, or SIGTERM."""
     try:
-        settings = configured(sys.argv[1:], environment()).settings
+        settings = read_configuration(sys.argv[1:], environment()).settings
     except InvalidRequest as exc:
         sys.exit(f"hami-node-removal: {exc}")
     telemetry.setup("hami-node-removal", settings.telemetry)

@@ -45,7 +45,7 @@ class PodFiles(Protocol):
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """Release the folders of a pod that left, for removal (blocking)."""
 
-    def described(self) -> frozenset[str]:
+    def cdi_nonces(self) -> frozenset[str]:
         """Return the nonces that CDI files describe (blocking)."""
 
     def remove_strays(
@@ -86,21 +86,21 @@ class Strays:
         nonces = frozenset(r.nonce for r in records) | {answer.nonce for answer in answers}
         await asyncio.to_thread(
             self._files.remove_strays,
-            nonces=nonces | await self._claimed(nonces),
+            nonces=nonces | await self._claimed_nonces(nonces),
             cache_dirs=frozenset(known_dirs),
             older_than_s=STRAY_AGE_S,
         )
 
-    async def _claimed(self, known: frozenset[str]) -> frozenset[str]:
+    async def _claimed_nonces(self, known: frozenset[str]) -> frozenset[str]:
         """Return slices by claims whose records are lost; `dra/` needs their files.
 
         Where the kubelet can't be asked, all that are described.
         """
-        unknown = await asyncio.to_thread(self._files.described) - known
+        unknown = await asyncio.to_thread(self._files.cdi_nonces) - known
         if not unknown:
             return unknown
         try:
-            return unknown & await self._kubelet_state.claimed()
+            return unknown & await self._kubelet_state.claim_nonces()
         except Unavailable:
             return unknown
 
@@ -151,7 +151,7 @@ class PodLookup(Protocol):
 class Processes(Protocol):
     """Source of facts about processes on the host."""
 
-    def populated(self, pod_uid: str) -> bool:
+    def has_processes(self, pod_uid: str) -> bool:
         """Return whether the pod has processes (blocking)."""
 
 
@@ -237,7 +237,7 @@ class Sweeper:
 
     async def _look_at(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> None:
         """Check one pod, and clean up if it left. Raises: HamiError."""
-        if await self._left(suspect, kept):
+        if await self._has_left(suspect, kept):
             await self._forget(suspect)
         elif await self._outlives_its_grant(suspect):
             await self._report_that_it_stays(suspect)
@@ -270,7 +270,7 @@ class Sweeper:
             )
         return list(found.values())
 
-    async def _left(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> bool:
+    async def _has_left(self, suspect: _Suspect, kept: frozenset[tuple[str, str]]) -> bool:
         """Return whether the pod left. Raises: Unavailable if this can't be determined."""
         if not suspect.name:
             # Of a pod that took another's answer before our watch knew it there is only its uid.
@@ -280,7 +280,9 @@ class Sweeper:
             there = self._has(kept, suspect) or await self.pods.still_there(
                 namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
             )
-        return not there and not await asyncio.to_thread(self.processes.populated, suspect.pod_uid)
+        return not there and not await asyncio.to_thread(
+            self.processes.has_processes, suspect.pod_uid
+        )
 
     async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
         """Return whether a pod that has not left has ended. Raises: Unavailable.
@@ -292,7 +294,7 @@ class Sweeper:
             return False
         if suspect.allocation_id in self._reported_to_stay:
             return False
-        if not await asyncio.to_thread(self.processes.populated, suspect.pod_uid):
+        if not await asyncio.to_thread(self.processes.has_processes, suspect.pod_uid):
             return False
         return not await self.pods.still_there(
             namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
@@ -316,7 +318,7 @@ class Sweeper:
 
     async def _forget(self, suspect: _Suspect) -> None:
         held = await self._held_by_others(suspect)
-        shared = await self._shared(suspect)
+        shared = await self._shared_nonces(suspect)
         grant, book = self.state.book.of(suspect.pod_uid), self.state.book
         if grant is not None:
             book = book.without(
@@ -327,7 +329,7 @@ class Sweeper:
         reporting = bool(suspect.allocation_id) and not (shared and grant is None)
         if reporting or not shared:
             logger.info("Terminated a pod", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
-        report = self.reports.gone(
+        report = self.reports.gone_report(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
 
@@ -350,7 +352,7 @@ class Sweeper:
             [record.nonce for record in records],
         )
 
-    async def _shared(self, suspect: _Suspect) -> frozenset[str]:
+    async def _shared_nonces(self, suspect: _Suspect) -> frozenset[str]:
         """Return nonces of the pod's slices that other pods have by the same claim.
 
         The kubelet gives them to a second pod without asking us, and the grant of that one may not
@@ -358,7 +360,7 @@ class Sweeper:
         """
         records = self.state.saved.of_pod(suspect.pod_uid)
         own = frozenset(record.nonce for record in records if not record.device_ids)
-        return own & await self.kubelet_state.claimed() if own else own
+        return own & await self.kubelet_state.claim_nonces() if own else own
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
         """Return nonces of the pod's answers that the kubelet has given to other pods.

@@ -38,7 +38,7 @@ _UNMARKED = b"libvgpu limits file: optional\0"
 _MARKED = b"libvgpu limits file: required\0"
 
 
-def marked(content: bytes) -> bytes:
+def mark_library(content: bytes) -> bytes:
     """Return the library's bytes with our mark, unless they have it.
 
     Raises: InvalidRequest when it is no build of libvgpu that looks for the mark.

@@ -44,7 +44,7 @@ def _bool(value: str) -> bool:
     return _BOOLS[value]
 
 
-def _listed(entry: str) -> Callable[[str], object]:
+def _feature(entry: str) -> Callable[[str], object]:
     return lambda value: (entry,) if _bool(value) else ()
 
 
@@ -81,9 +81,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("pass-device-specs", "PASS_DEVICE_SPECS", "pass_device_specs", _bool),
     Flag("device-list-strategy", "DEVICE_LIST_STRATEGY", "device_list_strategy"),
     Flag("device-id-strategy", "DEVICE_ID_STRATEGY", "device_id_strategy"),
-    Flag("gdrcopy-enabled", "GDRCOPY_ENABLED", "features", _listed("gdrcopy")),
-    Flag("gds-enabled", "GDS_ENABLED", "features", _listed("gds")),
-    Flag("mofed-enabled", "MOFED_ENABLED", "features", _listed("mofed")),
+    Flag("gdrcopy-enabled", "GDRCOPY_ENABLED", "features", _feature("gdrcopy")),
+    Flag("gds-enabled", "GDS_ENABLED", "features", _feature("gds")),
+    Flag("mofed-enabled", "MOFED_ENABLED", "features", _feature("mofed")),
     Flag("kubelet-socket", "KUBELET_SOCKET", "kubelet_dir", _kubelet_dir),
     Flag("config-file", "CONFIG_FILE", "device_config_file", lambda value: value or None),
     Flag("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX", unused=_PREFIX),
@@ -147,9 +147,9 @@ RETIRED: tuple[Flag, ...] = (
     Flag("", "MPS_SHM_DIR", unused="it is the folder shm of MPS_DIR, if there is one"),
     Flag("", "HIDDEN_UUIDS", "hidden_devices", _entries()),
     Flag("", "HIDDEN_INDEXES", "hidden_devices", _entries()),
-    Flag("", "GDRCOPY_ENABLED", "features", _listed("gdrcopy")),
-    Flag("", "GDS_ENABLED", "features", _listed("gds")),
-    Flag("", "MOFED_ENABLED", "features", _listed("mofed")),
+    Flag("", "GDRCOPY_ENABLED", "features", _feature("gdrcopy")),
+    Flag("", "GDS_ENABLED", "features", _feature("gds")),
+    Flag("", "MOFED_ENABLED", "features", _feature("mofed")),
     Flag("", "PREFERRED_ALLOCATION", unused="the kubelet asks whenever the choice matters"),
     Flag("", "CDI_ANNOTATION_PREFIX", unused=_PREFIX),
     Flag("", "CGROUP_ROOT", unused="the host's cgroups are looked for beside PROC_ROOT"),

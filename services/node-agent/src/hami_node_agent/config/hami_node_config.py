@@ -97,20 +97,20 @@ def parse(content: bytes, node: str) -> NodeFile:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"not JSON: {exc}") from exc
-    entries = _lowered(document, "the file").get("nodeconfig", [])
+    entries = _lower_keys(document, "the file").get("nodeconfig", [])
     if not isinstance(entries, list):
         raise InvalidRequest(f"nodeconfig is {entries!r}: expected a list of nodes")
     notes: list[str] = []
     settings: dict[str, object] = {}
     for position, entry in enumerate(entries):
         where = f"nodeconfig[{position}]"
-        given = _lowered(entry, where)
+        given = _lower_keys(entry, where)
         if given.get("name", "") != node:
             continue
-        hidden = _lowered(given.get("filterdevices", {}), f"{where}.filterdevices")
+        hidden = _lower_keys(given.get("filterdevices", {}), f"{where}.filterdevices")
         given["filterdevices"] = hidden
-        keys = _checked(NodeKeys, given, where, notes)
-        _checked(FilterKeys, hidden, f"{where}.filterdevices", notes)
+        keys = _validate_keys(NodeKeys, given, where, notes)
+        _validate_keys(FilterKeys, hidden, f"{where}.filterdevices", notes)
         if keys.migstrategy:
             notes.append(f"{where}.migstrategy: HAMi reads it without effect; set MIG_STRATEGY")
         if not keys.enablegetpreferredallocation:
@@ -127,14 +127,14 @@ def parse(content: bytes, node: str) -> NodeFile:
     return NodeFile(settings=settings, notes=tuple(notes))
 
 
-def _lowered(value: Any, where: str) -> dict[str, Any]:
+def _lower_keys(value: Any, where: str) -> dict[str, Any]:
     """Return a JSON object with keys in lower case and without nulls, as Go reads it."""
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{where}: expected an object, not {value!r}")
     return {str(key).lower(): entry for key, entry in value.items() if entry is not None}
 
 
-def _checked(kind: type[K], given: Mapping[str, Any], where: str, notes: list[str]) -> K:
+def _validate_keys(kind: type[K], given: Mapping[str, Any], where: str, notes: list[str]) -> K:
     for key in sorted(given.keys() - kind.model_fields.keys()):
         close = get_close_matches(key, kind.model_fields, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""

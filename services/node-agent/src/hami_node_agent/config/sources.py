@@ -48,7 +48,7 @@ def environment() -> Mapping[str, str]:
     return {name: value for name, value in source.env_vars.items() if value is not None}
 
 
-def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
+def read_configuration(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
     """Read all sources again.
 
     Raises: InvalidRequest that names the flag, the variable or the file and its key.

@@ -116,9 +116,9 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         """Count a call as running until its answer is sent, or its caller is gone."""
         self._running += 1
         self._idle.clear()
-        context.add_done_callback(self._sent)  # type: ignore[arg-type]  # stubs: a class of theirs
+        context.add_done_callback(self._on_sent)  # type: ignore[arg-type]  # stubs: a class of theirs
 
-    def _sent(self, _context: object) -> None:
+    def _on_sent(self, _context: object) -> None:
         self._running -= 1
         if not self._running:
             self._idle.set()
@@ -143,7 +143,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         """Stream all devices, immediately and after every change."""
         end = asyncio.ensure_future(self._streams_end.wait())
         seen = self._changed.version
-        yield self._listed()
+        yield self._list_devices()
         stream = object()
         self._listening_since_s[stream] = time.monotonic()
         try:
@@ -155,12 +155,12 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
                     change.cancel()
                 if not end.done():
                     seen = self._changed.version
-                    yield self._listed()
+                    yield self._list_devices()
         finally:
             end.cancel()
             del self._listening_since_s[stream]
 
-    def _listed(self) -> api.ListAndWatchResponse:
+    def _list_devices(self) -> api.ListAndWatchResponse:
         answer = api.ListAndWatchResponse()
         for device in self.devices():
             added = answer.devices.add(
@@ -191,7 +191,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         """Return variables, mounts and devices of each container; all or none."""
         self._count(context)
         try:
-            wanted = [self._known(c.devices_ids) for c in request.container_requests]
+            wanted = [self._known_ids(c.devices_ids) for c in request.container_requests]
             specs = await self.answers(wanted)
         except HamiError as exc:
             await _abort(context, exc)
@@ -208,7 +208,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             await _abort(context, exc)
         return api.PreStartContainerResponse()
 
-    def _known(self, listed: Iterable[str]) -> frozenset[str]:
+    def _known_ids(self, listed: Iterable[str]) -> frozenset[str]:
         ids = _distinct(listed)
         strange = sorted(device_id for device_id in ids if not self.knows(device_id))
         if strange:

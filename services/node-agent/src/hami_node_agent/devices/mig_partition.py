@@ -217,7 +217,7 @@ def plan(
     )
 
 
-def joined(plans: Iterable[PartitionPlan]) -> PartitionPlan:
+def merge_plans(plans: Iterable[PartitionPlan]) -> PartitionPlan:
     """Combine the plans of several cards."""
     each = tuple(plans)
     return PartitionPlan(

@@ -45,7 +45,7 @@ def product_type(name: str) -> str:
     return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
-def offered(facts: CardFacts, offer: Offer) -> GpuDevice:
+def offered_device(facts: CardFacts, offer: Offer) -> GpuDevice:
     """Return the card as it is registered; scaled amounts are truncated, as in HAMi."""
     if offer.mode == WHOLE:
         offer = Offer(split_count=1, mode=WHOLE)

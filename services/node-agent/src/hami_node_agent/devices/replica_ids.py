@@ -62,10 +62,10 @@ def preferred_ids(
         if pick is not None:
             chosen.append(pick)
             free.remove(pick)
-    return (*chosen, *_packed(free, taken=chosen, size=size - len(chosen)))
+    return (*chosen, *_pack_ids(free, taken=chosen, size=size - len(chosen)))
 
 
-def _packed(free: Sequence[str], *, taken: Iterable[str], size: int) -> list[str]:
+def _pack_ids(free: Sequence[str], *, taken: Iterable[str], size: int) -> list[str]:
     left = Counter(card_of(device_id) for device_id in free)
     times = Counter(card_of(device_id) for device_id in taken)
     rest, chosen = list(free), list[str]()

@@ -78,11 +78,11 @@ def _score(one: CardLinks, other: CardLinks) -> int:
     if there != back:
         # The driver contradicts itself: HAMi trusts nothing of such a pair.
         return 0
-    near = _SCORES.get(Meeting(one.meetings[other.uuid]), 0) if _known(one, other) else 0
+    near = _SCORES.get(Meeting(one.meetings[other.uuid]), 0) if _is_known(one, other) else 0
     return near + (SCORE_PER_NVLINK * there if there <= MAX_NVLINKS else 0)
 
 
-def _known(one: CardLinks, other: CardLinks) -> bool:
+def _is_known(one: CardLinks, other: CardLinks) -> bool:
     return one.meetings.get(other.uuid) in set(Meeting)
 
 

@@ -99,7 +99,7 @@ class ClaimPreparation:
         fresh: list[bool] = []
         names: dict[SliceKey, tuple[str, ...]] = {}
         for pod in pods:
-            claimed, changed = await self._prepared(pod, ref)
+            claimed, changed = await self._prepare_pod(pod, ref)
             fresh += changed
             names |= self._names(PodUid(pod["metadata"]["uid"]), claimed)
         if any(fresh):
@@ -109,7 +109,7 @@ class ClaimPreparation:
             for device in allocated_devices(claim, PodUid(pods[0]["metadata"]["uid"]))
         )
 
-    async def _prepared(
+    async def _prepare_pod(
         self, pod: Json, ref: ClaimRef
     ) -> tuple[tuple[ContainerClaims, ...], list[bool]]:
         """Return the pod's granted and described slices by claims, and which are new.
@@ -117,9 +117,9 @@ class ClaimPreparation:
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable.
         """
         try:
-            claimed = await self._claimed(pod)
-            grant = await self._granted(pod)
-            return claimed, list(await self._described(grant, claimed))
+            claimed = await self._read_claims(pod)
+            grant = await self._grant_of(pod)
+            return claimed, list(await self._describe_slices(grant, claimed))
         except HamiError as exc:
             logger.error("Failed to prepare a claim", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
@@ -145,7 +145,7 @@ class ClaimPreparation:
             )
         return found
 
-    async def _claimed(self, pod: Json) -> tuple[ContainerClaims, ...]:
+    async def _read_claims(self, pod: Json) -> tuple[ContainerClaims, ...]:
         metadata = pod["metadata"]
         devices = {
             key: allocated_devices(
@@ -155,7 +155,7 @@ class ClaimPreparation:
         }
         return container_claims(pod, devices)
 
-    async def _granted(self, pod: Json) -> NodeGrant:
+    async def _grant_of(self, pod: Json) -> NodeGrant:
         """Return the pod's grant. Raises: Conflict with the ledger's reason, Unavailable."""
         metadata = pod["metadata"]
         known = self.node.state.book.of(metadata["uid"])
@@ -179,7 +179,7 @@ class ClaimPreparation:
             raise Conflict(refused or "the pod's grant has ended already")
         return known
 
-    async def _described(
+    async def _describe_slices(
         self, grant: NodeGrant, claimed: Sequence[ContainerClaims]
     ) -> Sequence[bool]:
         """Describe the slices; return the containers with new ones. Raises: Conflict, Unavailable.
@@ -187,7 +187,7 @@ class ClaimPreparation:
         The kubelet asks repeatedly; what was there is no step of the pod's trace.
         """
         async with self._turn:
-            if all(self._known(grant, each) for each in holders(claimed)):
+            if all(self._known_record(grant, each) for each in holders(claimed)):
                 return [await self._settle(grant, each) for each in holders(claimed)]
             context = telemetry.extract({"traceparent": grant.traceparent})
             with tracer.start_as_current_span("prepare", context=context) as span:
@@ -196,7 +196,7 @@ class ClaimPreparation:
                 )
                 return [await self._settle(grant, each) for each in holders(claimed)]
 
-    def _known(self, grant: NodeGrant, container: ContainerClaims) -> Record | None:
+    def _known_record(self, grant: NodeGrant, container: ContainerClaims) -> Record | None:
         """Return the container's record, or that of another container with the same slices."""
         known = self._record_of(grant.pod_uid, container.name)
         if known is None or known.allocation_id != grant.allocation_id:
@@ -212,11 +212,11 @@ class ClaimPreparation:
         if granted is None:
             raise Conflict(f"the pod's grant has no slices for container {container.name}")
         env = await self.node.pods.container_env(grant, container.name)
-        known = self._known(grant, container)
+        known = self._known_record(grant, container)
         if known is not None:
             await asyncio.to_thread(self.slices.put, known, env)
             if known.allocation_id != grant.allocation_id:
-                await self.node.state.change(lambda saved: self.slices.recorded(saved, grant))
+                await self.node.state.change(lambda saved: self.slices.add_records(saved, grant))
             return False
         # Always the same: what an agent made before it was killed is written again, and not beside;
         # and the kubelet has the same for all pods of a claim.
@@ -225,7 +225,7 @@ class ClaimPreparation:
         there = await asyncio.to_thread(self.slices.in_place, fresh)
         record = there or fresh
         await self.node.state.change(
-            lambda saved: self.slices.recorded(saved, grant, record),
+            lambda saved: self.slices.add_records(saved, grant, record),
             first=lambda: (self.slices.put if there else self.slices.make)(record, env),
         )
         logger.info(
@@ -284,7 +284,7 @@ class LostRecords:
         """Recreate missing records of pods' slices by claims. Raises: Unavailable."""
         if not any(self._missing()):
             return
-        held = await self._kubelet_state.claimed()
+        held = await self._kubelet_state.claim_nonces()
         # Prepared before the kubelet was asked: recorded by now, if by us.
         for nonce, grant, container in list(self._missing()):
             if nonce in held:
@@ -309,7 +309,7 @@ class LostRecords:
 
         def edit(saved: AgentState) -> AgentState:
             known: Record | None = saved.records.get(nonce)
-            return saved if known else self._slices.recorded(saved, grant, record)
+            return saved if known else self._slices.add_records(saved, grant, record)
 
         await self._state.change(edit, first=lambda: self._slices.put(record, env))
         logger.warning(

@@ -39,7 +39,7 @@ class SlicePublisher:
     _changed: Signal = field(default_factory=Signal, init=False)
     published: bool = field(default=False, init=False)
 
-    def registered(self) -> None:
+    def on_registered(self) -> None:
         """Publish from now on, because the kubelet knows the driver."""
         self._registered = True
         self._changed.notify()

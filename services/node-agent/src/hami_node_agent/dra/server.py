@@ -59,10 +59,10 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
         """Prepare the claims; the answer has devices or an error for each."""
         response = dra_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
-            response.claims[claim.uid].CopyFrom(await self._prepared(claim))
+            response.claims[claim.uid].CopyFrom(await self._prepare_claim(claim))
         return response
 
-    async def _prepared(self, claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+    async def _prepare_claim(self, claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
         ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         try:
             found = await self._preparation.prepare(ref)

@@ -154,13 +154,13 @@ def judge(facts: Facts, tolerance: Tolerance) -> dict[LimitKey, Judgement]:
     for owner, limits in facts.limits.items():
         for card, limit in limits.items():
             key = LimitKey(*owner, card)
-            found[key] = _granted(key, limit, processes.pop(key, ()), facts, tolerance)
+            found[key] = _judge_granted(key, limit, processes.pop(key, ()), facts, tolerance)
     for key, listed in processes.items():
-        found[key] = _ungranted(key, listed, facts)
+        found[key] = _judge_ungranted(key, listed, facts)
     return found
 
 
-def _granted(
+def _judge_granted(
     key: LimitKey,
     limit: Limit,
     listed: Sequence[ListedProcess],
@@ -170,7 +170,7 @@ def _granted(
     blind = facts.blind.get(key.card) or facts.blind.get("", "")
     if not listed and not blind:
         return Judgement(state=LimitState.ENFORCED, granted_mib=limit.granted_mib, held_mib=0)
-    held_mib = _held(listed)
+    held_mib = _held_mib(listed)
     state, reason = _state(key, limit, listed, facts.accounts.get(key.owner), tolerance)
     if not state.violates and blind:
         state, reason = LimitState.UNKNOWN, blind
@@ -212,9 +212,9 @@ def _state(
     return LimitState.ENFORCED, ""
 
 
-def _ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> Judgement:
+def _judge_ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> Judgement:
     given = facts.elsewhere.get(key.owner)
-    held_mib = _held(listed)
+    held_mib = _held_mib(listed)
     if given is not None:
         return Judgement(state=LimitState.UNKNOWN, granted_mib=0, held_mib=held_mib, reason=given)
     if not key.container:
@@ -233,7 +233,7 @@ def _ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> 
     )
 
 
-def _held(listed: Sequence[ListedProcess]) -> int | None:
+def _held_mib(listed: Sequence[ListedProcess]) -> int | None:
     """Return the sum of known memory; None if none is known."""
     known = [process.held_mib for process in listed if process.held_mib is not None]
     return None if listed and not known else sum(known)

@@ -145,19 +145,19 @@ def _next(before: Standing | None, judgement: Judgement, now_s: float, timing: T
     if ripe > max(current, 0):
         run = runs[ripe - 1]
         assert run is not None
-        return _entered(standing, _BY_SEVERITY[ripe], run.began_s)
+        return _enter_state(standing, _BY_SEVERITY[ripe], run.began_s)
     if before.state is None:
-        return _entered(standing, LimitState.ENFORCED, now_s) if severity == 0 else standing
+        return _enter_state(standing, LimitState.ENFORCED, now_s) if severity == 0 else standing
     if severity >= current:
         peak_mib = max(before.peak_mib, judgement.held_mib or 0)
         return replace(standing, better_since_s=None, peak_mib=peak_mib)
     better_since_s = now_s if before.better_since_s is None else before.better_since_s
     if now_s - better_since_s >= timing.recovery_s:
-        return _entered(standing, _BY_SEVERITY[min(ripe, current - 1)], better_since_s)
+        return _enter_state(standing, _BY_SEVERITY[min(ripe, current - 1)], better_since_s)
     return replace(standing, better_since_s=better_since_s)
 
 
-def _entered(standing: Standing, state: LimitState, since_s: float) -> Standing:
+def _enter_state(standing: Standing, state: LimitState, since_s: float) -> Standing:
     return replace(
         standing,
         state=state,

@@ -85,7 +85,7 @@ class GrantBook:
             for container, nonce in grant.slices.items():
                 yield nonce, grant, container
 
-    def announced(self, grant: NodeGrant) -> GrantBook:
+    def with_grant(self, grant: NodeGrant) -> GrantBook:
         """Return the book with this grant, unless it has a newer one."""
         if self._is_withdrawn(grant):
             return self

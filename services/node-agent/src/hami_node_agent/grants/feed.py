@@ -98,7 +98,7 @@ async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str
     if grant.pod_uid != pod_uid or grant.node != node:
         raise InvalidRequest(f"requested the grant of {pod_uid} and received {grant.pod_uid}'s")
     known = node_grant(grant)
-    state.book = state.book.announced(known)
+    state.book = state.book.with_grant(known)
     await state.remember_tokens([known])
     return ""
 
@@ -146,7 +146,7 @@ class GrantsFeed:
         if isinstance(fact, events.GrantAnnounced):
             if fact.grant.node != self._node:
                 raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
-            await self._state.remember_tokens([self._entered(fact.grant)])
+            await self._state.remember_tokens([self._add_grant(fact.grant)])
         else:
             uid = PodUid(fact.pod_uid)
             self._state.book = self._state.book.without(
@@ -159,12 +159,12 @@ class GrantsFeed:
 
         The scheduler waits for the answer, so it is written to disk a moment later.
         """
-        self._offered.append(self._entered(grant))
+        self._offered.append(self._add_grant(grant))
         self._came.set()
 
-    def _entered(self, grant: Grant) -> NodeGrant:
+    def _add_grant(self, grant: Grant) -> NodeGrant:
         known = node_grant(grant)
-        self._state.book = self._state.book.announced(known)
+        self._state.book = self._state.book.with_grant(known)
         return known
 
     async def _remember_offered(self) -> None:
@@ -232,7 +232,7 @@ class GrantsFeed:
         self._lagging = {uid: self._lagging.get(uid, 0) + 1 for uid in answered}
         for allocation_id, grant in answered.items():
             if _is_due(self._lagging[allocation_id]):
-                report = self._reports.allocated(grant, self._state.saved)
+                report = self._reports.allocated_report(grant, self._state.saved)
                 await self._state.change(methodcaller("with_report", report))
 
 
@@ -255,7 +255,7 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) 
     Signed grants are read only where the ledger can't be asked: an annotation outlives its
     allocation, and a pod that was bound too late still carries it.
     """
-    refreshed = await _refreshed(source)
+    refreshed = await _refresh_book(source)
     if not refreshed:
         await read_signed(state, pods)
     return refreshed
@@ -277,11 +277,11 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
                 extra={"pod_uid": grant.pod_uid, "token": grant.token},
             )
     for grant in current:
-        state.book = state.book.announced(grant)
+        state.book = state.book.with_grant(grant)
     await state.remember_tokens(current)
 
 
-async def _refreshed(source: GrantSource) -> bool:
+async def _refresh_book(source: GrantSource) -> bool:
     """Return whether the book has been updated with all grants of the ledger."""
     try:
         return await source.refresh()

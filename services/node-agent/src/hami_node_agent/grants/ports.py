@@ -162,13 +162,13 @@ class KubeletState(Protocol):
         Raises: Unavailable when neither PodResources nor the checkpoint can be read.
         """
 
-    async def checkpointed(self) -> tuple[Holding, ...]:
+    async def checkpointed_holdings(self) -> tuple[Holding, ...]:
         """Return the holders from the checkpoint only, which is cheaper. Raises: Unavailable.
 
         Raises: Unavailable when it can't be read.
         """
 
-    async def claimed(self) -> frozenset[str]:
+    async def claim_nonces(self) -> frozenset[str]:
         """Return the nonces of slices that pods have by ResourceClaims. Raises: Unavailable.
 
         Raises: Unavailable when PodResources can't be read.

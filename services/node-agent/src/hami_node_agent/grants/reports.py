@@ -44,7 +44,7 @@ class Reports:
     def __init__(self, node: str) -> None:
         self._node = node
 
-    def allocated(self, grant: NodeGrant, saved: AgentState) -> PendingReport:
+    def allocated_report(self, grant: NodeGrant, saved: AgentState) -> PendingReport:
         """Report that every container of the pod has its answer, with MIG instances if any."""
         instances = tuple(_instances(saved, grant))
         what = "allocated"
@@ -54,7 +54,7 @@ class Reports:
             what += f":{hashlib.sha256(names.encode()).hexdigest()[:16]}"
         return _pending(events.Allocated(**self._base(grant, what), instances=instances))
 
-    def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
+    def failed_report(self, grant: NodeGrant, reason: str) -> PendingReport:
         """Report that Allocate or PreStartContainer was refused."""
         return _pending(
             events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, REASON_LIMIT))
@@ -76,7 +76,7 @@ class Reports:
             )
         )
 
-    def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
+    def gone_report(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:
         """Report that no container of the pod is seen any more."""
         # Found again only where the ledger has the grant again, so no repetition to be dropped.
         report_id = f"{allocation_id}:{token}:gone:{uuid4()}"

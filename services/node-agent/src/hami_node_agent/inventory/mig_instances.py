@@ -27,7 +27,7 @@ from hami_node_agent.devices.mig_partition import (
     OwnInstance,
     PartitionPlan,
     in_the_way,
-    joined,
+    merge_plans,
     plan,
 )
 from hami_node_agent.devices.ports import MigDriver
@@ -57,7 +57,7 @@ class MigHolders:
                     found.append(_device(record, position, known[uuid]))
         return found
 
-    def held(self) -> frozenset[str]:
+    def held_uuids(self) -> frozenset[str]:
         """Return MIG uuids in answers to containers of pods that have not ended."""
         return frozenset(
             uuid
@@ -197,7 +197,7 @@ class MigInstances:
                         extra={"card": card, "error": str(exc)},
                     )
             self._asked = tuple(plans)
-            self._plan = joined(plans.values()) if plans else None
+            self._plan = merge_plans(plans.values()) if plans else None
             if self._plan is not None:
                 self._log_news(self._plan)
 
@@ -210,7 +210,7 @@ class MigInstances:
         """
         async with self._turn:
             try:
-                found = await self._found(record)
+                found = await self._instances_of(record)
                 own = [
                     self._holders.standing(record, card, part, found)
                     or await self._make(record, card, part)
@@ -230,7 +230,7 @@ class MigInstances:
         if record.foreign:
             return ""
         async with self._turn:
-            found = await self._found(record)
+            found = await self._instances_of(record)
             try:
                 parts = _parts(record)
                 if len(record.mig_uuids) != len(parts):
@@ -240,12 +240,12 @@ class MigInstances:
                         continue
                     if (await self._make(record, card, part)).uuid != uuid:
                         self._look.notify()
-                        return _gone(uuid)
+                        return _gone_reason(uuid)
             except Conflict as exc:
                 return f"{exc}; {RECREATE_POD}"
         return ""
 
-    async def _found(self, record: Record) -> tuple[Instance, ...]:
+    async def _instances_of(self, record: Record) -> tuple[Instance, ...]:
         """Return the instances on the record's cards. Raises: Unavailable."""
         return await self._driver.instances(tuple(dict.fromkeys(record.cards)))
 
@@ -284,7 +284,7 @@ class MigInstances:
             others = in_the_way(part, card, found)
             if not others:
                 return
-            now = plan(self._holders.of(card), found, self._holders.held())
+            now = plan(self._holders.of(card), found, self._holders.held_uuids())
             where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
             for other in others:
                 if not any(other == instance for _, instance in now.destroy):
@@ -305,7 +305,7 @@ class MigInstances:
     async def _settle(self, card: GpuUuid) -> PartitionPlan:
         """Make pending changes on the card. Raises: Unavailable."""
         found = await self._driver.instances([card])
-        now = plan(self._holders.of(card), found, self._holders.held())
+        now = plan(self._holders.of(card), found, self._holders.held_uuids())
         gone = list(now.forget)
         for own, instance in now.destroy:
             try:
@@ -366,7 +366,7 @@ def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
     return found
 
 
-def _gone(uuid: str) -> str:
+def _gone_reason(uuid: str) -> str:
     return (
         f"its MIG device {uuid} is gone (the card was reset, the node restarted, or somebody "
         f"destroyed it), and a new one has another name; {RECREATE_POD}"

@@ -87,7 +87,7 @@ class InventoryPublisher:
             agent_id=self.agent_id,
             sequence=self._sequence,
             observed_at=datetime.now(UTC),
-            devices=tuple(self._described()),
+            devices=tuple(self._describe_cards()),
             pair_scores={
                 str(uuid): {str(peer): score for peer, score in row.items()}
                 for uuid, row in self.cards.pair_scores.items()
@@ -105,7 +105,7 @@ class InventoryPublisher:
         self._outage.on_success()
         return True
 
-    def _described(self) -> list[events.InventoryDevice]:
+    def _describe_cards(self) -> list[events.InventoryDevice]:
         """Return the cards as payload; a card that can't be described is left out."""
         found: list[events.InventoryDevice] = []
         for device in self.cards.devices():

@@ -19,7 +19,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.process.periodic import every
 
 from hami_node_agent.devices.health import CardHealth, Failure, Health, HealthCause, XidPolicy
-from hami_node_agent.devices.offer import CardFacts, Offer, offered, with_health
+from hami_node_agent.devices.offer import CardFacts, Offer, offered_device, with_health
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.devices.topology import contradictions, pair_scores
 from hami_node_agent.grants.state import NodeState, Signal
@@ -86,7 +86,7 @@ class CardTracker:
         found = await self._probe.cards()
         self._on_found(found)
         for facts in found:
-            self._devices[facts.uuid] = offered(facts, self._offer)
+            self._devices[facts.uuid] = offered_device(facts, self._offer)
             self._health.of.setdefault(facts.uuid, Health())
         if self._devices != before:
             try:

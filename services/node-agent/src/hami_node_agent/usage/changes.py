@@ -82,7 +82,7 @@ def changes(node: str, published: PublishedState, now: Round) -> Changes:
         if whole or not _same(published.samples.get(series), sample)
     }
     ended = [series for series in published.samples if series in new or series not in samples]
-    unchanged = _unchanged(published, ended)
+    unchanged = _unchanged_series(published, ended)
     longest = max((one.rounds for one in unchanged), default=0)
     return Changes(
         devices=_devices(new.values()),
@@ -111,7 +111,7 @@ def _is_over(node: str, published: PublishedState, now: Round) -> bool:
     return heartbeat_of(node, published.rounds[-1]) != heartbeat_of(node, now.sampled_at)
 
 
-def _unchanged(published: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
+def _unchanged_series(published: PublishedState, ended: Iterable[_Series]) -> tuple[Unchanged, ...]:
     by_pending_rounds: dict[int, list[_Sample]] = defaultdict(list)
     for series in ended:
         if pending_rounds := published.pending_rounds[series]:

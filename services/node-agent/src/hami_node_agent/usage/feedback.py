@@ -24,7 +24,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
 from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
-from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, decide, decided
+from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, core_feedback, decide
 from hami_node_agent.usage.monitor import Container, Monitor, Seen
 
 logger = logging.getLogger(__name__)
@@ -121,11 +121,13 @@ class Feedback:
         nonces: list[str] = []
         for container in containers:
             with self.bulkhead.item("feedback", container.directory):
-                shared.append(self._shared(container))
+                shared.append(self._to_shared(container))
                 nonces.append(nonce_of(container))
         changed = {switches.name: switches for switches in decide(shared)}
         now_s = self.clock()
-        feedback = {one.name: decided(one, changed.get(one.name), now_s=now_s) for one in shared}
+        feedback = {
+            one.name: core_feedback(one, changed.get(one.name), now_s=now_s) for one in shared
+        }
         self._waiting = {
             one.name: nonce
             for nonce, one in zip(nonces, shared, strict=True)
@@ -152,7 +154,7 @@ class Feedback:
                     utilization_switch=switches.utilization_switch,
                 )
 
-    def _shared(self, one: Container) -> Shared:
+    def _to_shared(self, one: Container) -> Shared:
         return Shared(
             name=one.directory,
             cards=frozenset(card.uuid for card in one.region.cards if one.owns(card.uuid)),

@@ -58,7 +58,7 @@ def decide(containers: Iterable[Shared]) -> list[Switches]:
     return [switches for switches in changes if switches is not None]
 
 
-def decided(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeedback:
+def core_feedback(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeedback:
     """Return a container's feedback after a round."""
     recent, switch = one.recent_kernel, one.utilization_switch
     if switches is not None:

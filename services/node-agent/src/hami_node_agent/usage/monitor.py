@@ -32,10 +32,10 @@ from hami_node_agent.usage.regions.accounting import (
     Evidence,
     Found,
     Region,
+    card_uses,
     find,
     percent_of,
     proven,
-    used,
 )
 from hami_node_agent.usage.regions.reader import Regions
 
@@ -320,7 +320,7 @@ def _seen_of(container: Container, around: Sequence[_Around]) -> Seen:
     numbers = {card.uuid: number for number, card in enumerate(region.cards)}
     return Seen(
         container=container,
-        uses=used(
+        uses=card_uses(
             region,
             living=[number for number, one in enumerate(around) if not one.found.gone],
             measured_percent=lambda number, uuid: around[number].percents[numbers[uuid]],

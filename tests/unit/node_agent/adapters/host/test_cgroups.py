@@ -50,14 +50,14 @@ def test_a_pod_lives_while_its_cgroup_holds_a_process(
     make(tmp_path, layout, UID, processes=processes)
     make(tmp_path, layout, OTHER, processes=not processes)
 
-    assert PodCgroups(tmp_path).populated(UID) is processes
+    assert PodCgroups(tmp_path).has_processes(UID) is processes
 
 
 @pytest.mark.parametrize("root", [".", "missing"])
 def test_without_cgroups_per_pod_nothing_is_found(tmp_path: Path, root: str) -> None:
     (tmp_path / "system.slice").mkdir()
 
-    assert not PodCgroups(tmp_path / root).populated(UID)
+    assert not PodCgroups(tmp_path / root).has_processes(UID)
 
 
 @pytest.fixture
@@ -82,4 +82,4 @@ def test_a_cgroup_nested_deeper_than_python_recurses_is_looked_through(
     with open(f"{deep}/cgroup.procs", "w") as file:  # noqa: PTH123 - as above
         file.write("4711\n" if processes else "")
 
-    assert PodCgroups(bottomless).populated(UID) is processes
+    assert PodCgroups(bottomless).has_processes(UID) is processes

@@ -221,7 +221,7 @@ def test_what_a_description_mounts_is_no_stray(tmp_path: Path) -> None:
             ),
         )
         cdi.write(nonce, ContainerSpec(envs={}, mounts=mounts))
-    assert files.described() == {"claimed", "nobodys"}
+    assert files.cdi_nonces() == {"claimed", "nobodys"}
     assert cdi.source_of("claimed", str(INSIDE)).endswith("/uid_main")
     assert cdi.source_of("unknown", str(INSIDE)) == ""
 
@@ -232,7 +232,7 @@ def test_what_a_description_mounts_is_no_stray(tmp_path: Path) -> None:
     assert "other_main" not in left
     assert files.limits_dir("claimed").exists()
     assert not files.limits_dir("nobodys").exists()
-    assert files.described() == {"claimed"}
+    assert files.cdi_nonces() == {"claimed"}
 
 
 def test_feedback_changes_two_lines_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:

@@ -64,7 +64,7 @@ async def test_slices_that_pods_have_by_claims_are_known_by_their_nonces(tmp_pat
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     try:
-        assert await a_reader(socket).claimed() == {"one", "two"}
+        assert await a_reader(socket).claim_nonces() == {"one", "two"}
         assert await a_reader(socket).claiming() == {
             ("default", name, "main") for name in ("first", "second", "third")
         }
@@ -76,4 +76,4 @@ async def test_a_kubelet_that_does_not_answer_is_unknown_and_not_without_claims(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(Unavailable):
-        await a_reader(tmp_path / "kubelet.sock").claimed()
+        await a_reader(tmp_path / "kubelet.sock").claim_nonces()

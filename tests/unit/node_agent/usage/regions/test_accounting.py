@@ -8,7 +8,7 @@ from hami_node_agent.usage.regions.accounting import (
     RegionCard,
     RegionHeld,
     RegionProcess,
-    used,
+    card_uses,
 )
 
 CARD = RegionCard(index=0, uuid="GPU-a", limit_bytes=100, core_limit_percent=30)
@@ -27,7 +27,7 @@ def a_region(*held: RegionHeld) -> Region:
 def use_of(
     *held: RegionHeld, living: Sequence[int] | None = None, measured: Sequence[float | None] = ()
 ) -> CardUse:
-    [use] = used(
+    [use] = card_uses(
         a_region(*held),
         living=range(len(held)) if living is None else living,
         measured_percent=lambda number, _uuid: measured[number] if measured else None,

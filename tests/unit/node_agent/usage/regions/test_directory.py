@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.usage.regions import layout as layout
-from hami_node_agent.usage.regions.accounting import Region, used
+from hami_node_agent.usage.regions.accounting import Region, card_uses
 from hami_node_agent.usage.regions.reader import Regions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -77,7 +77,7 @@ def test_no_region_file_harms_another_or_has_impossible_values(
     assert found["good_main"].processes[0].pid == 7
     assert len(found) + len(regions.problems) + _not_ready(file) == 2
     if "bad_main" in found:
-        for use in used(
+        for use in card_uses(
             found["bad_main"],
             living=range(len(found["bad_main"].processes)),
             measured_percent=lambda _number, _uuid: None,

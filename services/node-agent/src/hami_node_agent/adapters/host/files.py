@@ -30,7 +30,7 @@ from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.durable import age_s, make_empty, replace_file
 from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_name, region_path
-from hami_node_agent.cleanup.installed_files import marked, require_same_machine
+from hami_node_agent.cleanup.installed_files import mark_library, require_same_machine
 from hami_node_agent.grants.limits_file import (
     CoreFeedback,
     HostPid,
@@ -99,7 +99,7 @@ class HostFiles:
         try:
             with Path(sys.executable).open("rb") as program:
                 require_same_machine(content, program.read(64))
-            content = marked(content)
+            content = mark_library(content)
         except InvalidRequest as exc:
             raise InvalidRequest(f"library_path {library}: {exc}") from exc
         target = self.base / f"libvgpu.so.{version}"
@@ -286,7 +286,7 @@ class HostFiles:
             if name:
                 self._removals[self._containers].give_up(name)
 
-    def described(self) -> frozenset[str]:
+    def cdi_nonces(self) -> frozenset[str]:
         """Return the nonces that CDI files describe."""
         return frozenset() if self._cdi is None else self._cdi.nonces()
 

@@ -45,7 +45,7 @@ class HostProcesses:
         found: dict[int, HostProcess] = {}
         known: dict[int, HostProcess] = {}
         for pid in pids:
-            started = self._started(pid)
+            started = self._start_ticks(pid)
             if started is None:
                 continue
             process = self._known.get(pid)
@@ -59,7 +59,7 @@ class HostProcesses:
         self._known = known
         return found
 
-    def _started(self, pid: int) -> int | None:
+    def _start_ticks(self, pid: int) -> int | None:
         """Return the clock ticks from boot to the process's start.
 
         None if it is dead or a zombie.
@@ -119,7 +119,7 @@ class PodCgroups:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def populated(self, pod_uid: str) -> bool:
+    def has_processes(self, pod_uid: str) -> bool:
         """Return whether the pod's cgroup has a process (blocking, milliseconds)."""
         # The systemd driver writes the uid with underscores and ends the name with `.slice`.
         names = (f"pod{pod_uid}", f"pod{pod_uid.replace('-', '_')}.slice")

@@ -94,7 +94,7 @@ class Removal:
         except OSError as exc:
             # On a full disk it is the removal that makes room.
             if exc.errno not in _DISK_FULL:
-                self._failed(name, exc)
+                self._on_failure(name, exc)
                 return
             with self._known:
                 self._in_place.add(name)
@@ -121,7 +121,7 @@ class Removal:
         except FileNotFoundError:
             names = []
         except OSError as exc:
-            self._failed(REMOVING, exc)
+            self._on_failure(REMOVING, exc)
             names = []
         now = self._clock()
         with self._known:
@@ -153,7 +153,7 @@ class Removal:
             logger.info("Still removing a directory", extra={"directory": clip(name)})
             return False
         except OSError as exc:
-            self._failed(name, exc)
+            self._on_failure(name, exc)
             return True
         with self._known:
             self._in_place.discard(name)
@@ -161,7 +161,7 @@ class Removal:
             self.waiting -= 1
         return True
 
-    def _failed(self, name: str, exc: OSError) -> None:
+    def _on_failure(self, name: str, exc: OSError) -> None:
         """Log a failure and double the pause before the next attempt."""
         with self._known:
             failures = self._troubles[name].failures + 1 if name in self._troubles else 1
@@ -200,7 +200,7 @@ def remove_tree(path: Path, *, deadline_s: float) -> None:
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         while not tree.is_gone(parent, path.name):
-            with _opened(parent, path.name) as top:
+            with _open_folder(parent, path.name) as top:
                 if top is not None:
                     tree.empty(top)
     finally:
@@ -256,7 +256,7 @@ class _Tree:
     def _remove_from_top(self, top: int, name: str) -> None:
         if self._attempt(top, name):
             return
-        with _opened(top, name) as inner:
+        with _open_folder(top, name) as inner:
             # A mount that came in this instant is the host's, and stays.
             if inner is None or os.fstat(inner).st_dev != self._device:
                 return
@@ -294,7 +294,7 @@ class _Tree:
 
 
 @contextmanager
-def _opened(parent: int, name: str) -> Iterator[int | None]:
+def _open_folder(parent: int, name: str) -> Iterator[int | None]:
     """Open a folder that is no link; None if it is gone or something else. Raises: OSError."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=parent)

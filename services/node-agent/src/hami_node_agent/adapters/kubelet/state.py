@@ -67,11 +67,11 @@ class KubeletStateReader:
             )
         return reading.holdings
 
-    async def checkpointed(self) -> tuple[Holding, ...]:
+    async def checkpointed_holdings(self) -> tuple[Holding, ...]:
         """Return the holders from the checkpoint only, which is cheaper. Raises: Unavailable."""
         try:
             content = await asyncio.to_thread(self.checkpoint.read_bytes)
-            return tuple(map(self._known, read_checkpoint(content, self.resource)))
+            return tuple(map(self._resolve_ids, read_checkpoint(content, self.resource)))
         except (OSError, InvalidRequest) as exc:
             raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
@@ -81,7 +81,7 @@ class KubeletStateReader:
         kept: tuple[Holding, ...] = ()
         listed: tuple[Holding, ...] = ()
         try:
-            kept = await self.checkpointed()
+            kept = await self.checkpointed_holdings()
         except Unavailable as exc:
             problems.append(str(exc))
         try:
@@ -94,7 +94,7 @@ class KubeletStateReader:
             holdings=kept + more, problems=tuple(problems), readable=len(problems) < 2
         )
 
-    def _known(self, holding: Holding) -> Holding:
+    def _resolve_ids(self, holding: Holding) -> Holding:
         """Return the holding under the pod's uid at the API server.
 
         It has the cards of our answer by uuid (id strategy `index` has numbers).
@@ -119,7 +119,7 @@ class KubeletStateReader:
         except (OSError, InvalidRequest) as exc:
             raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
-    async def claimed(self) -> frozenset[str]:
+    async def claim_nonces(self) -> frozenset[str]:
         """Return the nonces of slices that pods have by ResourceClaims. Raises: Unavailable."""
         return frozenset(nonce for *_, nonce in _by_claims(await self._list()))
 
@@ -205,7 +205,7 @@ def _by_claims(
 def mounted_paths(content: bytes) -> frozenset[str]:
     """Return the host paths of all mounts in the checkpoint. Raises: InvalidRequest if damaged."""
     try:
-        answers = [decoded(entry.get("AllocResp") or "") for entry in _entries(content)]
+        answers = [decode_answer(entry.get("AllocResp") or "") for entry in _entries(content)]
     except _DAMAGE as exc:
         raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
     return frozenset(mount.host_path for answer in answers for mount in answer.mounts)
@@ -242,7 +242,7 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
     """
     if not text:
         return None
-    answer = decoded(text)
+    answer = decode_answer(text)
     mounts = {mount.container_path: mount.host_path for mount in answer.mounts}
     caches = [path for path in mounts.values() if PurePosixPath(path).parent.name == "containers"]
     cache_dir = PurePosixPath(caches[0]).name if caches else ""
@@ -264,7 +264,7 @@ def kept_answer(text: str) -> KeptAnswer | ForeignAnswer | None:
     )
 
 
-def decoded(text: str) -> api.ContainerAllocateResponse:
+def decode_answer(text: str) -> api.ContainerAllocateResponse:
     """Decode the message in an AllocResp. Raises: ValueError if it is malformed."""
     try:
         return api.ContainerAllocateResponse.FromString(base64.b64decode(text, validate=True))

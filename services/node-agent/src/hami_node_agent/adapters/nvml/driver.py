@@ -138,7 +138,7 @@ def _links(
                 meetings[other] = int(level)
     straight: Counter[GpuUuid] = Counter()
     to_switches = 0
-    for link in _enabled(handle):
+    for link in _enabled_links(handle):
         pci = optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
         peer = None if pci is None else by_bus.get(text(pci.busId).lower())
         if peer is not None:
@@ -148,7 +148,7 @@ def _links(
     return CardLinks(uuid=uuid, meetings=meetings, nvlinks=straight, switch_links=to_switches)
 
 
-def _enabled(handle: Any) -> Iterator[int]:
+def _enabled_links(handle: Any) -> Iterator[int]:
     for link in range(MAX_NVLINKS):
         if optional(pynvml.nvmlDeviceGetNvLinkState, handle, link):
             yield link
@@ -218,7 +218,7 @@ class NvmlDriver:
         """Unload the driver."""
         pynvml.nvmlShutdown()
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Return whether the driver was reloaded, or cards were added or removed.
 
         Then NVML must be initialised again.

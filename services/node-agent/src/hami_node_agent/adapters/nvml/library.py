@@ -68,7 +68,7 @@ class NvmlProbe:
 
         Raises: Unavailable while the driver is unavailable.
         """
-        if not await self._call("look for changes", self._driver.outdated):
+        if not await self._call("look for changes", self._driver.is_outdated):
             return False
         await self._call("reload", self._reload)
         return True

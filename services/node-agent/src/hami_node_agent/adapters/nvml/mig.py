@@ -264,13 +264,15 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
             raise Conflict(f"{where}: the card has no room for it") from exc
         raise
     try:
-        return _filled(handle, gpu, profile, OwnInstance(card=card, part=part))
+        return _create_compute_instance(handle, gpu, profile, OwnInstance(card=card, part=part))
     except BaseException:  # also a stop: nobody else knows of it
         _undo(gpu)
         raise
 
 
-def _filled(handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance) -> OwnInstance:
+def _create_compute_instance(
+    handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance
+) -> OwnInstance:
     """Return the GPU instance with one compute instance that has all its slices."""
     info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
         gpu, _compute_number(profile), _SHARED_ENGINES, version=1

@@ -93,7 +93,7 @@ class CardUse:
     core_percent: float | None
 
 
-def used(
+def card_uses(
     region: Region,
     *,
     living: Sequence[int],

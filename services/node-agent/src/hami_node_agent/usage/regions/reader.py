@@ -361,7 +361,7 @@ class Regions:
             return
         except (NotARegion, OSError) as exc:
             kind = f"write_{_kind(exc)}"
-            self._failed(name, kind, exc, logged=directory.unwritten)
+            self._on_failure(name, kind, exc, logged=directory.unwritten)
             directory.unwritten = kind
 
     def _names(self) -> Iterator[tuple[str, int]]:
@@ -403,7 +403,7 @@ class Regions:
             directory.file, directory.reading, directory.looked_at_ns = "", None, _UNSETTLED
         except (NotARegion, OSError) as exc:
             kind = _kind(exc)
-            self._failed(name, kind, exc, logged=directory.problem)
+            self._on_failure(name, kind, exc, logged=directory.problem)
             directory.reading, directory.problem = None, kind
             if kind == OVERSIZED:
                 self._cut(name, f"{self._base}/{name}/{directory.file}")
@@ -413,9 +413,9 @@ class Regions:
         try:
             cut(path)
         except (NotARegion, OSError) as exc:
-            self._failed(name, f"cut_{_kind(exc)}", exc, logged="")
+            self._on_failure(name, f"cut_{_kind(exc)}", exc, logged="")
 
-    def _failed(self, name: str, kind: str, exc: Exception, *, logged: str) -> None:
+    def _on_failure(self, name: str, kind: str, exc: Exception, *, logged: str) -> None:
         self.failures[kind] += 1
         if kind != logged:
             logger.warning(
