@@ -109,7 +109,7 @@ def folder_of(unit: str) -> str:
     return unit.split("/")[0]
 
 
-def misdirected(uses: Uses, layers: list[Layer]) -> list[str]:
+def misdirected_arrows(uses: Uses, layers: list[Layer]) -> list[str]:
     """A line for each arrow between folders that does not point down."""
     level = {folder: at for at, layer in enumerate(layers) for folder in layer.folders}
     lines = []
@@ -123,7 +123,7 @@ def misdirected(uses: Uses, layers: list[Layer]) -> list[str]:
     return lines
 
 
-def undeclared(uses: Uses, layers: list[Layer]) -> list[str]:
+def undeclared_circles(uses: Uses, layers: list[Layer]) -> list[str]:
     """The circles that no layer has declared, in lines, and the declarations that are not so."""
     lines = []
     largest = dict.fromkeys(layers, 0)
@@ -153,7 +153,7 @@ def check(layers: list[Layer], sources: Path, objects: Path) -> list[str]:
         return [f"the layers and {sources} differ: {', '.join(sorted(folders ^ listed))}"]
     uses = uses_by_symbol({file.stem: unit_of(sources, file) for file in files}, objects)
     add_includes(uses, sources)
-    return misdirected(uses, layers) + undeclared(uses, layers)
+    return misdirected_arrows(uses, layers) + undeclared_circles(uses, layers)
 
 
 if __name__ == "__main__":

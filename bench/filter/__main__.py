@@ -67,9 +67,9 @@ def measure(nodes: int, fill: Fill, runs: int, node_policy: str, *, reporting: b
     with system(nodes, fill, node_policy) as bench:
         row: Row = {"nodes": nodes, "fill": fill.title, "placed_pods": placed, **bench.start}
         if not reporting:
-            return row | _measured(bench, runs, budget_ms)
+            return row | _measure(bench, runs, budget_ms)
         with agents(bench):
-            row |= heartbeats(bench) | _measured(bench, runs, budget_ms, cores=0.5)
+            row |= heartbeats(bench) | _measure(bench, runs, budget_ms, cores=0.5)
             spent_ms = looking_at_some(bench, new_pods(bench, runs, prefix="more"))
         return row | {
             "some_p50_ms": round(statistics.median(spent_ms), 2),
@@ -77,7 +77,7 @@ def measure(nodes: int, fill: Fill, runs: int, node_policy: str, *, reporting: b
         }
 
 
-def _measured(bench: Bench, runs: int, budget_ms: float | None, cores: float = 0.1) -> Row:
+def _measure(bench: Bench, runs: int, budget_ms: float | None, cores: float = 0.1) -> Row:
     """`cores`: the scheduler uses less when no pod comes."""
     pods = new_pods(bench, WARM_UP + 2 * runs)
     wait_until_quiet(bench.pid, cores=cores)

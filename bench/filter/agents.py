@@ -51,16 +51,17 @@ def agents(bench: Bench) -> Iterator[None]:
 def heartbeats(bench: Bench) -> dict[str, float]:
     """Cost of the nodes' reports per second, once each of them was compared with the ledger."""
     time.sleep(2 * events.HEARTBEAT_S)
-    before, began_s = _counted(bench), time.monotonic()
+    before, began_s = _read_counters(bench), time.monotonic()
     time.sleep(STEADY_S)
     seconds = time.monotonic() - began_s
     found = {
-        name: round((value - before[name]) / seconds, 2) for name, value in _counted(bench).items()
+        name: round((value - before[name]) / seconds, 2)
+        for name, value in _read_counters(bench).items()
     }
     return found | {"oldest_heartbeat_s": round(asyncio.run(_oldest_s(bench.servers.dsn)), 1)}
 
 
-def _counted(bench: Bench) -> dict[str, float]:
+def _read_counters(bench: Bench) -> dict[str, float]:
     nats = httpx.get(f"{bench.servers.nats_monitor}/varz", timeout=30).json()
     return {
         "nats_messages": nats["in_msgs"],

@@ -40,7 +40,7 @@ def node_object(name: str) -> Json:
                 "kubernetes.io/os": "linux",
                 "gpu": "on",
             },
-            "managedFields": [_managed("kubelet", "f:status")],
+            "managedFields": [_managed_fields_entry("kubelet", "f:status")],
         },
         "spec": {"podCIDR": "10.0.0.0/24"},
         "status": {
@@ -80,7 +80,10 @@ def pod_object(name: str, *, memory_mib: int, core_percent: int, node: str | Non
             **_metadata(name),
             "namespace": "default",
             "labels": {"app": "bench", "pod-template-hash": "5d4f8c7b9d"},
-            "managedFields": [_managed("kubectl", "f:spec"), _managed("kubelet", "f:status")],
+            "managedFields": [
+                _managed_fields_entry("kubectl", "f:spec"),
+                _managed_fields_entry("kubelet", "f:status"),
+            ],
         },
         "spec": {
             "schedulerName": "hami-scheduler",
@@ -139,7 +142,7 @@ def _condition(kind: str, status: str, **more: str) -> Json:
     return {"type": kind, "status": status, "lastTransitionTime": NOW, **more}
 
 
-def _managed(manager: str, part: str) -> Json:
+def _managed_fields_entry(manager: str, part: str) -> Json:
     keys = ("f:containers", "f:conditions", "f:restartPolicy", "f:securityContext", "f:volumes")
     return {
         "manager": manager,

@@ -84,7 +84,7 @@ def one_processor() -> Iterator[None]:
         os.sched_setaffinity(0, all_of_them)
 
 
-def added(
+def measure_added(
     program: Path, arguments: tuple[object, ...], bare: Env, ours: Env, couples: int, budget: float
 ) -> Added:
     """Both programs in turns on one processor, in several couples."""
@@ -117,7 +117,7 @@ def start_us(program: Path, env: Env, at_once: int, fresh: bool) -> float:
     return statistics.median(float(process.communicate(timeout=60)[0]) for process in running)
 
 
-def started(
+def measure_starts(
     program: Path, bare: Env, ours: Env, at_once: int, rounds: int, *, fresh: bool = False
 ) -> Added:
     """Starts of both programs in turns."""
@@ -175,10 +175,12 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
         def calls(
             arguments: tuple[object, ...], budget: float, cards: Env
         ) -> Callable[[Env], Added]:
-            return lambda env: added(program, arguments, bare | cards, env | cards, couples, budget)
+            return lambda env: measure_added(
+                program, arguments, bare | cards, env | cards, couples, budget
+            )
 
         def starts(at_once: int, *, fresh: bool = False) -> Callable[[Env], Added]:
-            return lambda env: started(program, bare, env, at_once, 3 * couples, fresh=fresh)
+            return lambda env: measure_starts(program, bare, env, at_once, 3 * couples, fresh=fresh)
 
         unlimited = container.env() | {REGION: str(folder / "free")}
         unlimited["HAMI_PATHMAP"] = f"/etc/hami={folder / 'nowhere'}"

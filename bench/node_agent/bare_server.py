@@ -49,7 +49,7 @@ async def stub_of(socket: Path) -> AsyncIterator[Any]:
         yield make(channel)
 
 
-async def timed(call: Any, request: Any) -> tuple[float, Any]:
+async def time_call(call: Any, request: Any) -> tuple[float, Any]:
     """Return the milliseconds and the answer."""
     started = time.perf_counter()
     answer = await call(request, timeout=30)
@@ -71,7 +71,7 @@ async def echoed_ms(folder: Path, answer: bytes, device_id: str, calls: int) -> 
             container_requests=[api.ContainerAllocateRequest(devices_ids=[device_id])]
         )
         async with stub_of(socket) as stub:
-            return [(await timed(stub.Allocate, request))[0] for _ in range(calls)]
+            return [(await time_call(stub.Allocate, request))[0] for _ in range(calls)]
     finally:
         echo.terminate()
         echo.wait(timeout=30)

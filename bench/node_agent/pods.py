@@ -10,7 +10,7 @@ from hamicommon.grants.grant import Grant, GrantedShare
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from kubelocal.kubelet.devices.state import AllocateAnswer, DeviceAllocation
 
-from bench.node_agent.bare_server import timed
+from bench.node_agent.bare_server import time_call
 from bench.node_agent.processor_time import running_ms
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, container, grant
@@ -57,20 +57,22 @@ class Run:
             request = api.AllocateRequest(
                 container_requests=[api.ContainerAllocateRequest(devices_ids=[device])]
             )
-            answer = await self._timed(
+            answer = await self._time_call(
                 self.allocate_ms, self.allocate_cpu_ms, stub.Allocate, request
             )
             self.answer = answer.SerializeToString()
             self._remember(granted, device, answer.container_responses[0])
             start = api.PreStartContainerRequest(devices_ids=[device])
-            await self._timed(self.prestart_ms, self.prestart_cpu_ms, stub.PreStartContainer, start)
+            await self._time_call(
+                self.prestart_ms, self.prestart_cpu_ms, stub.PreStartContainer, start
+            )
 
-    async def _timed(
+    async def _time_call(
         self, spent: list[float], computed: list[float], call: Any, request: Any
     ) -> Any:
         """Whatever else the agent does at that time is in its CPU time too."""
         began = running_ms(self._agent_pid)
-        spent_ms, answer = await timed(call, request)
+        spent_ms, answer = await time_call(call, request)
         spent.append(spent_ms)
         computed.append(running_ms(self._agent_pid) - began)
         return answer

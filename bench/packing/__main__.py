@@ -14,7 +14,7 @@ from hamireplay.results import arriving_json
 from hamireplay.trace import Trace
 
 from bench.packing import page
-from bench.packing.made import Lists, made
+from bench.packing.made import Lists, make_list
 from bench.packing.results import FIRST, KEPT, LAST, Results, mean, read, write
 
 NODES, PODS = "openb_node_list_gpu_node.csv", "openb_pod_list_{}.csv"
@@ -65,7 +65,7 @@ def _pods(folder: Path, name: str) -> str:
     if not name.startswith(MADE_LIST):
         return (folder / PODS.format(name)).read_text()
     of = (folder / PODS.format(given) for given in ("default", "gpuspec25"))
-    return made(Lists(*(file.read_text() for file in of)), name.removeprefix(MADE_LIST))
+    return make_list(Lists(*(file.read_text() for file in of)), name.removeprefix(MADE_LIST))
 
 
 def picture_of(results: Results) -> str:

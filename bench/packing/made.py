@@ -76,7 +76,7 @@ MADE: dict[str, Callable[[Lists, random.Random], list[Row]]] = {
 """By the name of the authors' list that each resembles; `multigpu40`: of the demand, in percent."""
 
 
-def made(lists: Lists, name: str) -> str:
+def make_list(lists: Lists, name: str) -> str:
     """One of `MADE`, as text of a CSV file; always the same."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")

@@ -37,7 +37,7 @@ _PUBLISHED = {
 """Means of ten orders of Go's generator (the artefact's own files)."""
 
 
-def published(trace: str, policy: str, load: int) -> float | None:
+def published_percent(trace: str, policy: str, load: int) -> float | None:
     """Percent in use; None where nothing was published."""
     known = _PUBLISHED.get(trace)
     if known is None or load not in (100, 130) or policy not in ("bestfit", FGD):
@@ -65,7 +65,7 @@ def _in_use(results: Results) -> Iterator[str]:
         for policy in POLICIES:
             cells.append(results.in_use(trace, policy, LAST))
             if policy in ("bestfit", FGD):
-                known = published(trace, policy, LAST)
+                known = published_percent(trace, policy, LAST)
                 cells.append("" if known is None else f"{known:.2f}")
         yield _line(*cells)
 

@@ -115,9 +115,9 @@ def _wait_for_a_reading(http: httpx.Client) -> None:
 
 
 def _page(http: httpx.Client, pid: int, path: str, rounds: int) -> dict[str, float]:
-    first_ms, body = _asked(http, path)
+    first_ms, body = _get(http, path)
     before_s = cpu_s(pid)
-    later = [_asked(http, path)[0] for _ in range(rounds)]
+    later = [_get(http, path)[0] for _ in range(rounds)]
     used_s = cpu_s(pid) - before_s
     return {
         "first_ms": round(first_ms, 1),
@@ -129,7 +129,7 @@ def _page(http: httpx.Client, pid: int, path: str, rounds: int) -> dict[str, flo
     }
 
 
-def _asked(http: httpx.Client, path: str) -> tuple[float, bytes]:
+def _get(http: httpx.Client, path: str) -> tuple[float, bytes]:
     for _ in range(TRIES):
         began_s = time.perf_counter()
         answer = http.get(path)

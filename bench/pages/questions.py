@@ -54,7 +54,7 @@ def sql_questions(document: Path = DOCUMENT) -> dict[str, str]:
     return {found["title"]: found["sql"] for found in _BLOCK.finditer(document.read_text())}
 
 
-async def _filled(connection: asyncpg.Connection, allocations: int, samples: int) -> None:
+async def _fill(connection: asyncpg.Connection, allocations: int, samples: int) -> None:
     until = datetime.now(UTC)
     await fill(
         connection,
@@ -120,7 +120,7 @@ def _questions(connection: asyncpg.Connection, about: Row) -> Iterator[tuple[str
         yield name, NAMED_BUDGET_MS, partial(ask_named, name, _parameters(name, about))
 
 
-async def _asked(dsn: str) -> list[Row]:
+async def _time_questions(dsn: str) -> list[Row]:
     """Ask as a dashboard does: on another connection, in the read-only role."""
     connection = await asyncpg.connect(dsn, statement_cache_size=0)
     found: list[Row] = []
@@ -150,22 +150,22 @@ async def _asked(dsn: str) -> list[Row]:
     return found
 
 
-async def _measured(dsn: str, allocations: int, samples: int) -> Row:
+async def _measure(dsn: str, allocations: int, samples: int) -> Row:
     connection = await asyncpg.connect(dsn, timeout=30, command_timeout=1200)
     try:
-        await _filled(connection, allocations, samples)
+        await _fill(connection, allocations, samples)
         size = await connection.fetchval(_SIZE)
     finally:
         await connection.close()
     print(f"{size}; {allocations:,} allocations, {samples:,} samples")
-    return {"size": size, "questions": await _asked(dsn)}
+    return {"size": size, "questions": await _time_questions(dsn)}
 
 
 def run(args: argparse.Namespace) -> None:
     """Fills, asks, prints. Raises: SystemExit when a question is slow."""
     where = print_machine()
     with temporary_folder() as folder, data_servers(folder) as servers:
-        found = asyncio.run(_measured(servers.dsn, args.allocations, args.samples))
+        found = asyncio.run(_measure(servers.dsn, args.allocations, args.samples))
     write_results("questions", {"machine": where, **found})
     slow = [row["question"] for row in found["questions"] if row["median_ms"] > row["budget_ms"]]
     if slow:

@@ -127,7 +127,7 @@ class Measured:
         """CPU seconds of each so far."""
         return {name: family_cpu_s(pid) for name, pid in self.pids.items()}
 
-    async def stored(self) -> int:
+    async def count_stored(self) -> int:
         """How many samples the service has counted."""
         name = 'hami_usage_samples_total{result="stored"} '
         for line in (await self._http.get("/metrics")).text.splitlines():
@@ -138,17 +138,17 @@ class Measured:
     async def until_stored(self, count: int) -> None:
         """Waits for it. Raises: SystemExit when that takes too long."""
         deadline_s = time.monotonic() + PATIENCE_S
-        while (found := await self.stored()) < count:
+        while (found := await self.count_stored()) < count:
             if time.monotonic() > deadline_s:
                 raise SystemExit(f"{found} of {count} samples stored after {PATIENCE_S:g} s")
             await asyncio.sleep(0.1)
 
 
-async def _ingested(
+async def _ingest(
     at: Measured, bus: Bus, load: Load, count: int, since: datetime, *, paced: bool
 ) -> Row:
     """Reports over the bus, until the last sample is stored."""
-    stored = await at.stored()
+    stored = await at.count_stored()
     before, began = at.cpu_s(), time.perf_counter()
     for number, messages in enumerate(load.rounds(count, since)):
         if paced:
@@ -204,9 +204,9 @@ async def _measure(found: Service, count: int) -> Row:
             httpx.AsyncClient(base_url=found.api_url, timeout=30) as http,
         ):
             at = Measured(found, http)
-            steps = [await _ingested(at, bus, load, count, since, paced=False)]
+            steps = [await _ingest(at, bus, load, count, since, paced=False)]
             since += count * load.round
-            steps.append(await _ingested(at, bus, load, count, since, paced=True))
+            steps.append(await _ingest(at, bus, load, count, since, paced=True))
         stored = await connection.fetchval(rows) - before
         written = int(await connection.fetchval(size) - before_bytes)
     finally:

@@ -32,7 +32,7 @@ import uvloop
 
 from bench.figures import print_machine, write_results
 from bench.pods.counters import WRITES
-from bench.pods.rounds import Row, measure, shown
+from bench.pods.rounds import Row, measure, row_text
 from bench.pods.system import BOUND_CLAIMS, CLAIMS, GROUPS, Wanted
 from bench.servers import end_when_asked
 
@@ -77,7 +77,7 @@ def main() -> None:
     where = print_machine()
     for row in rows:
         row["writes_per_pod"] = writes(row)
-        print(f"{shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
+        print(f"{row_text(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
     write_results("pods" if given.way == "limits" else given.way, {"machine": where, "rows": rows})
 
 

@@ -65,7 +65,7 @@ def _median(kind: str, rounds: list[Row]) -> Row:
     }
 
 
-def shown(row: Row) -> str:
+def row_text(row: Row) -> str:
     """The row's lines."""
     lines = [
         f"{row['pods']:8} {row['per_s']:6.1f} pods/s (rounds {row['per_s_rounds']}), ratio "

@@ -96,11 +96,11 @@ def _change_sums(old: str, new: str) -> None:
     for name in SUMS:
         change = "was"
         for amount in AMOUNTS:
-            pair = (_quoted(each.format(amount=amount)) for each in (old, new))
+            pair = (_quote(each.format(amount=amount)) for each in (old, new))
             change = f"replace({change}, {', '.join(pair)})"
-        first = _quoted(old.format(amount=AMOUNTS[0]))
+        first = _quote(old.format(amount=AMOUNTS[0]))
         op.execute(REPLACE.format(name=name, old=first, change=change))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

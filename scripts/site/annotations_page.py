@@ -21,7 +21,7 @@ def annotations_page() -> str:
     head = ("Annotation", "Value", "Meaning", "Read by", "A value that is not right")
     own = [_user_row(row) for row in USER_ANNOTATIONS]
     rows = [_user_row(row) for row in user_annotations(VENDORS)]
-    written = _merged(
+    written = _merge_rows(
         (f"`{row.name}`", row.writer, row.reader, text_of(row.holds))
         for row in written_annotations(VENDORS)
     )
@@ -39,7 +39,7 @@ def annotations_page() -> str:
             "Types are parts of a card's type, in any case. `<name>` is the name of a chip of "
             "Ascend or Iluvatar, such as `Ascend910B3`. What each vendor makes of them: "
             "[Vendors](../vendors.md).",
-            table(head, _merged(row for row in rows if row not in own)),
+            table(head, _merge_rows(row for row in rows if row not in own)),
             "## What the services write",
             "From a pod that is created with one of these it is dropped "
             "([Admission](../admission.md)).",
@@ -48,7 +48,7 @@ def annotations_page() -> str:
     )
 
 
-def _merged(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _merge_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Write rows that differ by the annotation's name alone as one, and chips by `<name>`."""
     kinds = Counter(type(vendor) for vendor in VENDORS)
     chips = [vendor.name for vendor in VENDORS if kinds[type(vendor)] > 1]

@@ -38,9 +38,9 @@ def metrics_page() -> str:
     )
     ledger = [*families(snapshot, now=None), build_info("1", "unknown")]  # type: ignore[arg-type]
     for title, found in (
-        ("hami-scheduler, each replica", _registered(SchedulerInstruments().registry)),
-        ("hami-webhook, each replica", _registered(WebhookInstruments().registry)),
-        ("hami-metrics, the service", _registered(MetricsInstruments().registry)),
+        ("hami-scheduler, each replica", _registered_metrics(SchedulerInstruments().registry)),
+        ("hami-webhook, each replica", _registered_metrics(WebhookInstruments().registry)),
+        ("hami-metrics, the service", _registered_metrics(MetricsInstruments().registry)),
         ("hami-metrics, the cluster by its ledger", map(_metric, ledger)),
         ("hami-node-agent, its node", map(_metric, _of_a_node())),
     ):
@@ -81,7 +81,7 @@ def _of_a_node() -> Iterator[Metric]:
     yield from health.mig_families(nothing)
 
 
-def _registered(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
+def _registered_metrics(registry: CollectorRegistry) -> Iterator[tuple[str, ...]]:
     for collector in list(registry._collector_to_names):
         labels = tuple(getattr(collector, "_labelnames", ()))
         for metric in collector.collect():

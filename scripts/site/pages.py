@@ -55,7 +55,7 @@ def turned_links(
     here = PurePosixPath(page)
     source = here if page in OUTSIDE else PurePosixPath("docs") / here
 
-    def turned(match: re.Match[str]) -> str:
+    def turn_link(match: re.Match[str]) -> str:
         text, target = match.groups()
         path, _, anchor = target.partition("#")
         if not path or "://" in path or path.startswith("mailto:"):
@@ -70,7 +70,7 @@ def turned_links(
         return match[0]
 
     parts = _CODE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(turned, part) for part in parts)
+    return "".join(part if part.startswith("```") else _LINK.sub(turn_link, part) for part in parts)
 
 
 def search_boost(page: str) -> float:
