@@ -33,10 +33,10 @@ class FakePlugin:
         await self.gone.wait()
         raise PluginError("rpc error: code = Unavailable desc = gone")
 
-    async def preferred(
+    async def preferred_ids(
         self, available: Iterable[str], must_include: Iterable[str], size: int
     ) -> list[str]:
-        self._record_call("preferred", must_include)
+        self._record_call("preferred_ids", must_include)
         return self.prefer
 
     async def allocate(self, ids: Iterable[str]) -> AllocateAnswer:

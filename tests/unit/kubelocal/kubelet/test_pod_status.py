@@ -136,7 +136,9 @@ def test_the_last_end_is_reported_beside_the_present_state() -> None:
 
 
 def test_a_rejected_pod_has_failed_with_the_kubelets_message() -> None:
-    shown = pod_status.rejected("UnexpectedAdmissionError", "Allocate failed due to x", now=NOW)
+    shown = pod_status.rejected_status(
+        "UnexpectedAdmissionError", "Allocate failed due to x", now=NOW
+    )
 
     assert shown["phase"] == "Failed"
     assert shown["message"] == "Pod Allocate failed due to x"

@@ -17,7 +17,7 @@ def pop_name(queue: SchedulingQueue, now_s: float) -> str | None:
 def refuse_next(queue: SchedulingQueue, now_s: float, *, by_extender: bool = False) -> None:
     waiting = queue.pop(now_s)
     assert waiting is not None
-    queue.failed(waiting.uid, now_s, unschedulable=True, by_extender=by_extender)
+    queue.record_failure(waiting.uid, now_s, unschedulable=True, by_extender=by_extender)
 
 
 def with_annotation(pod: Json) -> Json:
@@ -62,7 +62,7 @@ def test_an_event_during_the_attempt_counts_for_the_pod_being_tried() -> None:
     waiting = queue.pop(0.0)
     assert waiting is not None
     queue.move_all(0.0)
-    queue.failed(waiting.uid, 0.0, unschedulable=True)
+    queue.record_failure(waiting.uid, 0.0, unschedulable=True)
     assert queue.wake_at_s() == 1.0
 
 
@@ -79,7 +79,7 @@ def test_an_error_is_tried_again_without_an_event() -> None:
     queue.add(a_pod(), 0.0)
     waiting = queue.pop(0.0)
     assert waiting is not None
-    queue.failed(waiting.uid, 0.0, unschedulable=False)
+    queue.record_failure(waiting.uid, 0.0, unschedulable=False)
     assert pop_name(queue, 1.0) == "p1"
 
 
@@ -119,7 +119,7 @@ def test_an_event_during_the_attempt_requeues_a_pod_that_an_extender_refuses_alo
         queue.update(pod, {**pod, "status": {"conditions": ["PodScheduled"]}}, 0.1)
     else:
         queue.move_refused_by_extenders(0.1)
-    queue.failed(waiting.uid, 0.2, unschedulable=True, by_extender=by_extender)
+    queue.record_failure(waiting.uid, 0.2, unschedulable=True, by_extender=by_extender)
     assert queue.counts()[queued] == 1
 
 
@@ -151,7 +151,7 @@ def test_a_patch_during_the_attempt_counts_and_the_new_pod_is_tried() -> None:
     waiting = queue.pop(0.0)
     assert waiting is not None
     queue.update(pod, with_annotation(pod), 0.1)
-    queue.failed(waiting.uid, 0.2, unschedulable=True)
+    queue.record_failure(waiting.uid, 0.2, unschedulable=True)
     again = queue.pop(1.2)
     assert again is not None
     assert again.pod["metadata"]["annotations"] == {"hami.io/retry-at": "now"}
@@ -174,7 +174,7 @@ def test_a_pod_that_is_gone_is_not_tried_again(when: str) -> None:
     if when == "in flight":
         queue.pop(0.0)
     queue.remove("uid-p1")
-    assert not queue.failed("uid-p1", 0.0, unschedulable=False)
+    assert not queue.record_failure("uid-p1", 0.0, unschedulable=False)
     queue.move_all(0.0)
     assert queue.pop(100.0) is None
 
@@ -197,7 +197,7 @@ def test_a_pod_is_in_one_queue_at_most_and_none_is_lost(steps: list[str]) -> Non
                 flying += [waiting] if waiting else []
             case "fail" | "refuse" | "error" if flying:
                 unschedulable, refuse = step != "error", step == "refuse"
-                queue.failed(
+                queue.record_failure(
                     flying.pop().uid, now_s, unschedulable=unschedulable, by_extender=refuse
                 )
             case "done" if flying:

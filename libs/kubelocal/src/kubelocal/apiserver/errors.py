@@ -50,7 +50,7 @@ class ApiError(HamiError):
         return body
 
 
-def qualified(plural: str, group: str) -> str:
+def qualified_name(plural: str, group: str) -> str:
     """Return `pods` or `deployments.apps`, as messages name a resource."""
     return f"{plural}.{group}" if group else plural
 
@@ -64,19 +64,19 @@ def _details(name: str, group: str, plural: str) -> Json:
 
 def not_found(plural: str, group: str, name: str) -> ApiError:
     """Return error 404: the object does not exist."""
-    text = f'{qualified(plural, group)} "{name}" not found'
+    text = f'{qualified_name(plural, group)} "{name}" not found'
     return ApiError(404, "NotFound", text, _details(name, group, plural))
 
 
 def already_exists(plural: str, group: str, name: str) -> ApiError:
     """Return error 409: an object of that name exists."""
-    text = f'{qualified(plural, group)} "{name}" already exists'
+    text = f'{qualified_name(plural, group)} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, _details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
     """Return error 409: the object has changed, or forbids the change."""
-    text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
+    text = f'Operation cannot be fulfilled on {qualified_name(plural, group)} "{name}": {why}'
     return ApiError(409, "Conflict", text, _details(name, group, plural))
 
 
@@ -93,7 +93,7 @@ def stale(plural: str, group: str, name: str) -> ApiError:
 
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
     """Return error 403: the call is forbidden."""
-    text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
+    text = f'{qualified_name(plural, group)} "{name}" is forbidden: {why}'
     return ApiError(403, "Forbidden", text, _details(name, group, plural))
 
 

@@ -168,7 +168,7 @@ def _first_seen(event: Json) -> str:
     return age(event.get("firstTimestamp") or event.get("eventTime"))
 
 
-def _involved(event: Json) -> str:
+def _involved_object(event: Json) -> str:
     about = event.get("involvedObject", {})
     return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
 
@@ -215,7 +215,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("Last Seen", _last_seen),
         Column("Type", dig("type", absent="")),
         Column("Reason", dig("reason", absent="")),
-        Column("Object", _involved),
+        Column("Object", _involved_object),
         Column("Subobject", dig("involvedObject", "fieldPath", absent=""), wide=True),
         Column("Source", _source, wide=True),
         Column("Message", dig("message", absent="")),
@@ -244,7 +244,7 @@ def table(
         body = stored.load()
         row: Json = {"cells": [column.cell(body) for column in columns]}
         if include != "None":
-            row["object"] = _included(resource, body, include)
+            row["object"] = _included_object(resource, body, include)
         rows.append(row)
     return orjson.dumps(
         {
@@ -263,7 +263,7 @@ def table_line(resource: Resource, change: WatchChange, kind: str, include: str)
     return watch_line(kind, table(resource, [change.now], meta, include))
 
 
-def _included(resource: Resource, body: Json, include: str) -> Json:
+def _included_object(resource: Resource, body: Json, include: str) -> Json:
     if include == "Object":
         head = {"kind": resource.kind, "apiVersion": resource.api_version}
         return head | body

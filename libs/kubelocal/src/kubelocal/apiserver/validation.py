@@ -87,9 +87,9 @@ def validate_update(resource: Resource, subresource: str, old: Json, new: Json) 
 
 def validate_pod_spec(field: str, spec: Json) -> list[Cause]:
     """Return the violated rules of `spec` at path `field`."""
-    causes = list(_named(f"{field}.volumes", spec.get("volumes", []), set()))
+    causes = list(_check_names(f"{field}.volumes", spec.get("volumes", []), set()))
     if not spec.get("containers"):
-        causes.append(_required(f"{field}.containers"))
+        causes.append(_required_cause(f"{field}.containers"))
     volumes = {volume.get("name", "") for volume in spec.get("volumes", [])}
     seen: set[str] = set()
     for part in ("containers", "initContainers"):
@@ -115,14 +115,14 @@ def invalid_value(field: str, value: Any, detail: str) -> Cause:
 
 def _metadata(resource: Resource, meta: Json) -> Iterator[Cause]:
     if not meta.get("name"):
-        yield _required("metadata.name", "name or generateName is required")
+        yield _required_cause("metadata.name", "name or generateName is required")
     else:
         grammar = "label" if resource.kind in ("Namespace", "Service") else "subdomain"
         yield from _grammar("metadata.name", meta["name"], grammar)
     yield from _labels("metadata.labels", meta.get("labels", {}))
     size = 0
     for key, value in meta.get("annotations", {}).items():
-        yield from _qualified("metadata.annotations", key.lower())
+        yield from _check_qualified_name("metadata.annotations", key.lower())
         size += len(key.encode()) + len(value.encode())
     if size > _ANNOTATIONS_LIMIT:
         text = f"Too long: must have at most {_ANNOTATIONS_LIMIT} bytes"
@@ -151,7 +151,7 @@ def _workload(resource: Resource, spec: Json) -> list[Cause]:
     causes: list[Cause] = []
     labels = template.get("metadata", {}).get("labels", {})
     if not spec.get("selector"):
-        causes.append(_required("spec.selector"))
+        causes.append(_required_cause("spec.selector"))
     elif not from_label_selector(spec["selector"])(labels):
         text = "`selector` does not match template `labels`"
         causes.append(invalid_value("spec.template.metadata.labels", labels, text))
@@ -209,14 +209,14 @@ def _containers(
     field: str, containers: list[Json], seen: set[str], volumes: set[str]
 ) -> Iterator[Cause]:
     """Return the violated rules of containers; `seen`: names of previous ones."""
-    yield from _named(field, containers, seen)
+    yield from _check_names(field, containers, seen)
     for index, container in enumerate(containers):
         at = f"{field}[{index}]"
         if not container.get("image"):
-            yield _required(f"{at}.image")
+            yield _required_cause(f"{at}.image")
         for number, variable in enumerate(container.get("env", [])):
             if not variable.get("name"):
-                yield _required(f"{at}.env[{number}].name")
+                yield _required_cause(f"{at}.env[{number}].name")
             else:
                 yield from _grammar(f"{at}.env[{number}].name", variable["name"], "variable")
         for number, mount in enumerate(container.get("volumeMounts", [])):
@@ -227,12 +227,12 @@ def _containers(
         yield from _requirements(f"{at}.resources", container.get("resources", {}))
 
 
-def _named(field: str, items: list[Json], seen: set[str]) -> Iterator[Cause]:
+def _check_names(field: str, items: list[Json], seen: set[str]) -> Iterator[Cause]:
     """Check that each item has a unique name."""
     for index, item in enumerate(items):
         at, name = f"{field}[{index}].name", item.get("name", "")
         if not name:
-            yield _required(at)
+            yield _required_cause(at)
             continue
         yield from _grammar(at, name, "label")
         if name in seen:
@@ -246,7 +246,7 @@ def _requirements(field: str, resources: Json) -> Iterator[Cause]:
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
             at = f"{field}.{part}[{name}]"
-            yield from _qualified(at, name)
+            yield from _check_qualified_name(at, name)
             standard = name in _STANDARD or name.startswith(("hugepages-", "attachable-volumes-"))
             if "/" not in name and not standard:
                 text_ = "must be a standard resource type or fully qualified"
@@ -258,7 +258,7 @@ def _requirements(field: str, resources: Json) -> Iterator[Cause]:
         limit = limits.get(name)
         if limit is None and whole:
             text = "Limit must be set for non overcommitable resources"
-            yield _required(f"{field}.limits", text)
+            yield _required_cause(f"{field}.limits", text)
         elif limit is not None and whole and parse_exact(request) != parse_exact(limit):
             yield invalid_value(f"{field}.requests", request, f"must be equal to {name} limit")
         elif limit is not None and parse_exact(request) > parse_exact(limit):
@@ -276,11 +276,11 @@ def _amount(field: str, name: str, text: str) -> Iterator[Cause]:
 
 def _labels(field: str, labels: Json) -> Iterator[Cause]:
     for key, value in labels.items():
-        yield from _qualified(field, key)
+        yield from _check_qualified_name(field, key)
         yield from _grammar(field, value, "value")
 
 
-def _qualified(field: str, name: str) -> Iterator[Cause]:
+def _check_qualified_name(field: str, name: str) -> Iterator[Cause]:
     """Check a qualified name `[prefix/]name`, as of label keys and resources."""
     prefix, slash, rest = name.rpartition("/")
     if slash:
@@ -297,7 +297,7 @@ def _grammar(field: str, text: str, grammar: str) -> Iterator[Cause]:
         yield invalid_value(field, text, detail)
 
 
-def _required(field: str, detail: str = "") -> Cause:
+def _required_cause(field: str, detail: str = "") -> Cause:
     text = f"Required value: {detail}" if detail else "Required value"
     return Cause(field=field, reason="FieldValueRequired", message=text)
 

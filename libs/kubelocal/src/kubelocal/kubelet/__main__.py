@@ -129,7 +129,7 @@ async def _serve(
     allocator = DeviceAllocator(
         checkpoint_file=layout.device_plugins / checkpoint.FILE_NAME,
         chance=chance,
-        on_counts=lambda: reporter.changed(),
+        on_counts=lambda: reporter.report_soon(),
         active_pods=lambda: kubelet.active_pods(),
     )
     reporter = NodeReporter(api, identity, allocator.book.counts)

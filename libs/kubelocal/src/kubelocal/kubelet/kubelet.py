@@ -108,7 +108,7 @@ class Kubelet:
         self._synced = True
         await self._stop_orphans()
         first = [self._new.get_nowait() for _ in range(self._new.qsize())]
-        for uid in sorted(first, key=self._created):
+        for uid in sorted(first, key=self._creation_time):
             await self._take(uid)
         while True:
             for uid in await self._next():
@@ -123,7 +123,7 @@ class Kubelet:
             self._shuffle.chance.shuffle(uids)
         return uids
 
-    def _created(self, uid: str) -> str:
+    def _creation_time(self, uid: str) -> str:
         metadata = self._known.get(uid, {}).get("metadata") or {}
         return str(metadata.get("creationTimestamp") or "")
 

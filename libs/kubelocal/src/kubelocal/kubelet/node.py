@@ -158,7 +158,7 @@ RETRY_S = 1.0
 
 
 class NodeReporter:
-    """Register one Node and report its state; `changed()` asks for a report now."""
+    """Register one Node and report its state; `report_soon()` asks for a report now."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class NodeReporter:
         self.labels: dict[str, str] = node_labels(identity)
         self.registered = asyncio.Event()
 
-    def changed(self) -> None:
+    def report_soon(self) -> None:
         """Report soon, because devices may have changed."""
         self._wake.set()
 

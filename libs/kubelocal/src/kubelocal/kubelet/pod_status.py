@@ -116,7 +116,7 @@ def compute(
     }
 
 
-def rejected(reason: str, message: str, *, now: datetime) -> Json:
+def rejected_status(reason: str, message: str, *, now: datetime) -> Json:
     """Return the status of a pod that was not admitted."""
     return {
         "phase": "Failed",
@@ -153,7 +153,7 @@ def _initialized_verdict(pod: Json, states: Mapping[str, ContainerState]) -> Jso
     waiting = [
         c["name"]
         for c in pod_spec.init_containers(pod)
-        if not _initialized(states[c["name"]], sidecar=pod_spec.is_sidecar(pod, c))
+        if not _is_initialized(states[c["name"]], sidecar=pod_spec.is_sidecar(pod, c))
     ]
     message = f"containers with incomplete status: [{' '.join(waiting)}]"
     return _verdict(not waiting, "ContainersNotInitialized", message)
@@ -188,7 +188,7 @@ def _condition(kind: str, what: Json, before: Json | None, now: datetime) -> Jso
     }
 
 
-def _initialized(container: ContainerState, *, sidecar: bool) -> bool:
+def _is_initialized(container: ContainerState, *, sidecar: bool) -> bool:
     if sidecar:
         return not (isinstance(container.state, WaitingState) and container.last is None)
     return isinstance(container.state, Terminated) and container.state.exit_code == 0

@@ -53,7 +53,7 @@ class StatusReporter:
             self._idle.clear()
             self._wake.set()
 
-    async def flushed(self) -> None:
+    async def wait_until_flushed(self) -> None:
         """Return when the newest status has been sent, or can't be sent any more."""
         await self._idle.wait()
 
@@ -160,14 +160,14 @@ class PodWorker:
         await self._terminate()
         self.active = False
         if not self._gone:
-            await self._reporter.flushed()
+            await self._reporter.wait_until_flushed()
             await self._delete_object()
         await self._machine.runtime.forget(pod_spec.uid(self.pod))
 
     def _show_rejection(self, rejection: Rejection) -> None:
         self._machine.recorder.record(self.pod, "Warning", rejection.reason, rejection.message)
         self._reporter.set(
-            pod_status.rejected(rejection.reason, rejection.message, now=self._started_at)
+            pod_status.rejected_status(rejection.reason, rejection.message, now=self._started_at)
         )
 
     async def _run_containers(self) -> None:

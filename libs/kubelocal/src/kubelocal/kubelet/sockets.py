@@ -42,7 +42,7 @@ def snapshot(pods: Iterable[Json], book: DeviceBook) -> list[PodDevices]:
             name=pod_spec.name(pod),
             namespace=pod_spec.namespace(pod),
             containers=tuple(
-                (container["name"], _held(pod_spec.uid(pod), container["name"], book))
+                (container["name"], _held_devices(pod_spec.uid(pod), container["name"], book))
                 for container in pod_spec.app_containers(pod)
             ),
         )
@@ -50,7 +50,7 @@ def snapshot(pods: Iterable[Json], book: DeviceBook) -> list[PodDevices]:
     ]
 
 
-def _held(pod_uid: str, container: str, book: DeviceBook) -> Held:
+def _held_devices(pod_uid: str, container: str, book: DeviceBook) -> Held:
     return tuple(
         (allocation.resource, ids)
         for allocation in book.of_container(pod_uid, container)

@@ -158,12 +158,12 @@ def untolerated_preferences(pod: Json, node: Node) -> int:
     """Return the number of PreferNoSchedule taints of the node that the pod does not tolerate."""
     tolerations = pod["spec"].get("tolerations") or ()
     return sum(
-        taint.get("effect") == "PreferNoSchedule" and not tolerated(taint, tolerations)
+        taint.get("effect") == "PreferNoSchedule" and not is_tolerated(taint, tolerations)
         for taint in node.spec.get("taints") or ()
     )
 
 
-def tolerated(taint: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+def is_tolerated(taint: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether one of the tolerations matches this taint."""
     return any(
         toleration.get("effect") in (None, "", taint["effect"])
@@ -181,13 +181,13 @@ def _key_tolerated(taint: Mapping[str, str], toleration: Mapping[str, Any]) -> b
     return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def selected(node: Node, terms: Iterable[Mapping[str, Any]]) -> bool:
+def is_selected(node: Node, terms: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether one of the node selector terms matches; an empty term matches nothing."""
     return any(_term(node, term) for term in terms)
 
 
 def _unschedulable(spec: Json, node: Node) -> str | None:
-    if node.spec.get("unschedulable") and not tolerated(
+    if node.spec.get("unschedulable") and not is_tolerated(
         _UNSCHEDULABLE_TAINT, spec.get("tolerations") or ()
     ):
         return "node(s) were unschedulable"
@@ -203,7 +203,7 @@ def _other_name(spec: Json, node: Node) -> str | None:
 def _taint(spec: Json, node: Node) -> str | None:
     tolerations = spec.get("tolerations") or ()
     for taint in node.spec.get("taints") or ():
-        if taint["effect"] in _REFUSING_EFFECTS and not tolerated(taint, tolerations):
+        if taint["effect"] in _REFUSING_EFFECTS and not is_tolerated(taint, tolerations):
             return f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"
     return None
 
@@ -215,7 +215,7 @@ def _affinity(spec: Json, node: Node) -> str | None:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     if required is not None:
-        fits = fits and selected(node, required.get("nodeSelectorTerms") or ())
+        fits = fits and is_selected(node, required.get("nodeSelectorTerms") or ())
     return None if fits else "node(s) didn't match Pod's node affinity/selector"
 
 
@@ -246,7 +246,7 @@ def _expression(labels: Mapping[str, str], expression: Mapping[str, Any]) -> boo
     return _OPERATORS[expression["operator"]](value, expression.get("values") or [])
 
 
-def _compared(value: str | None, values: list[str], sign: int) -> bool:
+def _compare(value: str | None, values: list[str], sign: int) -> bool:
     try:
         return value is not None and sign * (int(value) - int(values[0])) > 0
     except (ValueError, IndexError):
@@ -258,6 +258,6 @@ _OPERATORS: Mapping[str, Callable[[str | None, list[str]], bool]] = {
     "NotIn": lambda value, values: value not in values,
     "Exists": lambda value, _: value is not None,
     "DoesNotExist": lambda value, _: value is None,
-    "Gt": lambda value, values: _compared(value, values, 1),
-    "Lt": lambda value, values: _compared(value, values, -1),
+    "Gt": lambda value, values: _compare(value, values, 1),
+    "Lt": lambda value, values: _compare(value, values, -1),
 }

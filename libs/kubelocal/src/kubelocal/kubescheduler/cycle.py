@@ -16,8 +16,8 @@ from hamicommon.k8s.types import Json
 from kubelocal.kubescheduler.cluster import (
     KnownCluster,
     Node,
+    is_selected,
     score_requests,
-    selected,
     untolerated_preferences,
     why_unfit,
 )
@@ -34,8 +34,8 @@ _MIN_PERCENTAGE = 5
 def scores(pod: Json, nodes: Sequence[Node]) -> dict[str, int]:
     """Score nodes by name, higher is better, with kube-scheduler's default weights (1)."""
     wanted = score_requests(pod["spec"])
-    affinity = _normalised({node.name: _preference(pod, node) for node in nodes})
-    avoided = _normalised({node.name: untolerated_preferences(pod, node) for node in nodes})
+    affinity = _normalise({node.name: _preference(pod, node) for node in nodes})
+    avoided = _normalise({node.name: untolerated_preferences(pod, node) for node in nodes})
     return {
         node.name: least_allocated(wanted, node)
         + affinity[node.name]
@@ -80,11 +80,11 @@ def _preference(pod: Json, node: Node) -> int:
     return sum(
         term["weight"]
         for term in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-        if selected(node, [term["preference"]])
+        if is_selected(node, [term["preference"]])
     )
 
 
-def _normalised(values: Mapping[str, int]) -> dict[str, int]:
+def _normalise(values: Mapping[str, int]) -> dict[str, int]:
     top = max(values.values(), default=0)
     return {name: value * MAX_SCORE // top if top else 0 for name, value in values.items()}
 

@@ -40,12 +40,12 @@ class Reporter:
         )
         self._conditions: asyncio.Queue[tuple[Json, str, str]] = asyncio.Queue(MAX_WAITING)
 
-    def scheduled(self, pod: Json, node: str) -> None:
+    def report_scheduled(self, pod: Json, node: str) -> None:
         """Report that the pod is bound."""
         name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         self._events.record(pod, "Normal", "Scheduled", f"Successfully assigned {name} to {node}")
 
-    def failed(self, pod: Json, reason: str, message: str) -> None:
+    def report_failure(self, pod: Json, reason: str, message: str) -> None:
         """Report a failed attempt; `reason` is Unschedulable or SchedulerError."""
         self._events.record(pod, "Warning", "FailedScheduling", message)
         if not self._conditions.full():

@@ -62,7 +62,7 @@ class Extender:
         answer = await self._send(self.config.filter_verb, self._arguments(pod, nodes))
         if answer.get("error"):
             raise ExtenderError(answer["error"])
-        kept = self._kept(answer)
+        kept = self._kept_nodes(answer)
         unknown = set(kept) - {node.name for node in nodes}
         if unknown:
             raise ExtenderError(
@@ -84,7 +84,7 @@ class Extender:
         if not self.config.prioritize_verb:
             return {}
         answer = await self._send(self.config.prioritize_verb, self._arguments(pod, nodes))
-        rows = [_lowered(row) for row in answer.get("items", ())]
+        rows = [_lower_keys(row) for row in answer.get("items", ())]
         return {str(row["host"]): int(row["score"]) for row in rows}
 
     async def bind(self, pod: Json, node: str) -> None:
@@ -110,10 +110,10 @@ class Extender:
         listed = {"metadata": {}, "items": [node.item for node in nodes]}
         return {"Pod": pod, "Nodes": listed, "NodeNames": None}
 
-    def _kept(self, answer: Mapping[str, Any]) -> tuple[str, ...]:
+    def _kept_nodes(self, answer: Mapping[str, Any]) -> tuple[str, ...]:
         if self.config.node_cache_capable and answer.get("nodenames") is not None:
             return tuple(answer["nodenames"])
-        nodes = _lowered(answer.get("nodes") or {})
+        nodes = _lower_keys(answer.get("nodes") or {})
         return tuple(node["metadata"]["name"] for node in nodes.get("items") or ())
 
     async def _send(self, verb: str, arguments: Json) -> Json:
@@ -135,7 +135,7 @@ class Extender:
             decoded = orjson.loads(answer.content)
         except orjson.JSONDecodeError as exc:
             raise ExtenderError(f"extender at URL {url} answers no JSON: {exc}") from exc
-        return {"items": decoded} if isinstance(decoded, list) else _lowered(decoded or {})
+        return {"items": decoded} if isinstance(decoded, list) else _lower_keys(decoded or {})
 
     async def _post(self, url: str, body: bytes) -> httpx.Response:
         return await self._client.post(
@@ -152,5 +152,5 @@ async def open_extender(config: ExtenderConfig) -> AsyncIterator[Extender]:
         yield Extender(config, client)
 
 
-def _lowered(answer: Mapping[str, Any]) -> Json:
+def _lower_keys(answer: Mapping[str, Any]) -> Json:
     return {key.lower(): value for key, value in answer.items()}

@@ -105,9 +105,9 @@ class SchedulingLoop:
         try:
             node = await self._decider.choose(pod)
         except NoFit as exc:
-            self._failed(waiting, "Unschedulable", str(exc), by_extender=exc.by_extender)
+            self._on_failure(waiting, "Unschedulable", str(exc), by_extender=exc.by_extender)
         except ExtenderError as exc:
-            self._failed(waiting, "SchedulerError", str(exc))
+            self._on_failure(waiting, "SchedulerError", str(exc))
         else:
             self.cluster.assume(pod, node)
             tasks.create_task(self._bind(waiting, pod, node))
@@ -118,13 +118,13 @@ class SchedulingLoop:
         except (ExtenderError, Unbound) as exc:
             if self.cluster.is_assumed(waiting.uid):
                 self.cluster.remove_pod(waiting.uid)
-            self._failed(waiting, "SchedulerError", str(exc))
+            self._on_failure(waiting, "SchedulerError", str(exc))
             # What the pod had taken on that node is free again.
             self.queue.move_all(_now())
             self._wake.set()
             return
         self.queue.done(waiting.uid)
-        self._reporter.scheduled(pod, node)
+        self._reporter.report_scheduled(pod, node)
 
     async def _send_binding(self, pod: Json, node: str) -> None:
         for extender in self._extenders:
@@ -145,11 +145,11 @@ class SchedulingLoop:
             # kube-scheduler names the plugin (framework/runtime, RunBindPlugins).
             raise Unbound(f'running Bind plugin "DefaultBinder": {exc}') from exc
 
-    def _failed(
+    def _on_failure(
         self, waiting: QueuedPod, reason: str, message: str, *, by_extender: bool = False
     ) -> None:
         unschedulable = reason == "Unschedulable"
-        if not self.queue.failed(
+        if not self.queue.record_failure(
             waiting.uid, _now(), unschedulable=unschedulable, by_extender=by_extender
         ):
             return
@@ -158,12 +158,12 @@ class SchedulingLoop:
             extra={"pod_uid": waiting.uid, "attempts": waiting.attempts, "reason": message},
         )
         # The newest state of the pod carries its present condition.
-        self._reporter.failed(waiting.pod, reason, message)
+        self._reporter.report_failure(waiting.pod, reason, message)
 
     def _node_seen(self, new: Json, old: Json | None) -> None:
         self.cluster.set_node(new)
         if old is None or schedulable_part(new) != schedulable_part(old):
-            self._moved()
+            self._move_all()
 
     def _node_gone(self, node: Json) -> None:
         self.cluster.remove_node(node["metadata"]["name"])
@@ -194,9 +194,9 @@ class SchedulingLoop:
         self.queue.remove(uid)
         self.cluster.remove_pod(uid)
         if held:
-            self._moved()
+            self._move_all()
 
-    def _moved(self) -> None:
+    def _move_all(self) -> None:
         self.queue.move_all(_now())
         self._wake.set()
 

@@ -98,7 +98,7 @@ class SchedulingQueue:
         """Return whether the pod is being scheduled or bound."""
         return uid in self._in_flight
 
-    def failed(
+    def record_failure(
         self, uid: str, now_s: float, *, unschedulable: bool, by_extender: bool = False
     ) -> bool:
         """Record a failure: wait for an event if nothing fits, or retry soon after an error.

@@ -103,10 +103,10 @@ def test_a_patch_applies_to_a_copy() -> None:
     body = {"metadata": {"name": "a"}}
     steps = [{"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]
     response = {"patch": base64.b64encode(orjson.dumps(steps)).decode()}
-    assert review.patched(response, body)["metadata"]["labels"] == {"x": "y"}
+    assert review.apply_patch(response, body)["metadata"]["labels"] == {"x": "y"}
     assert body == {"metadata": {"name": "a"}}
     with pytest.raises(BadAnswer, match="not a JSON patch"):
-        review.patched({"patch": "%%%"}, body)
+        review.apply_patch({"patch": "%%%"}, body)
 
 
 def test_a_condition_that_is_false_counts_before_one_that_fails() -> None:

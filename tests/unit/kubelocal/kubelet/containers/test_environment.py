@@ -159,7 +159,7 @@ PRELOAD = Mount(
 def test_parents_are_mounted_before_what_lies_below_them() -> None:
     answer = AllocateAnswer(mounts=(LIBRARY, PRELOAD, HOOK))
 
-    ordered = container_env.ordered(answer, [])
+    ordered = container_env.order_mounts(answer, [])
 
     assert ordered.index(HOOK) < ordered.index(LIBRARY)
 
@@ -170,7 +170,7 @@ def test_device_files_that_stand_elsewhere_are_mounts() -> None:
         DeviceNode(container_path="/dev/nvidia1", host_path="/dev/real1", permissions="rw"),
     )
 
-    ordered = container_env.ordered(AllocateAnswer(nodes=nodes), [])
+    ordered = container_env.order_mounts(AllocateAnswer(nodes=nodes), [])
 
     assert ordered == [Mount(container_path="/dev/nvidia1", host_path="/dev/real1")]
 

@@ -77,7 +77,7 @@ async def serve_plugin(plugin: SlowPlugin, folder: Path) -> AsyncIterator[Plugin
 
 
 CALLS: dict[str, Callable[[PluginClient], Awaitable[object]]] = {
-    "preferred": lambda client: client.preferred(["gpu-0"], [], 1),
+    "preferred_ids": lambda client: client.preferred_ids(["gpu-0"], [], 1),
     "allocate": lambda client: client.allocate(["gpu-0"]),
     "pre_start": lambda client: client.pre_start(["gpu-0"]),
 }
@@ -194,7 +194,7 @@ async def test_the_plugin_is_asked_what_it_prefers_and_then_given_it(node: Node)
     async with node.serving(FakePlugin(prefer=["gpu-2"])) as plugin:
         await node.allocate(pod(container(gpus=1)))
 
-    assert plugin.calls == [("preferred", ()), ("allocate", ("gpu-2",))]
+    assert plugin.calls == [("preferred_ids", ()), ("allocate", ("gpu-2",))]
 
 
 async def test_a_plugin_without_preference_is_not_asked(node: Node) -> None:
@@ -209,14 +209,14 @@ async def test_every_container_has_an_allocate_of_its_own(node: Node) -> None:
     async with node.serving(FakePlugin()) as plugin:
         await node.allocate(pod(container("a", gpus=1), container("none"), container("b", gpus=2)))
 
-    assert plugin.names() == ["preferred", "allocate", "preferred", "allocate"]
+    assert plugin.names() == ["preferred_ids", "allocate", "preferred_ids", "allocate"]
 
 
 async def test_an_init_containers_ids_are_allocated_again_without_preference(node: Node) -> None:
     async with node.serving(FakePlugin()) as plugin:
         await node.allocate(pod(container(gpus=1), init=(container("init", gpus=1),)))
 
-    assert plugin.names() == ["preferred", "allocate", "allocate"]
+    assert plugin.names() == ["preferred_ids", "allocate", "allocate"]
     assert plugin.calls[1][1] == plugin.calls[2][1]
 
 
@@ -245,7 +245,7 @@ async def test_before_every_start_the_plugin_is_called_and_never_allocates_again
         first = await node.allocator.pre_start(wanted, wanted["spec"]["containers"][0])
         second = await node.allocator.pre_start(wanted, wanted["spec"]["containers"][0])
 
-    assert plugin.names() == ["preferred", "allocate", "pre_start", "pre_start"]
+    assert plugin.names() == ["preferred_ids", "allocate", "pre_start", "pre_start"]
     assert first == second
     assert first.envs["IDS"] == plugin.calls[1][1][0]
 
@@ -258,7 +258,7 @@ async def test_a_refused_start_has_the_plugins_reason(node: Node) -> None:
             await node.allocator.pre_start(wanted, wanted["spec"]["containers"][0])
 
 
-@pytest.mark.parametrize("call", ["allocate", "preferred"])
+@pytest.mark.parametrize("call", ["allocate", "preferred_ids"])
 async def test_a_failed_allocation_holds_nothing(node: Node, call: str) -> None:
     async with node.serving(FakePlugin(count=1, refuse={call})) as plugin:
         with pytest.raises(AdmissionError, match=f"{call} refused"):
@@ -290,7 +290,7 @@ async def test_a_new_registration_replaces_the_old_one(node: Node) -> None:
         await node.allocate(pod(container(gpus=1)))
         assert node.allocator.book.counts()[GPU] == DeviceCounts(capacity=2, allocatable=2)
 
-    assert (old.names(), new.names()) == ([], ["preferred", "allocate"])
+    assert (old.names(), new.names()) == ([], ["preferred_ids", "allocate"])
 
 
 async def test_a_restarted_kubelet_knows_the_allocations(node: Node, tmp_path: Path) -> None:

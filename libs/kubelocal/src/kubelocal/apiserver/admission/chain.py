@@ -81,9 +81,9 @@ class AdmissionChain:
             if response is None or write.new is None:
                 continue
             try:
-                changed = review.patched(response, write.new)
+                changed = review.apply_patch(response, write.new)
             except BadAnswer as error:
-                self._failed(hook, str(error))
+                self._on_failure(hook, str(error))
                 continue
             if changed is not write.new:
                 write = replace(write, new=finish(changed))
@@ -109,7 +109,7 @@ class AdmissionChain:
             answer = await self._client.post(hook["clientConfig"], body, timeout_s)
             response = review.read_answer(uid, answer)
         except (Unavailable, BadAnswer, CelError) as error:
-            self._failed(hook, str(error))
+            self._on_failure(hook, str(error))
             return None
         write.caller.warnings.extend(response.get("warnings") or [])
         if response.get("auditAnnotations"):
@@ -123,7 +123,7 @@ class AdmissionChain:
             raise review.denial(name, response)
         return response
 
-    def _failed(self, hook: Json, why: str) -> None:
+    def _on_failure(self, hook: Json, why: str) -> None:
         """Raise ApiError (500) unless the webhook's failure is ignored."""
         text = f'failed calling webhook "{hook["name"]}": failed to call webhook: {why}'
         logger.warning("Failed to call a webhook", extra={"webhook": hook["name"], "error": why})

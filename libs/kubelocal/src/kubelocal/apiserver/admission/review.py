@@ -181,7 +181,7 @@ def denial(name: str, response: Json) -> ApiError:
     return ApiError(code, status.get("reason", ""), message, status.get("details"))
 
 
-def patched(response: Json, body: Json) -> Json:
+def apply_patch(response: Json, body: Json) -> Json:
     """Return the object after the webhook's patch.
 
     Raises: BadAnswer if the patch does not apply.

@@ -76,13 +76,13 @@ def _requirement(text: str) -> Predicate:
         key, value = found["key"], found["value"]
         return _not_in(key, frozenset({value})) if found["op"] == "!=" else _equals(key, value)
     if found := _ORDER.fullmatch(text):
-        return _ordered(found["key"], found["op"], int(found["value"]))
+        return _compares(found["key"], found["op"], int(found["value"]))
     if found := _EXISTS.fullmatch(text):
         return _absent(found["key"]) if found["absent"] else _present(found["key"])
-    raise _malformed(text)
+    raise _parse_error(text)
 
 
-def _malformed(text: str) -> ApiError:
+def _parse_error(text: str) -> ApiError:
     tokens = text.split()
     found = tokens[1] if len(tokens) > 1 else text
     return bad_request(
@@ -129,7 +129,7 @@ def _absent(key: str) -> Predicate:
     return lambda labels: key not in labels
 
 
-def _ordered(key: str, operator: str, bound: int) -> Predicate:
+def _compares(key: str, operator: str, bound: int) -> Predicate:
     def compare(labels: Mapping[str, str]) -> bool:
         try:
             number = int(labels[key])

@@ -97,7 +97,7 @@ class History:
             self._next.set_result(None)
         self._next = None
 
-    async def changed(self, timeout_s: float) -> None:
+    async def wait_for_change(self, timeout_s: float) -> None:
         """Wait for the next `wake`, or until the time is over."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()

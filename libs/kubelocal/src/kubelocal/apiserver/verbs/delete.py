@@ -169,28 +169,28 @@ def _assign(transaction: Transaction, target: ApiTarget, binding: Json) -> Store
     pod = stored.load()
     meta = binding["metadata"]
     if meta.get("uid", stored.uid) != stored.uid:
-        raise _refused(
+        raise _binding_conflict(
             target,
             f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
             f"{stored.uid}",
         )
     if "deletionTimestamp" in pod["metadata"]:
         why = f"pod {target.name} is being deleted, cannot be assigned to a host"
-        raise _refused(target, why)
+        raise _binding_conflict(target, why)
     if node := pod["spec"].get("nodeName"):
-        raise _refused(target, f'pod {target.name} is already assigned to node "{node}"')
+        raise _binding_conflict(target, f'pod {target.name} is already assigned to node "{node}"')
     pod["spec"]["nodeName"] = binding["target"]["name"]
     if meta.get("annotations"):
         pod["metadata"].setdefault("annotations", {}).update(meta["annotations"])
-    _scheduled(pod)
+    _mark_scheduled(pod)
     return transaction.put("pods", pod)
 
 
-def _refused(target: ApiTarget, why: str) -> ApiError:
+def _binding_conflict(target: ApiTarget, why: str) -> ApiError:
     return conflict("pods/binding", "", target.name, why)
 
 
-def _scheduled(pod: Json) -> None:
+def _mark_scheduled(pod: Json) -> None:
     """Set the condition PodScheduled to true."""
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
     condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now_text()}

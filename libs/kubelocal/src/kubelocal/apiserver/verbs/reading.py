@@ -229,7 +229,7 @@ async def lines(
             yield _bookmark(resource, cursor)
             bookmark_s = _next_bookmark(now_s, end_s, at_end=True)
         next_s = min(end_s, bookmark_s) if watch.bookmarks else end_s
-        await history.changed(max(next_s - now_s, 0.0))
+        await history.wait_for_change(max(next_s - now_s, 0.0))
 
 
 def _next_bookmark(now_s: float, end_s: float, *, at_end: bool) -> float:

@@ -87,7 +87,7 @@ def _value(kind: str, raw: Value) -> Any:
         case "string":
             return _as_bytes(raw).decode()
         case "integer":
-            return _signed(raw)
+            return _as_signed(raw)
         case "boolean":
             return bool(raw)
         case "number":
@@ -101,7 +101,7 @@ def _value(kind: str, raw: Value) -> Any:
         case "intorstring":
             parts = dict(_fields(_as_bytes(raw)))
             is_text = parts.get(1, 0)
-            return _as_bytes(parts.get(3, b"")).decode() if is_text else _signed(parts.get(2, 0))
+            return _as_bytes(parts.get(3, b"")).decode() if is_text else _as_signed(parts.get(2, 0))
         case "any":
             return None  # only who manages which field, which we do not keep
     return _message(kind, _as_bytes(raw))
@@ -110,12 +110,12 @@ def _value(kind: str, raw: Value) -> Any:
 def _time(kind: str, parts: dict[int, Value]) -> str | None:
     if not parts:
         return None
-    seconds, nanos = _signed(parts.get(1, 0)), _signed(parts.get(2, 0))
+    seconds, nanos = _as_signed(parts.get(1, 0)), _as_signed(parts.get(2, 0))
     moment = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if kind == "microtime" else "%Y-%m-%dT%H:%M:%SZ")
 
 
-def _signed(raw: Value) -> int:
+def _as_signed(raw: Value) -> int:
     if not isinstance(raw, int):
         raise Malformed("a number was expected")
     return raw - (1 << 64) if raw >= 1 << 63 else raw

@@ -228,7 +228,7 @@ def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
     return Volumes(mounts=tuple(mounts), directories=tuple(directories), skipped=tuple(skipped))
 
 
-def ordered(answer: AllocateAnswer, of_volumes: Sequence[Mount]) -> list[Mount]:
+def order_mounts(answer: AllocateAnswer, of_volumes: Sequence[Mount]) -> list[Mount]:
     """Return all mounts, parents before what is below them.
 
     Device files are mounts too, except those that already stand at their place in the host's /dev.

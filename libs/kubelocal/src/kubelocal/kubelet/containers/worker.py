@@ -154,7 +154,7 @@ class ContainerWorker:
             return None
         self._attempt = recovered.attempt
         if recovered.previous is not None:
-            last = _terminated(recovered.previous, None)
+            last = _terminated_state(recovered.previous, None)
             self.state = replace(self.state, last=last)
         self._begin(recovered.running, recovered.started_at)
         return recovered.ended
@@ -180,7 +180,7 @@ class ContainerWorker:
             self._machine.backoff, ran_s=ran_s, ended_at_s=time.monotonic()
         )
         self.state = replace(
-            self.state, state=_terminated(ended, started_at), restart_count=self._attempt
+            self.state, state=_terminated_state(ended, started_at), restart_count=self._attempt
         )
         self._on_change()
 
@@ -256,7 +256,7 @@ class ContainerWorker:
         )
         for directory in volumes.directories:
             directory.mkdir(parents=True, exist_ok=True)
-        mounts = environment.ordered(answer, volumes.mounts)
+        mounts = environment.order_mounts(answer, volumes.mounts)
         argv = environment.command_line(self._spec, env)
         namespace = machine.mode is MountMode.NAMESPACE
         if not namespace:
@@ -273,7 +273,7 @@ class ContainerWorker:
         )
 
 
-def _terminated(ended: Ended, started_at: datetime | None) -> Terminated:
+def _terminated_state(ended: Ended, started_at: datetime | None) -> Terminated:
     if ended.exit_code == START_ERROR and ended.message:
         reason = "StartError"
     else:

@@ -131,7 +131,7 @@ class DeviceAllocator:
             if not request.complete and options is not None and options.preferred_allocation:
                 everything = sorted(request.available | request.preset)
                 self._chance.shuffle(everything)
-                preferred = await plugin.preferred(everything, sorted(request.preset), size)
+                preferred = await plugin.preferred_ids(everything, sorted(request.preset), size)
             ids = state.choose(request, preferred, self._chance)
             shuffled = sorted(ids)
             self._chance.shuffle(shuffled)

@@ -59,7 +59,7 @@ def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
         raise InvalidRequest(
             f"CDI device injection failed: unresolvable CDI devices {', '.join(missing)}"
         )
-    return _merged(edit for name in names for edit in described[name])
+    return _merge(edit for name in names for edit in described[name])
 
 
 def _devices(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -75,7 +75,7 @@ def _devices(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             continue
 
 
-def _merged(edits: Iterable[dict[str, Any]]) -> Edits:
+def _merge(edits: Iterable[dict[str, Any]]) -> Edits:
     envs: list[tuple[str, str]] = []
     mounts: list[Mount] = []
     nodes: list[DeviceNode] = []

@@ -160,7 +160,7 @@ class PluginClient:
         except grpc.aio.AioRpcError as exc:
             raise PluginError(describe(exc)) from exc
 
-    async def preferred(
+    async def preferred_ids(
         self, available: Iterable[str], must_include: Iterable[str], size: int
     ) -> list[str]:
         """Return the ids that the plugin prefers.
