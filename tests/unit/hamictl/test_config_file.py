@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.config_file import ConfigFile, parsed, read_config
+from hamictl.config_file import ConfigFile, parse_config, read_config
 
 PATH = Path("/home/me/.config/hamictl.toml")
 ADDRESSES = ("scheduler_url", "metrics_url", "kubeconfig")
@@ -15,7 +15,7 @@ ADDRESSES = ("scheduler_url", "metrics_url", "kubeconfig")
 def test_addresses_and_options_are_kept_apart() -> None:
     text = 'scheduler_url = "https://s:9444"\noutput = "wide"\nutc = true\nnamespace = "team-a"'
 
-    found = parsed(text, PATH, ADDRESSES)
+    found = parse_config(text, PATH, ADDRESSES)
 
     assert found.addresses == {"scheduler_url": "https://s:9444"}
     assert found.options == {"output": "wide", "utc": True, "namespace": "team-a"}
@@ -38,7 +38,7 @@ def test_addresses_and_options_are_kept_apart() -> None:
 )
 def test_a_mistake_is_one_sentence_with_the_file(text: str, sentence: str) -> None:
     with pytest.raises(InvalidRequest) as failed:
-        parsed(text, PATH, ADDRESSES)
+        parse_config(text, PATH, ADDRESSES)
 
     assert str(failed.value).startswith(f"{PATH}: ")
     assert sentence in str(failed.value)

@@ -7,7 +7,7 @@ import pytest
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamireplay.arriving import Course, Summary, run
-from hamireplay.policies import NAMES, checked, cluster_under, engine_cluster
+from hamireplay.policies import NAMES, cluster_under, engine_cluster, parse_policies
 from hamireplay.published import BestFit, Fgd
 from hamireplay.schedule import arrivals, tie_order
 from hamireplay.trace import Trace, TraceNode, TracePod
@@ -179,14 +179,18 @@ def test_the_mean_and_the_deviation_are_of_all_orders() -> None:
         ]
     )
 
-    assert (both.mean(at_100), both.deviation(at_100), both.refused("share")) == (92.0, 2.0, 2.0)
+    assert (both.mean(at_100), both.deviation(at_100), both.mean_refused("share")) == (
+        92.0,
+        2.0,
+        2.0,
+    )
 
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(
         InvalidRequest, match="policy 'bestfitt' is unknown: expected binpack, spread"
     ):
-        checked("fgd,bestfitt")
+        parse_policies("fgd,bestfitt")
 
 
 # --- slices that ask for card memory alone: less is stranded, just as of cores

@@ -4,7 +4,7 @@ import pytest
 from hamicommon.errors import InvalidRequest
 from hamireplay.churn import ChurnCourse, Stay, Window, run_churn
 from hamireplay.policies import NAMES, cluster_under, engine_cluster
-from hamireplay.schedule import FOREVER, arrivals, as_it_was, by_load, offered
+from hamireplay.schedule import FOREVER, arrivals, as_it_was, by_load, offered_percent
 from hamireplay.trace import Trace, TracePod
 
 from tests.unit.hamireplay.test_arriving import make_trace, node, pod
@@ -157,7 +157,9 @@ def test_gaps_are_scaled_to_the_mean_load() -> None:
 
     for load in (0.7, 0.95):
         stays, window = by_load(order, 3, mean_load=load, capacity_milli=12_000)
-        assert offered(stays, window, capacity_milli=12_000) == pytest.approx(100 * load, rel=0.02)
+        assert offered_percent(stays, window, capacity_milli=12_000) == pytest.approx(
+            100 * load, rel=0.02
+        )
         assert [stay.pod for stay in stays] == order
 
 

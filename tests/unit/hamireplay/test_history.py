@@ -16,9 +16,9 @@ from hamireplay.history import (
     Period,
     PodHistory,
     PodLine,
+    encode_lines,
     nodes_with_cards,
     read_history,
-    written,
 )
 from hamireplay.policies import ENGINE, cluster_under
 from hamireplay.schedule import as_it_was
@@ -57,12 +57,12 @@ NODE = NodeLine(name="n", cpu_milli=8000, memory_mib=1000, cards=(card("c"),))
 
 
 def read(*lines: Period | NodeLine | PodLine) -> PodHistory:
-    return read_history("\n".join(written(lines)), "dump", every_vendor().rules)
+    return read_history("\n".join(encode_lines(lines)), "dump", every_vendor().rules)
 
 
 def test_a_dump_names_its_cluster_and_without_a_name_is_as_it_was() -> None:
     named = PERIOD.model_copy(update={"cluster": "prod-eu"})
-    [without, with_name] = (json.loads(line) for line in written([PERIOD, named]))
+    [without, with_name] = (json.loads(line) for line in encode_lines([PERIOD, named]))
 
     assert "cluster" not in without
     assert with_name == without | {"cluster": "prod-eu"}
@@ -152,7 +152,7 @@ def test_published_policies_count_one_number_per_card_and_refuse() -> None:
 
 
 def change_line(line: Period | NodeLine | PodLine, **more: object) -> str:
-    [text] = written([line])
+    [text] = encode_lines([line])
     return json.dumps(json.loads(text) | more)
 
 

@@ -57,12 +57,12 @@ def read_config(path: Path, addresses: Collection[str], *, named: bool) -> Confi
     if len(content) > MAX_BYTES:
         raise InvalidRequest(f"{path}: too large for a configuration")
     try:
-        return parsed(content.decode(), path, addresses)
+        return parse_config(content.decode(), path, addresses)
     except UnicodeDecodeError:
         raise InvalidRequest(f"{path}: not text in UTF-8") from None
 
 
-def parsed(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
+def parse_config(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
     """Parse the file's text. Raises: InvalidRequest with the file and the key."""
     try:
         found = tomllib.loads(text)

@@ -32,9 +32,9 @@ def read_text(source: str) -> str:
     """
     try:
         if source == STDIN:
-            return _bounded(sys.stdin, "standard input")
+            return _read_bounded(sys.stdin, "standard input")
         with Path(source).open(encoding="utf-8") as file:
-            return _bounded(file, source, os.fstat(file.fileno()).st_size)
+            return _read_bounded(file, source, os.fstat(file.fileno()).st_size)
     except FileNotFoundError:
         raise InvalidRequest(f"{source} does not exist") from None
     except IsADirectoryError:
@@ -45,7 +45,7 @@ def read_text(source: str) -> str:
         raise InvalidRequest(f"{source} is not text: byte {exc.start} is not UTF-8") from exc
 
 
-def _bounded(file: TextIO, source: str, size: int = 0) -> str:
+def _read_bounded(file: TextIO, source: str, size: int = 0) -> str:
     """Return the text, within the limit; `size` is None for devices and pipes."""
     text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
     if size > MAX_BYTES or len(text) > MAX_BYTES:
@@ -99,7 +99,7 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
     for item in _items(documents, source):
         kind, name = _identity(item, source)
         if kind == "Pod":
-            pods.append(placed(item, namespace))
+            pods.append(with_namespace(item, namespace))
         elif kind in _TEMPLATES:
             pods += _from_template(item, kind, name, source, namespace)
             workloads.append(item)
@@ -139,7 +139,7 @@ def _name(metadata: Json) -> object:
     return metadata.get("name") or metadata.get("generateName")
 
 
-def placed(item: Json, namespace: str) -> Json:
+def with_namespace(item: Json, namespace: str) -> Json:
     """Return the object with its namespace filled in."""
     made = copy.deepcopy(item)
     made.setdefault("apiVersion", "v1")
@@ -251,7 +251,7 @@ def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
         found += [
             f"{key} of {name}"
             for key, amount in limits.items()
-            if key in held and _written(amount) != _written(held[key])
+            if key in held and _canonical_text(amount) != _canonical_text(held[key])
         ]
     return found
 
@@ -261,7 +261,7 @@ def _containers(pod: JsonMapping) -> list[Json]:
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
-def _written(amount: object) -> str:
+def _canonical_text(amount: object) -> str:
     """Return the amount as the API server writes it; text that is no amount is unchanged."""
     try:
         return canonical(str(amount))

@@ -152,17 +152,17 @@ def not_a_scheduler(answer: httpx.Response, address: SchedulerAddress) -> str:
 def _why(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
     for cause in _causes(exc):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return _untrusted(cause, address)
+            return _untrusted_reason(cause, address)
         if isinstance(cause, ssl.SSLError):
             return _tls(cause, address)
     if isinstance(exc, httpx.ProxyError):
         return f"the proxy refuses: {exc}"
     if isinstance(exc, httpx.TimeoutException):
-        return f"no answer in time: it hangs or was stopped{_supervised(address)}"
+        return f"no answer in time: it hangs or was stopped{_log_hint(address)}"
     if isinstance(exc, httpx.ConnectError):
         return f"{exc}{_unreachable(address)}"
     if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
-        return _closed(address)
+        return _closed_reason(address)
     return str(exc) or type(exc).__name__
 
 
@@ -173,7 +173,7 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or found.__context__
 
 
-def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> str:
+def _untrusted_reason(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> str:
     code = exc.verify_code
     if code in (_OTHER_NAME, _OTHER_ADDRESS):
         return (
@@ -196,13 +196,13 @@ def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> 
 def _tls(exc: ssl.SSLError, address: SchedulerAddress) -> str:
     text = f"{exc.reason or exc}"
     if "ALERT" in text:
-        return _closed(address)
+        return _closed_reason(address)
     if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in text:
         return _closed_at_once(address)
     return "the port does not use TLS: use another port, or http://"
 
 
-def _closed(address: SchedulerAddress) -> str:
+def _closed_reason(address: SchedulerAddress) -> str:
     again = "; or it has just been stopped"
     if not address.secure:
         return "it closed the connection: use https:// if the port has TLS" + again
@@ -237,7 +237,7 @@ def closed_forward(dsn: str, exc: BaseException | None) -> str:
     )
 
 
-def _supervised(address: SchedulerAddress) -> str:
+def _log_hint(address: SchedulerAddress) -> str:
     """Return where the log of a local system's service is, as the end of a message."""
     if not address.log:
         return ""
@@ -249,7 +249,7 @@ def _supervised(address: SchedulerAddress) -> str:
 
 def _unreachable(address: SchedulerAddress) -> str:
     if address.log:
-        return f"; the local system's supervisor restarts it{_supervised(address)}"
+        return f"; the local system's supervisor restarts it{_log_hint(address)}"
     if address.host in _LOOPBACK:
         return "; check that `kubectl port-forward` still runs"
     if address.host.endswith((".svc", ".cluster.local")):
@@ -344,7 +344,7 @@ class SchedulerClient:
                 await asyncio.wait([asked])
 
     def _decoded_or_error(self, answer: httpx.Response) -> Any:
-        body = self._decoded(answer)
+        body = self._decode(answer)
         if answer.is_success:
             return body
         message = str(body.get("error") or body.get("detail") or body)
@@ -356,7 +356,7 @@ class SchedulerClient:
             raise InvalidRequest(message)
         raise Unavailable(message)
 
-    def _decoded(self, answer: httpx.Response) -> dict[str, Any]:
+    def _decode(self, answer: httpx.Response) -> dict[str, Any]:
         try:
             body = answer.json()
         except ValueError:
@@ -364,7 +364,9 @@ class SchedulerClient:
         known = isinstance(body, dict) and (
             "error" in body or "detail" in body if self._is_metrics else "error" in body
         )
-        ours = isinstance(body, dict) and (answer.is_success or known or _checked(answer))
+        ours = isinstance(body, dict) and (
+            answer.is_success or known or _is_parameter_error(answer)
+        )
         if not ours:
             raise Unavailable(not_a_scheduler(answer, self._address))
         return cast(dict[str, Any], body)
@@ -390,6 +392,6 @@ class SchedulerClient:
         return cast(list[Row], body["items"])
 
 
-def _checked(answer: httpx.Response) -> bool:
+def _is_parameter_error(answer: httpx.Response) -> bool:
     """Return the answer, or raise the error for a parameter that FastAPI refused."""
     return answer.status_code == 422

@@ -97,13 +97,13 @@ def find_target(settings: Settings | None = None) -> Installation:
         return Installation(
             kubeconfig=Path(state["kubeconfig"]),
             scheduler=SchedulerAddress(
-                url=state["scheduler_url"], **_supervised(state, "scheduler")
+                url=state["scheduler_url"], **_supervisor_record(state, "scheduler")
             ),
             postgres_dsn=state["postgres_dsn"],
             local=True,
             metrics=replace(
                 metrics_address(state["metrics_url"].removesuffix("/metrics")),
-                **_supervised(state, "metrics"),
+                **_supervisor_record(state, "metrics"),
             ),
             traces=Path(state["traces"]),
             pages_url=str(state.get("pages_url") or ""),
@@ -138,7 +138,7 @@ def find_target(settings: Settings | None = None) -> Installation:
     )
 
 
-def _supervised(state: Mapping[str, Any], service: str) -> dict[str, Any]:
+def _supervisor_record(state: Mapping[str, Any], service: str) -> dict[str, Any]:
     """Return what the local system's supervisor recorded about one of its services."""
     entry = (state.get("services") or {}).get(service) or {}
     return {"log": str(entry.get("log") or ""), "restarts": int(entry.get("restarts") or 0)}

@@ -96,7 +96,7 @@ class Summary(Generic[C]):
         """Return the standard deviation of one number over the seeds (population, as published)."""
         return pstdev(of(course) for course in self.courses)
 
-    def refused(self, kind: str) -> float:
+    def mean_refused(self, kind: str) -> float:
         """Return the mean number of pods of the kind that never got a place."""
         return self.mean(lambda course: course.refused.get(kind, 0))
 

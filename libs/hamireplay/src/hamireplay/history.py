@@ -108,7 +108,7 @@ class PodHistory:
         return (self.until - self.since).total_seconds()
 
 
-def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
+def encode_lines(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
     """Return each line as JSON, without a line break."""
     for line in lines:
         unnamed = isinstance(line, Period) and not line.cluster
@@ -142,7 +142,7 @@ def read_history(
             known_host += found.cpu_milli is not None
         else:
             _once(found.uid, pods, where, "pod")
-            pods[found.uid] = _checked(found, where)
+            pods[found.uid] = _check_pod(found, where)
     if period is None or period.until <= period.since:
         raise InvalidRequest(
             f"{source}: expected a first line of kind history with since before until, as "
@@ -213,7 +213,7 @@ def _node(line: NodeLine, where: str, uuids: set[GpuUuid]) -> TraceNode:
     )
 
 
-def _checked(line: PodLine, where: str) -> PodLine:
+def _check_pod(line: PodLine, where: str) -> PodLine:
     known = [at for at in (line.arrived_s, line.started_s, line.ended_s) if at is not None]
     if known != sorted(known) or (line.gone_s is not None and line.gone_s < line.arrived_s):
         raise InvalidRequest(

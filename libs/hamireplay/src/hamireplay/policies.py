@@ -56,7 +56,7 @@ class HostChoice(StrEnum):
     """kube-scheduler's default scores and ours decide (`placement/host_scores.py`)."""
 
 
-def checked(names: str) -> list[str]:
+def parse_policies(names: str) -> list[str]:
     """Parse a comma list of policies, each once.
 
     Raises: InvalidRequest naming the one that is unknown, and those there are.

@@ -189,7 +189,7 @@ class Fgd(PublishedPolicy):
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
         """Score by floor(100 * sigmoid(F before - F after)), in cards."""
         model, free = self.model[rows], self.free[rows]
-        before = self._fragmented(model, self.cpu[rows], free)
+        before = self._fragmentation(model, self.cpu[rows], free)
         cpu = self.cpu[rows] - pod.cpu_milli
         if _is_share(pod):
             after = self._after_share(model, cpu, free, pod.card_milli)
@@ -200,14 +200,14 @@ class Fgd(PublishedPolicy):
             fits = free >= pod.card_milli
             taken = fits & (fits.cumsum(axis=1) <= pod.cards)
             free = free - taken * pod.card_milli
-        after = self._fragmented(model, cpu, free)
+        after = self._fragmentation(model, cpu, free)
         return _sigmoid(before - after).astype(np.int64), np.zeros(len(rows), np.int64)
 
     def stranded_milli(self) -> float | None:
         """Return F (idle milli that usual pods can't use) of the whole cluster."""
-        return float(self._fragmented(self.model, self.cpu, self.free).sum())
+        return float(self._fragmentation(self.model, self.cpu, self.free).sum())
 
-    def _fragmented(self, model: Ints, cpu: Ints, free: Ints) -> Floats:
+    def _fragmentation(self, model: Ints, cpu: Ints, free: Ints) -> Floats:
         """Return F by row: milli of idle cards that usual pods cannot use, weighted."""
         level = np.searchsorted(self._cpus, cpu, side="right")
         usable = self._share[model[:, None], level[:, None], free // 10]

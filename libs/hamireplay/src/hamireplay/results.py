@@ -53,7 +53,7 @@ def arriving_tables(
         f"Cards in use, percent of {trace.cards}, when so much was asked for ({runs})",
         ("POLICY", *(f"{at} %" for at in loads), "STRANDED"),
         [
-            (name, *(_with_deviation(one, _in_use_at(at)) for at in loads), _stranded(one))
+            (name, *(_with_deviation(one, _in_use_at(at)) for at in loads), _stranded_text(one))
             for name, one in found.items()
         ],
     )
@@ -76,10 +76,11 @@ def churn_tables(trace: Trace, seeds: Sequence[int], found: ByLoad) -> Iterator[
 
 
 def _by_kind(title: str, found: Mapping[str, Summary[Any]]) -> Iterator[ResultTable]:
-    kinds = [kind for kind in KINDS if any(one.refused(kind) for one in found.values())]
+    kinds = [kind for kind in KINDS if any(one.mean_refused(kind) for one in found.values())]
     if kinds:
         rows = [
-            (name, *(f"{one.refused(kind):g}" for kind in kinds)) for name, one in found.items()
+            (name, *(f"{one.mean_refused(kind):g}" for kind in kinds))
+            for name, one in found.items()
         ]
         yield ResultTable(title, ("POLICY", *(kind.upper() for kind in kinds)), rows)
 
@@ -94,7 +95,7 @@ def _with_deviation(summary: Summary[Any], of: Callable[[Any], float], form: str
     return f"{mean} ± {format(summary.deviation(of), form)}" if many else mean
 
 
-def _stranded(summary: Summary[Course]) -> str:
+def _stranded_text(summary: Summary[Course]) -> str:
     known = [course.stranded for course in summary.courses if course.stranded is not None]
     return f"{sum(known) / len(known):.2f}" if known else "-"
 
@@ -103,8 +104,8 @@ def _churn_row(one: Summary[ChurnCourse], first: Summary[ChurnCourse]) -> Iterat
     yield _with_deviation(one, lambda course: course.in_use)
     yield _with_deviation(one, lambda course: course.waiting)
     yield _with_deviation(one, lambda course: course.waiting_pods, ".1f")
-    yield _with_deviation(one, _waited, ".0f")
-    yield _with_deviation(one, _refused, ".0f")
+    yield _with_deviation(one, _waited_count, ".0f")
+    yield _with_deviation(one, _refused_count, ".0f")
     yield _time(one.mean(lambda course: course.mean_wait_s))
     yield _time(one.mean(lambda course: course.longest_wait_s))
     hours, base = _hours(one), _hours(first)
@@ -113,11 +114,11 @@ def _churn_row(one: Summary[ChurnCourse], first: Summary[ChurnCourse]) -> Iterat
     yield f"{hours:.{digits}f}{difference}"
 
 
-def _waited(course: ChurnCourse) -> int:
+def _waited_count(course: ChurnCourse) -> int:
     return sum(course.waited.values())
 
 
-def _refused(course: HasCurve) -> int:
+def _refused_count(course: HasCurve) -> int:
     return sum(course.refused.values())
 
 
@@ -181,8 +182,8 @@ def sentences(history: PodHistory, found: Churned) -> Iterator[str]:
         yield (
             f"From {begins:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC {name} "
             f"would have had {_hours_compared(one, first, names[0])}; "
-            f"{_pods_compared(one, first, _waited)} would have had to wait, "
-            f"and {_pods_compared(one, first, _refused)} would never have got a place."
+            f"{_pods_compared(one, first, _waited_count)} would have had to wait, "
+            f"and {_pods_compared(one, first, _refused_count)} would never have got a place."
         )
     never = sum(not pod.ran for pod in history.trace.pods)
     if never:
@@ -244,8 +245,10 @@ def arriving_json(
         "load_percent": round(load * 100),
         "policies": {
             name: {
-                "mean": _rounded(one.curve(), 4),
-                "deviation": _rounded({at: one.deviation(_in_use_at(at)) for at in one.curve()}, 4),
+                "mean": _round_curve(one.curve(), 4),
+                "deviation": _round_curve(
+                    {at: one.deviation(_in_use_at(at)) for at in one.curve()}, 4
+                ),
                 "runs": [
                     {
                         "seed": seed,
@@ -253,7 +256,7 @@ def arriving_json(
                         "placed": course.placed,
                         "failed": dict(course.refused),
                         "stranded_percent": course.stranded,
-                        "allocated": _rounded(course.curve, 4),
+                        "allocated": _round_curve(course.curve, 4),
                     }
                     for seed, course in zip(seeds, one.courses, strict=True)
                 ],
@@ -306,9 +309,9 @@ def _run(course: ChurnCourse) -> dict[str, Any]:
         "refused": dict(course.refused),
         "mean_wait_s": round(course.mean_wait_s, 3),
         "longest_wait_s": round(course.longest_wait_s, 3),
-        "in_use_over_time": _rounded(course.curve, 3),
+        "in_use_over_time": _round_curve(course.curve, 3),
     }
 
 
-def _rounded(curve: Mapping[int, float], digits: int) -> dict[str, float]:
+def _round_curve(curve: Mapping[int, float], digits: int) -> dict[str, float]:
     return {str(at): round(value, digits) for at, value in curve.items()}

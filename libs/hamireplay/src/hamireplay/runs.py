@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hamireplay.arriving import Course, Summary, run
 from hamireplay.churn import ChurnCourse, Stay, Window, run_churn
 from hamireplay.policies import HostChoice, cluster_under
-from hamireplay.schedule import arrivals, by_load, offered, tie_order
+from hamireplay.schedule import arrivals, by_load, offered_percent, tie_order
 from hamireplay.trace import Trace, TraceNode, TracePod
 
 MAX_PODS = 1_000_000
@@ -78,7 +78,7 @@ def coming_and_going(
                 )
                 for name in policies:
                     label = f"{name}, {load:.0%}, seed {seed}"
-                    course = _churned(trace, name, nodes, hosts, stays, window, bar, label)
+                    course = _run_churn(trace, name, nodes, hosts, stays, window, bar, label)
                     found[load][name].append(course)
     return {
         load: {name: Summary(courses=each) for name, each in by_name.items()}
@@ -96,10 +96,10 @@ def as_it_was(
     policy = HostChoice.POLICY
     with _bar() as bar:
         found = {
-            name: _churned(trace, name, trace.nodes, policy, stays, window, bar, name)
+            name: _run_churn(trace, name, trace.nodes, policy, stays, window, bar, name)
             for name in policies
         }
-    load = offered(
+    load = offered_percent(
         stays,
         window,
         capacity_milli=trace.capacity_milli,
@@ -108,7 +108,7 @@ def as_it_was(
     return load, {name: Summary(courses=[course]) for name, course in found.items()}
 
 
-def _churned(
+def _run_churn(
     trace: Trace,
     name: str,
     nodes: Sequence[TraceNode],

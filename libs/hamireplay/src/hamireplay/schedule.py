@@ -95,11 +95,11 @@ def by_load(
     low, high = 1e-6, 1e9
     for _ in range(_HALVINGS):
         scale = (low * high) ** 0.5
-        if _offered(times * scale, runs, demand, first) > mean_load * capacity_milli:
+        if _offered_milli(times * scale, runs, demand, first) > mean_load * capacity_milli:
             low = scale
         else:
             high = scale
-    reached = _offered(times * high, runs, demand, first) / capacity_milli
+    reached = _offered_milli(times * high, runs, demand, first) / capacity_milli
     if not 0.98 * mean_load <= reached <= 1.02 * mean_load:
         raise InvalidRequest(
             f"--mean-load {mean_load:.0%} can't be reached with {len(order)} pods: "
@@ -140,7 +140,7 @@ def as_it_was(
     return stays, Window(begins, max(ends, begins + 1.0))
 
 
-def offered(
+def offered_percent(
     stays: Sequence[Stay], window: Window, *, capacity_milli: int, card_memory_mib: int = 0
 ) -> float:
     """Return the percent of the cards that pods would hold if each were placed on arrival."""
@@ -155,7 +155,7 @@ def offered(
     return 100 * held / window.length_s / capacity_milli
 
 
-def _offered(times: Floats, runs: Floats, demand: Floats, first: int) -> float:
+def _offered_milli(times: Floats, runs: Floats, demand: Floats, first: int) -> float:
     begins, ends = times[first], times[-1]
     held = np.minimum(times + runs, ends) - np.maximum(times, begins)
     return float((demand * np.maximum(held, 0.0)).sum() / max(ends - begins, 1e-300))

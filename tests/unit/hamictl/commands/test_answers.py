@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hamictl.commands.answers import did_you_mean
-from hamictl.commands.capacity import enveloped
+from hamictl.commands.capacity import add_envelope
 
 
 def test_the_closest_names_are_named_once_each() -> None:
@@ -16,7 +16,7 @@ def test_the_closest_names_are_named_once_each() -> None:
 def test_what_fits_has_the_keys_of_every_list_beside_its_own() -> None:
     answer = {"count": 3, "more": False, "nodes": {"n2": 1, "n1": 2}}
 
-    found = enveloped(answer)
+    found = add_envelope(answer)
 
     assert {key: found[key] for key in answer} == answer
     assert found["kind"] == "FitList"

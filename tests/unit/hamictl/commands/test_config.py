@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.config_file import OPTIONS, parsed
+from hamictl.config_file import OPTIONS, parse_config
 from hamictl.settings import NOT_IN_THE_FILE, Settings
 from typer.testing import CliRunner
 
@@ -70,4 +70,4 @@ def test_the_example_has_every_setting_and_is_a_file_that_is_taken(tmp_path: Pat
 
     assert tomllib.loads(text) == {}
     assert list(tomllib.loads(used)) == [*OPTIONS, *KNOWN]
-    assert parsed(used, tmp_path, KNOWN).exists
+    assert parse_config(used, tmp_path, KNOWN).exists

@@ -18,7 +18,7 @@ from hamictl.commands.doctor import (
     _silent,
     behind,
     binding_finding,
-    examined,
+    examine_parts,
     settings_finding,
 )
 from hamictl.commands.installed_parts import (
@@ -55,7 +55,7 @@ def installation(**backends: str) -> Installation:
 
 
 async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
-    found = await examined(installation(redis="redis://:secret@127.0.0.1:1/0"))
+    found = await examine_parts(installation(redis="redis://:secret@127.0.0.1:1/0"))
 
     assert [each.part for each in found] == [*PARTS, *BY_THE_SCHEDULER]
     assert {(each.state, each.detail) for each in found[len(PARTS) :]} == {
@@ -71,7 +71,7 @@ async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
 
 
 async def test_a_local_service_that_is_away_is_looked_for_in_its_log_and_not_in_a_cluster() -> None:
-    found = {each.part: each for each in await examined(installation())}
+    found = {each.part: each for each in await examine_parts(installation())}
 
     scheduler, agents = found["scheduler"], found["agents"]
     assert "the local system's supervisor restarts it; it was restarted 2 times" in (

@@ -75,7 +75,7 @@ def capacity(
         for why, number in (answer.get("closed") or {}).items():
             note(f"nodes that {why}: {number} not counted")
     else:
-        render.write_document(enveloped(answer), output)
+        render.write_document(add_envelope(answer), output)
     if answer["count"] < replicas:
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
@@ -86,7 +86,7 @@ async def _ask(pod: Json, most: int) -> Any:
     return await scheduler.post("/v1/simulate", body, timeout_s=TIMEOUT_S)
 
 
-def enveloped(answer: dict[str, Any]) -> dict[str, Any]:
+def add_envelope(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer with the keys of every list, and a row per node."""
     rows = [{"node": node, "count": count} for node, count in sorted(answer["nodes"].items())]
     head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now_text(), "items": rows}

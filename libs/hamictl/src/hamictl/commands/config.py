@@ -136,7 +136,7 @@ def _addresses(file: ConfigFile, settings: Settings) -> list[dict[str, Any]]:
     return [
         {
             "setting": name,
-            "value": _shown(getattr(settings, name)),
+            "value": _mask_secret(getattr(settings, name)),
             "source": "environment"
             if name in by_variable
             else "file"
@@ -149,7 +149,7 @@ def _addresses(file: ConfigFile, settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(value: object) -> str | None:
+def _mask_secret(value: object) -> str | None:
     """Return the value without a secret's text; None if it is not set."""
     if isinstance(value, SecretStr):
         return "(set, not shown)" if value.get_secret_value() else None

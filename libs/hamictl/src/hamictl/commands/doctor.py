@@ -69,7 +69,7 @@ def doctor(output: Answered = TABLE) -> None:
 
     Exits with 6 if a part is missing. Quotas and cordons without effect are shown too.
     """
-    found = run(examined(find_target()))
+    found = run(examine_parts(find_target()))
     rows = [
         {"part": f.part, "state": f.state.value, "detail": f.detail, "next": f.next_step or None}
         for f in found
@@ -93,7 +93,7 @@ def doctor(output: Answered = TABLE) -> None:
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
 
-async def examined(target: Installation) -> list[PartFinding]:
+async def examine_parts(target: Installation) -> list[PartFinding]:
     """Check all parts, in the order of their dependencies."""
     if target.kubeconfig is None or target.local:
         return await _local(target)
@@ -309,11 +309,13 @@ async def _scheduler(target: Installation) -> PartFinding:
 
 async def _backend(part: str, url: str | None, step: str) -> PartFinding:
     return (
-        await _connected(part, url, step) if url else unknown(part, "its address is not configured")
+        await _check_connection(part, url, step)
+        if url
+        else unknown(part, "its address is not configured")
     )
 
 
-async def _connected(part: str, url: str, step: str) -> PartFinding:
+async def _check_connection(part: str, url: str, step: str) -> PartFinding:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 0

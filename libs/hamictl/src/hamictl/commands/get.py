@@ -87,7 +87,7 @@ def get(
     space = "" if all_namespaces else namespace
     _check(wanted, selector=selector, at=at, since=since, until=until, watch=watch)
     while True:
-        found = _found(wanted, space, selector, at, since, until)
+        found = _find_records(wanted, space, selector, at, since, until)
         if names:
             with spoken_errors():
                 found = of_names(found, wanted, names)
@@ -131,7 +131,9 @@ def _check(kind: str, *, selector: str, at: str, since: str, until: str, watch: 
         )
 
 
-def _found(kind: str, namespace: str, selector: str, at: str, since: str, until: str) -> Records:
+def _find_records(
+    kind: str, namespace: str, selector: str, at: str, since: str, until: str
+) -> Records:
     moment = moment_of(at, "--at")
     where: Mapping[str, object] = {"namespace": namespace}
     if kind == "decisions":
@@ -145,10 +147,10 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
     if moment is not None:
         about = where if kind == "allocations" else {}
         return records_of(ask(THEN[kind], {**about, "at": moment}))
-    return run(listed(kind, namespace=namespace, selector=selector))
+    return run(list_records(kind, namespace=namespace, selector=selector))
 
 
-async def listed(kind: str, *, namespace: str, selector: str) -> Records:
+async def list_records(kind: str, *, namespace: str, selector: str) -> Records:
     """Return the present rows of a kind. Raises: HamiError."""
     target = find_target()
     now = now_text()

@@ -138,7 +138,7 @@ def _credentials(seen: Installed) -> PartFinding:
         return unknown("credentials", "no permission to read ConfigMap hami-ca")
     if seen.trusted:
         return well("credentials", f"created by hami-bootstrap in {seen.namespace}")
-    job = next(iter(_unfinished(seen, "hami-bootstrap")), None)
+    job = next(iter(_unfinished_jobs(seen, "hami-bootstrap")), None)
     if job is None:
         return missing(
             "credentials", "neither ConfigMap hami-ca nor Job hami-bootstrap found", APPLY
@@ -165,7 +165,7 @@ def _migrations(seen: Installed) -> list[PartFinding]:
             f"Job {job} is not done{_reason(seen, 'hami-migrations')}",
             _way_out(seen, job) or f"kubectl --namespace {seen.namespace} logs job/{job}",
         )
-        for job in _unfinished(seen, "hami-migrations")
+        for job in _unfinished_jobs(seen, "hami-migrations")
         if "-post-" not in job
     ][:1]
 
@@ -219,7 +219,7 @@ def _agents(seen: Installed) -> PartFinding:
     return workload(seen, "agents", "hami-node-agent")
 
 
-def _unfinished(seen: Installed, prefix: str) -> list[str]:
+def _unfinished_jobs(seen: Installed, prefix: str) -> list[str]:
     """Return names of Jobs with this prefix that have not succeeded, the newest first."""
     jobs = sorted(
         (job for job in seen.jobs or () if job["metadata"]["name"].startswith(prefix)),

@@ -39,7 +39,7 @@ from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.commands.simulate import Ascend, ConfigFile, Iluvatar, served_vendors
 from hamictl.exit_codes import ExitCode, WrongUsage
-from hamictl.manifests import placed, read_text
+from hamictl.manifests import read_text, with_namespace
 from hamictl.output.terminal import note
 from hamictl.target import find_target
 
@@ -157,7 +157,7 @@ def _judged_of(source: str, namespace: str) -> list[Json]:
         if item not in others:
             console.print(f"{name} skipped: not a pod or a workload", style="yellow")
     jobs = filter(is_queued, manifest.workloads)
-    return [*manifest.pods, *(placed(item, namespace) for item in (*others, *jobs))]
+    return [*manifest.pods, *(with_namespace(item, namespace) for item in (*others, *jobs))]
 
 
 def _chooses_cards(item: Json) -> bool:

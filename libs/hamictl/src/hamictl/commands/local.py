@@ -286,7 +286,7 @@ async def _until_useful(
         deadline_s = time.monotonic() + _NODES_TIMEOUT_S
         while missing := (
             await control.nodes_without_cards(api, options)
-            or await _unregistered(scheduler, options)
+            or await _unregistered_nodes(scheduler, options)
         ):
             if time.monotonic() > deadline_s:
                 raise SupervisorError(
@@ -307,7 +307,7 @@ async def _until_useful(
                 _echo(quiet, f"some pods are not running after {SETTLE_TIMEOUT_S:g} s")
 
 
-async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
+async def _unregistered_nodes(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
     """Return local nodes whose cards the scheduler does not know, so that pods would be refused."""
     nodes = [node.name for node in options.local_nodes() if node.gpus]
     if not nodes:

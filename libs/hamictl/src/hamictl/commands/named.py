@@ -270,7 +270,7 @@ def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) ->
     )
 
 
-def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
+def run_question(name: str, given: Sequence[str], output: OutputFormat) -> None:
     """Run `hamictl sql NAME key=value ...`. Raises: typer.BadParameter."""
     parameters: dict[str, object] = {}
     for each in given:
@@ -281,7 +281,7 @@ def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
     show(ask(name, parameters), output)
 
 
-def listed(output: OutputFormat) -> None:
+def list_questions(output: OutputFormat) -> None:
     """List the named questions."""
     rows = run(_questions())
     columns = [

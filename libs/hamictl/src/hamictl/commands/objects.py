@@ -59,14 +59,14 @@ async def _apply(files: list[str], namespace: str) -> None:
         for manifest in manifests:
             # A namespace, a quota or a priority class comes before its pods.
             for item in manifest.others:
-                refused += not await _applied(item, apply_object(api, item, namespace))
+                refused += not await _report_result(item, apply_object(api, item, namespace))
             for pod in manifest.pods:
-                refused += not await _applied(pod, apply_pod(api, pod))
+                refused += not await _report_result(pod, apply_pod(api, pod))
     if refused:
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _applied(item: Json, applying: Awaitable[str]) -> bool:
+async def _report_result(item: Json, applying: Awaitable[str]) -> bool:
     """Print what was done with the object; return False if it was refused, and continue.
 
     Raises: Unavailable, if the API server can't be asked about the others either.

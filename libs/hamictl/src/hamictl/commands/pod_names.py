@@ -37,13 +37,13 @@ def pod_names(incomplete: str) -> list[str]:
     prefix = next((kind for kind in ("pod/", "pods/") if incomplete.startswith(kind)), "")
     begun = incomplete.removeprefix(prefix)
     try:
-        known = _known()
+        known = _known_names()
     except (HamiError, OSError, TimeoutError, ValueError):
         return []
     return [f"{prefix}{name}" for name in known if name.startswith(begun)]
 
 
-def _known() -> list[str]:
+def _known_names() -> list[str]:
     settings = Settings()
     target = find_target(settings)
     kept = _kept_at(settings, target)

@@ -45,7 +45,7 @@ def preempt(
             "name of a waiting pod's name, or a file with -f", param_hint="POD"
         )
     with spoken_errors():
-        body = {"pod": _one_pod(file, namespace)} if file else _named(pod, namespace)
+        body = {"pod": _one_pod(file, namespace)} if file else _pod_reference(pod, namespace)
     answer = run(_ask(body))
     if output.for_people:
         show(answer)
@@ -62,7 +62,7 @@ def _one_pod(file: str, namespace: str) -> Json:
     return pods[0]
 
 
-def _named(given: str, namespace: str) -> dict[str, str]:
+def _pod_reference(given: str, namespace: str) -> dict[str, str]:
     namespace, name = pod_name(given, namespace)
     return {"namespace": namespace, "name": name}
 

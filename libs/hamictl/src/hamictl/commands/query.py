@@ -54,10 +54,10 @@ def sql(
 ) -> None:
     """Run a named question, list them, or query the ledger in SQL."""
     if not query:
-        past.listed(answered)
+        past.list_questions(answered)
         return
     if NAMED.fullmatch(query):
-        past.named(query, parameters or [], answered)
+        past.run_question(query, parameters or [], answered)
         return
     if parameters:
         raise typer.BadParameter("a SQL query has no parameters: they are for named questions")
@@ -187,10 +187,10 @@ def range_text(held: asyncpg.Range) -> str:
         return "empty"
     begins = "[" if held.lower_inc else "("
     ends = "]" if held.upper_inc else ")"
-    return f"{begins}{_bound(held.lower)},{_bound(held.upper)}{ends}"
+    return f"{begins}{_bound_text(held.lower)},{_bound_text(held.upper)}{ends}"
 
 
-def _bound(value: Any) -> str:
+def _bound_text(value: Any) -> str:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return "" if value is None else str(value)

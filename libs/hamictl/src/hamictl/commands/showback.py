@@ -135,7 +135,7 @@ def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
         held = row["kind"] == "held"
         return use.get(str(row["namespace"]), UNKNOWN_USE) if held else UNKNOWN_USE
 
-    def used(row: Row) -> str:
+    def used_hours(row: Row) -> str:
         ratio = of_row(row).used_ratio
         return _unknown(row) if ratio is None else hours(row["card_s"] * ratio)
 
@@ -143,7 +143,7 @@ def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
         ratio = of_row(row).idle_ratio
         return _unknown(row) if ratio is None else f"{100 * ratio:.0f} %"
 
-    return [TableColumn("USED", used), TableColumn("IDLE-HELD", idle)]
+    return [TableColumn("USED", used_hours), TableColumn("IDLE-HELD", idle)]
 
 
 def _unknown(row: Row) -> str:

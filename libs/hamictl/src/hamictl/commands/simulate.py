@@ -162,7 +162,7 @@ def policy_of(node: str, gpu: str) -> Policy:
 def _cluster(source: str, asking: list[Json], vendors: Vendors) -> Cluster:
     items = items_of(read_text(source), source)
     nodes = [item for item in items if item.get("kind") == "Node"]
-    open_nodes = [node for node in nodes if not _cordoned(node)]
+    open_nodes = [node for node in nodes if not _is_cordoned(node)]
     cluster = read_cluster(
         open_nodes,
         (item for item in items if item.get("kind") == "Pod"),
@@ -176,12 +176,12 @@ def _cluster(source: str, asking: list[Json], vendors: Vendors) -> Cluster:
     closed = tuple(
         f"node {node['metadata']['name']} is cordoned: kube-scheduler offers it to no pod"
         for node in nodes
-        if _cordoned(node)
+        if _is_cordoned(node)
     )
     return replace(cluster, problems=(*cluster.problems, *closed))
 
 
-def _cordoned(node: Json) -> bool:
+def _is_cordoned(node: Json) -> bool:
     check_node(node)
     spec = node.get("spec")
     return isinstance(spec, dict) and bool(spec.get("unschedulable"))

@@ -126,7 +126,7 @@ class TopScreen(App[None]):
         if self.is_running:
             self._draw()
 
-    def _selected(self) -> TopCard | None:
+    def _selected_card(self) -> TopCard | None:
         cards, at = self._cards(), self.query_one("#cards", DataTable).cursor_row
         return cards[at] if 0 <= at < len(cards) else None
 
@@ -155,7 +155,7 @@ class TopScreen(App[None]):
 
     def action_mark(self) -> None:
         """Mark or unmark the card under the cursor."""
-        card = self._selected()
+        card = self._selected_card()
         if card is not None:
             self._marked ^= {card.uuid}
             self._draw()
@@ -191,7 +191,7 @@ class TopScreen(App[None]):
 
     async def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
         """Describe the card under the cursor."""
-        card = self._selected()
+        card = self._selected_card()
         if card is not None:
             from hamictl.commands.describe import describe
 
@@ -199,7 +199,7 @@ class TopScreen(App[None]):
 
     async def action_json(self) -> None:
         """Print the card under the cursor as JSON."""
-        card = self._selected()
+        card = self._selected_card()
         if card is not None:
             from hamictl.commands.describe import describe
 
@@ -224,7 +224,7 @@ class TopScreen(App[None]):
         await self._run_verb(pending)
 
     async def _of_holder(self, verb: Callable[[str], None]) -> None:
-        card = self._selected()
+        card = self._selected_card()
         if card is None or not card.holders:
             self.bell()
             return

@@ -94,7 +94,7 @@ async def _steps(namespace: str, name: str) -> list[TraceSpan]:
     rows = await target.scheduler_client().rows(f"/v1/pods/{uid}/history")
     if not rows:
         raise NotFound(f"pod {namespace}/{name} has no spans and no steps in the ledger")
-    created = await _created(target, namespace, name)
+    created = await _creation_us(target, namespace, name)
     moments = [_microseconds(row["at"]) for row in rows]
     states = [str(row["state"]) for row in rows]
     if created is not None:
@@ -118,7 +118,7 @@ def _step(state: str, at_us: int, end_us: int) -> TraceSpan:
     )
 
 
-async def _created(target: Installation, namespace: str, name: str) -> int | None:
+async def _creation_us(target: Installation, namespace: str, name: str) -> int | None:
     pod = await pod_in_cluster(target, namespace, name)
     return None if pod is None else _microseconds(pod["metadata"]["creationTimestamp"])
 

@@ -22,7 +22,7 @@ def render(template: str, value: object) -> str:
 
     Raises: InvalidRequest when the template is none.
     """
-    return "".join(_rendered(_pieces(template), value))
+    return "".join(_render(_pieces(template), value))
 
 
 def _pieces(template: str) -> list[tuple[bool, str]]:
@@ -38,7 +38,7 @@ def _pieces(template: str) -> list[tuple[bool, str]]:
     return pieces
 
 
-def _rendered(pieces: Sequence[tuple[bool, str]], value: object) -> Iterator[str]:
+def _render(pieces: Sequence[tuple[bool, str]], value: object) -> Iterator[str]:
     at = 0
     while at < len(pieces):
         braced, text = pieces[at]
@@ -47,15 +47,15 @@ def _rendered(pieces: Sequence[tuple[bool, str]], value: object) -> Iterator[str
             yield text
         elif command.startswith("range "):
             end = _end_of_range(pieces, at)
-            for each in _found(command.removeprefix("range ").strip(), value):
-                yield from _rendered(pieces[at + 1 : end], each)
+            for each in _find(command.removeprefix("range ").strip(), value):
+                yield from _render(pieces[at + 1 : end], each)
             at = end
         elif command[:1] in ('"', "'"):
             yield _literal(command)
         elif command == "end":
             raise InvalidRequest("-o jsonpath: {end} without {range}")
         else:
-            yield " ".join(_as_text(each) for each in _found(command, value))
+            yield " ".join(_as_text(each) for each in _find(command, value))
         at += 1
 
 
@@ -80,7 +80,7 @@ def _literal(quoted: str) -> str:
         raise InvalidRequest(f"-o jsonpath: {quoted} is not text in quotes") from None
 
 
-def _found(path: str, value: object) -> list[Any]:
+def _find(path: str, value: object) -> list[Any]:
     rest = path.removeprefix("$").removeprefix("@")
     if rest == ".":
         return [value]

@@ -55,7 +55,7 @@ _RENAMED = {
 def write(records: Records, output: OutputFormat) -> None:
     """Print the records in the requested format."""
     chosen = presentation()
-    records = _sorted(records, chosen.sort_by)
+    records = _sort(records, chosen.sort_by)
     if not output.for_people:
         emit(for_programs(records, output, chosen))
         return
@@ -133,13 +133,13 @@ def grid(columns: Sequence[TableColumn], rows: Sequence[Row], chosen: Presentati
 def _columns(records: Records, asked: Sequence[str], *, wide: bool) -> list[TableColumn]:
     if not asked:
         return [column for column in records.columns if wide or not column.wide]
-    return [_named(records, name, "--columns") for name in asked]
+    return [_need_column(records, name, "--columns") for name in asked]
 
 
-def _sorted(records: Records, name: str) -> Records:
+def _sort(records: Records, name: str) -> Records:
     if not name:
         return records
-    column = _named(records, name, "--sort-by")
+    column = _need_column(records, name, "--sort-by")
 
     def rank(row: Row) -> tuple[bool, float, str]:
         value = row.get(column.key) if column.key else column.show(row)
@@ -150,7 +150,7 @@ def _sorted(records: Records, name: str) -> Records:
     return replace(records, rows=sorted(records.rows, key=rank))
 
 
-def _named(records: Records, name: str, option: str) -> TableColumn:
+def _need_column(records: Records, name: str, option: str) -> TableColumn:
     if (column := _column_named(records, name)) is not None:
         return column
     known = ", ".join(column.header for column in records.columns)

@@ -50,7 +50,7 @@ OPTION_OF_ALL = "help"
 """Option that is also one of hamictl itself, so that no command's values apply to it."""
 
 
-def configured() -> ConfigFile:
+def read_configuration() -> ConfigFile:
     """Read the configuration file. Raises: InvalidRequest."""
     # Here: the list of verbs is written without settings.
     from hamictl.settings import config_file
@@ -66,7 +66,7 @@ class VerbDefaults(UserDict[str, Any]):
         if key == OPTION_OF_ALL:
             return default
         try:
-            options = configured().options
+            options = read_configuration().options
         except InvalidRequest:
             return default
         return {
@@ -303,7 +303,7 @@ class LazyGroup(TyperGroup):
 def _check_configuration() -> None:
     """Exit with a message if `~/.config/hamictl.toml` is wrong."""
     try:
-        configured()
+        read_configuration()
     except InvalidRequest as exc:
         _complain(typer.TyperException(str(exc)))
         raise typer.Exit(ExitCode.FAILED) from None
@@ -334,14 +334,14 @@ def load(name: str, command: LazyCommand) -> Any:
         ) from None
     if not isinstance(target, typer.Typer):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name, cls=VerbCommand)(presented(target))
+        alone.command(name, cls=VerbCommand)(add_common_options(target))
         target = alone
     made = typer.main.get_command(target)
     made.name = name
     return made
 
 
-def presented(verb: Callable[..., None]) -> Callable[..., None]:
+def add_common_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Add the options of all commands to a command, and apply them when it is called."""
     signature = inspect.signature(verb)
     hints = get_type_hints(verb, include_extras=True)

@@ -110,7 +110,7 @@ def slice_lines(row: Row) -> list[str]:
     claims = row.get("claims") or []
     named = {(each["container"], each["device_uuid"]) for each in claims}
     own = [s for s in row["devices"] if (s["container"], s["device_uuid"]) not in named]
-    return [*map(_slice, own), *(f"{_slice(each)}, {_claimed(each)}" for each in claims)]
+    return [*map(_slice, own), *(f"{_slice(each)}, {_claim_text(each)}" for each in claims)]
 
 
 def _slice(share: Row) -> str:
@@ -120,7 +120,7 @@ def _slice(share: Row) -> str:
     )
 
 
-def _claimed(share: Row) -> str:
+def _claim_text(share: Row) -> str:
     others = share["together_with"]
     together = f", together with {', '.join(others)}" if others else ""
     return f"by claim {share['claim']} request {share['request']}{together}"

@@ -89,7 +89,7 @@ class Unprivileged:
 
 
 @lru_cache(maxsize=1)
-def unprivileged() -> Unprivileged:
+def find_unprivileged() -> Unprivileged:
     """Return the first such way that works on this machine.
 
     Raises:

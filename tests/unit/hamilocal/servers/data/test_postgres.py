@@ -87,7 +87,7 @@ def test_as_root_without_user_namespaces_it_runs_as_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = binaries.Unprivileged(prefix=binaries._SETPRIV, owner_uid=65534)
-    monkeypatch.setattr(postgres, "unprivileged", lambda: nobody)
+    monkeypatch.setattr(postgres, "find_unprivileged", lambda: nobody)
     tmp_path.chmod(0o700)
     plan = postgres.prepare(tmp_path / "data")
     try:

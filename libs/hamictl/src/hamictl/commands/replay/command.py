@@ -18,7 +18,7 @@ from hamicommon.errors import InvalidRequest
 from hamireplay import results, runs
 from hamireplay.openb import read_trace
 from hamireplay.picture import ARRIVED, OVER_TIME, picture
-from hamireplay.policies import HostChoice, check_published, checked
+from hamireplay.policies import HostChoice, check_published, parse_policies
 from hamireplay.schedule import as_it_was
 
 from hamictl.commands.objects import Output
@@ -73,7 +73,7 @@ def percents_of(text: str, option: str, *, least: int, most: int) -> list[float]
 def policies_of(text: str) -> list[str]:
     """Read a comma list of policies. Raises: WrongUsage naming the one that is unknown."""
     with wrong_usage():
-        return checked(text)
+        return parse_policies(text)
 
 
 _ARRIVING, _CHURNING, _SEED = "130", "300", "42"
@@ -218,7 +218,7 @@ def _from_files(
     patience_s = _patience_s(patience)
     trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
     no_fgd = trace.has_card_memory or hosts is HostChoice.EXTENDER
-    chosen = chosen or checked(_OWN if no_fgd else f"{_OWN},fgd")
+    chosen = chosen or parse_policies(_OWN if no_fgd else f"{_OWN},fgd")
     check_published(chosen, trace, hosts)
     about = {"pods_without_cards": hosts.value}
     if not mean_load:

@@ -37,9 +37,9 @@ from hamireplay.history import (
     Period,
     PodHistory,
     PodLine,
+    encode_lines,
     nodes_with_cards,
     read_history,
-    written,
 )
 from hamireplay.openb import read_nodes
 from hamireplay.trace import TraceNode
@@ -218,14 +218,14 @@ def _request(row: asyncpg.Record) -> PodRequest | None:
         namespace=row["namespace"],
         name=row["pod_name"],
         containers=tuple(
-            ContainerRequest(name=name, role=role, requests=tuple(_granted(shares)))
+            ContainerRequest(name=name, role=role, requests=tuple(_device_requests(shares)))
             for (_, name, role), shares in by_container.items()
         ),
         host=HostRequest(),
     )
 
 
-def _granted(shares: list[tuple[str, int, int]]) -> Iterator[DeviceRequest]:
+def _device_requests(shares: list[tuple[str, int, int]]) -> Iterator[DeviceRequest]:
     for kind in dict.fromkeys(shares):
         vendor, memory, core = kind
         yield DeviceRequest(
@@ -249,7 +249,7 @@ def dump(since: Since = "30d") -> None:
     """Write the ledger's pods and cards as JSON lines, for hamictl replay --from."""
     with spoken_errors():
         length_s = seconds_of(since, "--since")
-    for line in written(run(history_lines(length_s))):
+    for line in encode_lines(run(history_lines(length_s))):
         print(line)  # noqa: T201 (this is the user's file)
 
 
@@ -274,7 +274,7 @@ def history_of(source: str, since: str) -> PodHistory:
     vendors = Vendors.from_config(deviceconfig.load(None), enable_ascend=True, enable_iluvatar=True)
     if source == LEDGER:
         lines = run(history_lines(seconds_of(since or "30d", "--since")))
-        return read_history("\n".join(written(lines)), LEDGER, vendors.rules)
+        return read_history("\n".join(encode_lines(lines)), LEDGER, vendors.rules)
     if since:
         raise WrongUsage("use --since only with --from ledger: a dump has its own period")
     return read_history(read_text(source), source, vendors.rules)

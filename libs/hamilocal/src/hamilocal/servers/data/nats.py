@@ -98,7 +98,7 @@ class NatsUser:
 
 def agent_nats_user(node: str, password: str) -> NatsUser:
     """Return the user of a node's agent, with the permissions of `hamicommon.bus.permissions`."""
-    return _limited(agent_user(node), password, agent_permissions(node))
+    return _nats_user(agent_user(node), password, agent_permissions(node))
 
 
 def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
@@ -108,10 +108,10 @@ def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
         METRICS_USER: metrics_permissions(),
         WEBHOOK_USER: webhook_permissions(),
     }
-    return [_limited(name, password(name), rights) for name, rights in allowed.items()]
+    return [_nats_user(name, password(name), rights) for name, rights in allowed.items()]
 
 
-def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
+def _nats_user(name: str, password: str, allowed: Permissions) -> NatsUser:
     return NatsUser(
         name=name,
         password=password,
@@ -141,9 +141,9 @@ def _user(user: NatsUser) -> dict[str, object]:
     entry: dict[str, object] = {"user": user.name, "password": user.password}
     permissions: dict[str, object] = {}
     if user.publish is not None:
-        permissions["publish"] = _allowed(user.publish)
+        permissions["publish"] = _allow_list(user.publish)
     if user.subscribe is not None:
-        permissions["subscribe"] = _allowed(user.subscribe)
+        permissions["subscribe"] = _allow_list(user.subscribe)
     if user.allow_responses:
         permissions["allow_responses"] = True
     if permissions:
@@ -151,6 +151,6 @@ def _user(user: NatsUser) -> dict[str, object]:
     return entry
 
 
-def _allowed(subjects: tuple[str, ...]) -> dict[str, list[str]]:
+def _allow_list(subjects: tuple[str, ...]) -> dict[str, list[str]]:
     # An empty allow list would mean "everything" to the server.
     return {"allow": list(subjects)} if subjects else {"deny": [">"]}

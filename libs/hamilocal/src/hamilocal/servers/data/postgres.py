@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hamilocal.servers.binaries import (
     Unprivileged,
+    find_unprivileged,
     give_to,
     postgres_home,
     reachable_folder,
     reachable_installation,
-    unprivileged,
 )
 from hamilocal.supervisor.children import identity_of
 from hamilocal.supervisor.plan import NotReadyError, ServerError, ServerPlan
@@ -59,7 +59,7 @@ def prepare(
     Raises:
         ServerError: a server already runs on this folder, or initdb failed.
     """
-    way = unprivileged()
+    way = find_unprivileged()
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     home_folder = reachable_folder(folder, way)
