@@ -14,7 +14,7 @@ from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.devices.mig_partition import PartitionPlan
-from hami_node_agent.enforcement.checker import Checked
+from hami_node_agent.enforcement.checker import CheckResult
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import (
     authority_families,
@@ -107,7 +107,7 @@ def node_agent() -> list[Metric]:
         removal_families(NoLeftovers()),
         file_families(NoFiles()),
         authority_families({}),
-        LimitCollector(Checked, lambda _uid: None, stale_s=1.0).collect(),
+        LimitCollector(CheckResult, lambda _uid: None, stale_s=1.0).collect(),
         mig_families(NoInstances()),
     )
     return [metric for each in pages for metric in each]

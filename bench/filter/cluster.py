@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 from kubelocal.apiserver.storage.journal import Journal
-from kubelocal.apiserver.storage.objects import Key, Stored, seal
+from kubelocal.apiserver.storage.objects import Key, StoredObject, seal
 
 from bench.filter.objects import CARDS, MEMORY_MIB, card_uuid, node_name, node_object, pod_object
 
@@ -66,7 +66,7 @@ async def fill_api_server(folder: Path, nodes: int, placed: list[Placed]) -> Non
     journal = Journal(folder)
     version, _ = await journal.load()
     version += 100
-    pending: list[tuple[Key, Stored | None]] = []
+    pending: list[tuple[Key, StoredObject | None]] = []
     for collection, body in _objects(nodes, placed):
         version += 1
         stored = seal(collection, body, version)

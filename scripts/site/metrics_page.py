@@ -51,7 +51,7 @@ def metrics_page() -> str:
 def _of_a_node() -> Iterator[Metric]:
     from hami_node_agent.allocation.binding_way import BindingWay
     from hami_node_agent.devices.mig_partition import PartitionPlan
-    from hami_node_agent.enforcement.checker import Checked
+    from hami_node_agent.enforcement.checker import CheckResult
     from hami_node_agent.metrics import collectors, health, limits
     from hami_node_agent.usage.regions.reader import Regions
     from hami_node_agent.usage.sampler import Observation
@@ -77,7 +77,7 @@ def _of_a_node() -> Iterator[Metric]:
     yield from health.removal_families(nothing)
     yield from health.file_families(nothing)
     yield from health.authority_families({})
-    yield from limits.LimitCollector(Checked, lambda _uid: None, stale_s=1.0).collect()
+    yield from limits.LimitCollector(CheckResult, lambda _uid: None, stale_s=1.0).collect()
     yield from health.mig_families(nothing)
 
 

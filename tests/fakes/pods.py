@@ -126,7 +126,7 @@ class FakeGrantAnnouncer:
         self._check()
         self.granted_ones.append(grant)
 
-    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+    async def withdraw(self, allocation: Allocation, reason: str) -> None:
         """See the port."""
         self._check()
         self.withdrawn_ones.append((allocation, reason))

@@ -46,7 +46,7 @@ def read_text(source: str) -> str:
 
 
 def _read_bounded(file: TextIO, source: str, size: int = 0) -> str:
-    """Return the text, within the limit; `size` is None for devices and pipes."""
+    """Return the text, at most `MAX_BYTES` long; `size` is 0 for devices and pipes."""
     text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
     if size > MAX_BYTES or len(text) > MAX_BYTES:
         raise InvalidRequest(f"{source} is larger than {MAX_BYTES >> 20} MiB: use a smaller file")

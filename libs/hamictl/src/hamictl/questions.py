@@ -17,7 +17,7 @@ MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class QuestionAnswer:
     """Complete answer to a question."""
 
     question: str
@@ -51,7 +51,9 @@ class QuestionClient:
         """Return the name of the cluster; empty if it has none. Raises: Unavailable, Forbidden."""
         return str((await self._client.get(PATH)).get("cluster") or "")
 
-    async def ask(self, name: str, parameters: Mapping[str, object], *, most: int = 0) -> Answered:
+    async def ask(
+        self, name: str, parameters: Mapping[str, object], *, most: int = 0
+    ) -> QuestionAnswer:
         """Return all pages of the answer, or its first `most` rows.
 
         Raises: NotFound for an unknown name, InvalidRequest, Forbidden, Unavailable.
@@ -69,7 +71,7 @@ class QuestionClient:
             after = found.get("next")
             if after is None or len(rows) >= bound:
                 break
-        return Answered(
+        return QuestionAnswer(
             question=str(found["question"]),
             title=str(found.get("title") or name),
             as_of=str(found["asOf"]),

@@ -393,5 +393,5 @@ class SchedulerClient:
 
 
 def _is_parameter_error(answer: httpx.Response) -> bool:
-    """Return the answer, or raise the error for a parameter that FastAPI refused."""
+    """Return whether FastAPI refused a parameter."""
     return answer.status_code == 422

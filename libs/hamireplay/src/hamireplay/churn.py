@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hamireplay.trace import KINDS, Held, ReplayCluster, TracePod, demand_milli
+from hamireplay.trace import KINDS, HeldAmounts, ReplayCluster, TracePod, demand_milli
 
 CURVE_STEPS = 100
 """Number of steps of the window for which use is recorded."""
@@ -129,7 +129,7 @@ class _Run:
     def __init__(self, cluster: ReplayCluster, window: Window, card_memory_mib: int) -> None:
         self._cluster, self._window, self._card_memory = cluster, window, card_memory_mib
         self._clock = _Clock(window)
-        self._events: list[tuple[float, int, _Waiting | tuple[TracePod, Held]]] = []
+        self._events: list[tuple[float, int, _Waiting | tuple[TracePod, HeldAmounts]]] = []
         self._serial = 0
         self._line: dict[Hashable, deque[_Waiting]] = {}
         """Waiting pods by shape: where one does not fit, no other does. The first still waits."""
@@ -167,16 +167,16 @@ class _Run:
         if stay.patience_s < float("inf"):
             self._push(stay.arrives_s + stay.patience_s, one)
 
-    def _push(self, at: float, what: _Waiting | tuple[TracePod, Held]) -> None:
+    def _push(self, at: float, what: _Waiting | tuple[TracePod, HeldAmounts]) -> None:
         self._serial += 1
         heapq.heappush(self._events, (at, self._serial, what))
 
-    def _start(self, one: _Waiting, held: Held, at: float) -> None:
+    def _start(self, one: _Waiting, held: HeldAmounts, at: float) -> None:
         self._clock.used += self._demand(one.stay.pod)
         if one.stay.runs_s < float("inf"):
             self._push(at + one.stay.runs_s, (one.stay.pod, held))
 
-    def _end(self, pod: TracePod, held: Held, at: float) -> None:
+    def _end(self, pod: TracePod, held: HeldAmounts, at: float) -> None:
         self._clock.used -= self._demand(pod)
         self._cluster.give_back(pod, held)
         heads = [(line[0].number, shape) for shape, line in self._line.items()]

@@ -29,7 +29,7 @@ from hamicommon.placement.engine import best_of
 from hamicommon.placement.host_scores import host_costs, host_levels
 from hamicommon.placement.node_policies import FRAGMENTATION, fragmentation
 
-from hamireplay.trace import Held, Trace, TraceNode, TracePod
+from hamireplay.trace import HeldAmounts, Trace, TraceNode, TracePod
 
 _VENDOR = "NVIDIA"
 _NO_MEMORY_MIB = 1_000_000
@@ -75,7 +75,7 @@ class EngineCluster:
         if mix is not None:
             self.view.usual.give(mix)
 
-    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+    def take(self, pod: TracePod, row: int | None = None) -> HeldAmounts | None:
         """Place the pod as the engine does; see `ReplayCluster`."""
         request = self._request(pod)
         if row is None:
@@ -91,13 +91,13 @@ class EngineCluster:
         if not len(rows):
             return None
         if not pod.cards:
-            held = Held(self._best_host(pod, rows))
+            held = HeldAmounts(self._best_host(pod, rows))
         else:
             placement = best_of(request, self.view, rows)
             if placement is None:
                 return None
             shares = [share for each in placement.containers for share in each.shares]
-            held = Held(
+            held = HeldAmounts(
                 self._places[shares[0].uuid][0],
                 placement.footprints(),
                 [(share.uuid, share.detail) for share in shares if share.detail],
@@ -105,7 +105,7 @@ class EngineCluster:
         self._count(pod, held, 1)
         return held
 
-    def give_back(self, pod: TracePod, held: Held) -> None:
+    def give_back(self, pod: TracePod, held: HeldAmounts) -> None:
         """Free the cards and the host CPU of a pod that has ended."""
         self._count(pod, held, -1)
 
@@ -138,7 +138,7 @@ class EngineCluster:
         # Rows are in the order of names.
         return int(rows[scores.argmax()])
 
-    def _count(self, pod: TracePod, held: Held, sign: int) -> None:
+    def _count(self, pod: TracePod, held: HeldAmounts, sign: int) -> None:
         """Add what the pod takes of host and cards, or subtract it."""
         row = held.row
         self._free_cpu[row] -= sign * pod.cpu_milli

@@ -22,7 +22,7 @@ from hamicommon.placement.node_policies import FRAGMENTATION
 
 from hamireplay.engine import EngineCluster, oracle
 from hamireplay.published import BestFit, Fgd
-from hamireplay.trace import Held, ReplayCluster, Trace, TraceNode, TracePod
+from hamireplay.trace import HeldAmounts, ReplayCluster, Trace, TraceNode, TracePod
 
 ENGINE = {
     "binpack": Policy(node="binpack", gpu=("spread",)),
@@ -135,7 +135,7 @@ class StockHosts:
         self._free = self._capacity.copy()
         self._sign = -1 if choice is HostChoice.MAX_ALLOCATED else 1
 
-    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+    def take(self, pod: TracePod, row: int | None = None) -> HeldAmounts | None:
         """Place the pod as the cluster does, or without cards on kube-scheduler's host."""
         if not pod.cards and row is None:
             rows = np.flatnonzero((self._free >= _host_request(pod)).all(axis=1))
@@ -147,7 +147,7 @@ class StockHosts:
             self._free[held.row] -= _host_request(pod)
         return held
 
-    def give_back(self, pod: TracePod, held: Held) -> None:
+    def give_back(self, pod: TracePod, held: HeldAmounts) -> None:
         """Free the cards and the host CPU of a pod that has ended."""
         self._cluster.give_back(pod, held)
         self._free[held.row] += _host_request(pod)

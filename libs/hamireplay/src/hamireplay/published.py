@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from hamicommon.errors import InvalidRequest
 
-from hamireplay.trace import WHOLE_CARD_MILLI, Held, Shape, Trace, TraceNode, TracePod
+from hamireplay.trace import WHOLE_CARD_MILLI, HeldAmounts, Shape, Trace, TraceNode, TracePod
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ _COVERED = 0.95
 
 
 @dataclass(slots=True)
-class _Remembered:
+class _CachedScores:
     """Scores of nodes for one shape of pod, with the versions of the nodes."""
 
     seen: Ints
@@ -67,9 +67,9 @@ class PublishedPolicy(ABC):
         for row, node in enumerate(nodes):
             self.free[row, : node.cards] = WHOLE_CARD_MILLI
         self._version = np.ones(len(nodes), np.int64)
-        self._known: dict[Hashable, _Remembered] = {}
+        self._known: dict[Hashable, _CachedScores] = {}
 
-    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+    def take(self, pod: TracePod, row: int | None = None) -> HeldAmounts | None:
         """Place the pod on the node with the highest score; see `ReplayCluster`."""
         among = np.arange(len(self.cpu)) if row is None else np.array([row])
         rows = among[self._feasible(pod, among)]
@@ -78,17 +78,17 @@ class PublishedPolicy(ABC):
         known = self._known.get(pod.shape)
         if known is None:
             empty = np.zeros((3, len(self.cpu)), np.int64)
-            known = self._known[pod.shape] = _Remembered(*empty)
+            known = self._known[pod.shape] = _CachedScores(*empty)
         stale = rows[known.seen[rows] != self._version[rows]]
         if len(stale):
             known.score[stale], known.card[stale] = self.scores(pod, stale)
             known.seen[stale] = self._version[stale]
         best = int(rows[known.score[rows].argmax()])
-        held = Held(best, places=self._cards_of(best, pod, int(known.card[best])))
+        held = HeldAmounts(best, places=self._cards_of(best, pod, int(known.card[best])))
         self._count(pod, held, 1)
         return held
 
-    def give_back(self, pod: TracePod, held: Held) -> None:
+    def give_back(self, pod: TracePod, held: HeldAmounts) -> None:
         """Free the cards of a pod that has ended."""
         self._count(pod, held, -1)
 
@@ -117,7 +117,7 @@ class PublishedPolicy(ABC):
             return (card,)
         return tuple(_first(self.free[row], pod).tolist()) if pod.cards else ()
 
-    def _count(self, pod: TracePod, held: Held, sign: int) -> None:
+    def _count(self, pod: TracePod, held: HeldAmounts, sign: int) -> None:
         self.cpu[held.row] -= sign * pod.cpu_milli
         self.memory[held.row] -= sign * pod.memory_mib
         self.free[held.row, list(held.places)] -= sign * pod.card_milli

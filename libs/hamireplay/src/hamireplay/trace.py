@@ -110,7 +110,7 @@ class TracePod:
         return KINDS[3 + next((n for n, most in enumerate(bounds) if self.cards <= most), 3)]
 
 
-class Held(NamedTuple):
+class HeldAmounts(NamedTuple):
     """Amounts that a placed pod took, to free them when it ends."""
 
     row: int
@@ -126,7 +126,7 @@ class Held(NamedTuple):
 class ReplayCluster(Protocol):
     """Cluster of a trace under one policy."""
 
-    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+    def take(self, pod: TracePod, row: int | None = None) -> HeldAmounts | None:
         """Place the pod on a node; return None if it fits nowhere.
 
         Args:
@@ -134,7 +134,7 @@ class ReplayCluster(Protocol):
             row: only this node, in the order of names: the pod waits, and has arrived before.
         """
 
-    def give_back(self, pod: TracePod, held: Held) -> None:
+    def give_back(self, pod: TracePod, held: HeldAmounts) -> None:
         """Free the cards and the host CPU of a pod that has ended."""
 
     def stranded_milli(self) -> float | None:

@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.process.shutdown import until_stopped
 
 from hami_node_agent.bootstrap.agent import open_agent
-from hami_node_agent.config.sources import Configured, environment, read_configuration
+from hami_node_agent.config.sources import ConfiguredSettings, environment, read_configuration
 
 logger = logging.getLogger("hami_node_agent")
 
@@ -54,11 +54,11 @@ def first(group: BaseExceptionGroup[HamiError]) -> BaseException:
     return error
 
 
-async def _run(arguments: Sequence[str], start: Configured) -> None:
+async def _run(arguments: Sequence[str], start: ConfiguredSettings) -> None:
     """Run an agent for the configuration; after a reload, run another one."""
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
-    now: Configured | None = start
+    now: ConfiguredSettings | None = start
     while now is not None:
         for note in now.notes:
             logger.warning("Found a setting that needs attention", extra={"note": note})
@@ -79,7 +79,9 @@ def _freeze_gc() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-async def _wait_for_reload(arguments: Sequence[str], hung_up: asyncio.Event) -> Configured | None:
+async def _wait_for_reload(
+    arguments: Sequence[str], hung_up: asyncio.Event
+) -> ConfiguredSettings | None:
     """Wait for SIGHUP and return the new configuration; None: the agent must stop.
 
     One that can't be used changes nothing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.bus.deliveries import REFUSALS, USAGE, Settled, acknowledgements
+from hamicommon.bus.deliveries import REFUSALS, USAGE, Acknowledgements, acknowledgements
 from hamicommon.bus.pull import Settlement
 from hamicommon.errors import InvalidRequest
 
@@ -12,11 +12,11 @@ REPLY = "$JS.ACK.HAMI_USAGE.metrics-usage.1.2.3.1795968691852064022.4"
 
 def settled_payload(*replies: str) -> bytes:
     messages = tuple((reply, Settlement.DONE) for reply in replies)
-    return Settled(messages=messages).model_dump_json().encode()
+    return Acknowledgements(messages=messages).model_dump_json().encode()
 
 
 def test_each_outcome_is_an_acknowledgement_of_its_own() -> None:
-    settling = Settled(messages=tuple((REPLY, outcome) for outcome in Settlement))
+    settling = Acknowledgements(messages=tuple((REPLY, outcome) for outcome in Settlement))
     found = acknowledgements(USAGE.settled_subject, settling.model_dump_json().encode())
     assert {reply for reply, _ in found} == {REPLY}
     assert [body for _, body in found] == [

@@ -13,7 +13,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import NodeAsk
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 NOW_NS = "1767323045000006000"
@@ -40,8 +40,8 @@ def share(card: GpuDevice, **fields: Any) -> DeviceShare:
     return DeviceShare(uuid=card.uuid, vendor=card.vendor, **(amounts | fields))
 
 
-def make_placed_pod(cards: Sequence[GpuDevice], *containers: Sequence[DeviceShare]) -> Placed:
-    return Placed(
+def make_placed_pod(cards: Sequence[GpuDevice], *containers: Sequence[DeviceShare]) -> PlacedPod:
+    return PlacedPod(
         node=NodeName("n"),
         containers=tuple(
             ContainerGrant(index=index, name=f"c{index}", role="app", shares=tuple(shares))

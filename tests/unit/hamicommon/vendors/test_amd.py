@@ -13,7 +13,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
-from hamicommon.vendors.interface.vendor import Admitted, Placed
+from hamicommon.vendors.interface.vendor import MutateResult, PlacedPod
 from hamicommon.vendors.shares import Amd
 
 from tests.unit.devices import a_device
@@ -84,7 +84,7 @@ def test_admission_changes_nothing_and_takes_any_of_the_names(limits, wants) -> 
     admitted = AMD.mutate(asked, {"spec": {}})
 
     assert asked == container(limits)
-    assert admitted == Admitted(wants=wants)
+    assert admitted == MutateResult(wants=wants)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_cards_are_registered_as_json_and_slices_name_the_product() -> None:
 
     assert (card.core_percent, card.vendor) == (304, "AMD")
     written = AMD.pod_annotations(
-        Placed(
+        PlacedPod(
             node=NodeName("n"),
             containers=[ContainerGrant(index=0, name="c", role="app", shares=(share,))],
             cards={card.uuid: card},

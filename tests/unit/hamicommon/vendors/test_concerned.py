@@ -8,7 +8,7 @@ import pytest
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.interface.vendor import Admitted, Vendor
+from hamicommon.vendors.interface.vendor import MutateResult, Vendor
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +23,10 @@ amounts = st.sampled_from((0, 1, "2", 50, "16Gi", "x", -1))
 resources = st.dictionaries(st.sampled_from((*PLAIN.resource_names, "cpu")), amounts, max_size=4)
 
 
-def judge_container(vendor: Vendor, container: Json) -> tuple[Json, Admitted | str, object]:
+def judge_container(vendor: Vendor, container: Json) -> tuple[Json, MutateResult | str, object]:
     """The pod after the vendor, what it found, and what it reads of the container."""
     pod = {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}
-    found: Admitted | str
+    found: MutateResult | str
     try:
         found = vendor.mutate(container, pod)
     except InvalidRequest as exc:
@@ -52,7 +52,7 @@ def test_a_vendor_that_is_not_concerned_changes_nothing(
             given_ = deepcopy(container)
             pod, found, request = judge_container(vendor, given_)
             assert pod == {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}
-            assert (found, request) == (Admitted(wants=False), None)
+            assert (found, request) == (MutateResult(wants=False), None)
 
 
 def test_the_order_is_that_of_registration() -> None:

@@ -10,7 +10,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.vendor_policy import STANDARD_ORDER, standard_need
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.registry import Vendors
 from hamicommon.vendors.shares import Iluvatar
 
@@ -181,7 +181,7 @@ def test_uuids_are_selected_by_annotations_with_the_vendors_name() -> None:
 def test_slices_are_written_twice() -> None:
     share = DeviceShare(uuid=GpuUuid("IL-1"), vendor="MR-V100", memory_mib=16384, core_percent=50)
     written = MR.pod_annotations(
-        Placed(
+        PlacedPod(
             node=NodeName("n"),
             containers=[ContainerGrant(index=0, name="c", role="app", shares=(share,))],
             cards={},

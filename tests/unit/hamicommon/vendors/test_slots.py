@@ -12,7 +12,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.slots import Biren, Vastai, in_dies, score_dies
 
 from tests.unit.hamicommon.vendors.asking import (
@@ -127,7 +127,7 @@ def test_slices_are_written_twice_with_the_name_and_zero_amounts(
     vendor, resource, register, handshake
 ) -> None:
     share = DeviceShare(uuid=GpuUuid("x"), vendor=vendor.name, memory_mib=0, core_percent=0)
-    placed = Placed(
+    placed = PlacedPod(
         node=NodeName("n"),
         containers=[
             ContainerGrant(index=0, name="a", role="app"),

@@ -22,7 +22,7 @@ from hamictl.commands.doctor import (
     settings_finding,
 )
 from hamictl.commands.installed_parts import (
-    Installed,
+    InstalledObjects,
     PartState,
     findings,
     missing,
@@ -210,11 +210,11 @@ async def test_the_reason_of_the_setting_is_the_agents() -> None:
 # --- missing parts of an installation in a cluster, from the objects that it has
 
 
-def make_installed(state: State) -> Installed:
+def make_installed(state: State) -> InstalledObjects:
     def under(path: str) -> list[dict[str, object]]:
         return [each for at, each in state.items() if at.startswith(path)]
 
-    return Installed(
+    return InstalledObjects(
         namespace=NAMESPACE,
         present=True,
         registration=state.get(states.REGISTRATION),
@@ -275,7 +275,7 @@ def test_a_store_of_the_users_own_is_unknown_and_nothing_is_missing() -> None:
 
 
 def test_who_may_read_nothing_learns_that_and_that_nothing_is_known() -> None:
-    blind = Installed(
+    blind = InstalledObjects(
         namespace=NAMESPACE,
         present=True,
         registration={},

@@ -24,7 +24,7 @@ from hamictl.commands.usage import COLUMNS
 from hamictl.output import render
 from hamictl.output.records import Records
 from hamictl.output.terminal import Presentation, present
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.view.named import records_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,7 +46,7 @@ BILL: dict[str, Any] = {
 
 
 def records(question: str, row: dict[str, Any], columns: tuple[str, ...]) -> Records:
-    answer = Answered(
+    answer = QuestionAnswer(
         question=question,
         title="",
         as_of="2026-11-20T14:05:00Z",

@@ -12,7 +12,7 @@ import pytest
 from hamicommon.errors import Unavailable
 from hamictl.__main__ import app
 from hamictl.commands import named
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.scheduler_client import SchedulerClient
 from typer.testing import CliRunner, Result
 
@@ -43,9 +43,9 @@ Ask = Callable[..., Result]
 def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
     """Runs the verb; `scheduler` is what the scheduler answers."""
 
-    def answer(name: str, _parameters: Mapping[str, object]) -> Answered:
+    def answer(name: str, _parameters: Mapping[str, object]) -> QuestionAnswer:
         assert name == "waiting-pods"
-        return Answered(
+        return QuestionAnswer(
             question=name, title="", as_of="now", rows=[REFUSED], unknown=frozenset(), complete=True
         )
 

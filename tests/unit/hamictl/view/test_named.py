@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hamictl.output import render
 from hamictl.output.terminal import Presentation, present
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.view.named import amount, cell, header_of, records_of
 from rich.console import Console
 
@@ -27,7 +27,7 @@ ROWS = [
         "summary": "no card of 12 on 3 nodes has 100000 MiB: the largest has 81920 MiB",
     }
 ]
-ANSWER = Answered(
+ANSWER = QuestionAnswer(
     question="what-runs-where",
     title="Who holds which card?",
     as_of="2026-11-20T14:05:00Z",

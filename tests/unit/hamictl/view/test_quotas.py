@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.view.lists import quota_records
 
 
@@ -24,7 +24,7 @@ def test_amounts_have_the_unit_of_their_resource(
     resource: str, amount: int | None, shown: str
 ) -> None:
     row = {"namespace": "a", "resource": resource, "limit_amount": amount, "since_at": None}
-    answer = Answered(
+    answer = QuestionAnswer(
         question="quota",
         title="How much is left?",
         as_of="2026-11-20T14:05:00Z",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
 from hami_metrics.pages.entry import check_bind
-from hami_metrics.pages.identity import LoopbackOnly, Reviewed
+from hami_metrics.pages.identity import LoopbackOnly, ReviewedIdentity
 from hamicommon.access.checks import ApiCaller, NotAllowed, Right, Unauthenticated
 from hamicommon.errors import InvalidRequest
 from starlette.requests import Request
@@ -38,7 +38,7 @@ def asking(**headers: str) -> Request:
 
 async def test_a_user_sees_the_namespaces_whose_pods_they_may_list() -> None:
     reviews = Reviews()
-    identity = Reviewed(reviews, proxy=False, show=ShowOwners.SIZES)
+    identity = ReviewedIdentity(reviews, proxy=False, show=ShowOwners.SIZES)
     request = asking(authorization="Bearer ann")
     viewer = await identity.viewer(request, ["nlp", "vision"])
 
@@ -53,7 +53,7 @@ async def test_a_user_sees_the_namespaces_whose_pods_they_may_list() -> None:
 async def test_answers_are_kept_a_minute_and_no_longer() -> None:
     now = 0.0
     reviews = Reviews()
-    identity = Reviewed(reviews, proxy=False, clock=lambda: now)
+    identity = ReviewedIdentity(reviews, proxy=False, clock=lambda: now)
     await identity.viewer(asking(authorization="Bearer ann"), ["nlp"])
     count = len(reviews.asked)
     now = 59.0
@@ -65,7 +65,7 @@ async def test_answers_are_kept_a_minute_and_no_longer() -> None:
 
 
 async def test_without_a_good_token_or_the_right_nobody_looks() -> None:
-    identity = Reviewed(Reviews(), proxy=False)
+    identity = ReviewedIdentity(Reviews(), proxy=False)
     for headers in ({}, {"authorization": "Basic x"}, {"authorization": "Bearer forged"}):
         with pytest.raises(Unauthenticated):
             await identity.viewer(asking(**headers), [])
@@ -77,7 +77,7 @@ async def test_without_a_good_token_or_the_right_nobody_looks() -> None:
 
 
 async def test_a_proxy_names_the_user() -> None:
-    identity = Reviewed(Reviews(), proxy=True)
+    identity = ReviewedIdentity(Reviews(), proxy=True)
     assert (await identity.viewer(asking(x_forwarded_user="admin"), [])).name == "admin"
     with pytest.raises(Unauthenticated, match="sent no user"):
         await identity.viewer(asking(authorization="Bearer admin"), [])
@@ -115,14 +115,14 @@ async def test_groups_count_only_where_the_installation_names_their_header(
 ) -> None:
     reviews = Groups()
     with pytest.raises(NotAllowed, match="hami-viewer"):
-        await Reviewed(reviews, proxy=True).viewer(make_request(*headers), [])
+        await ReviewedIdentity(reviews, proxy=True).viewer(make_request(*headers), [])
 
     assert reviews.groups == {"system:authenticated"}
 
 
 async def test_groups_of_the_named_header_count() -> None:
     reviews = Groups()
-    identity = Reviewed(reviews, proxy=True, groups_header="X-Forwarded-Groups")
+    identity = ReviewedIdentity(reviews, proxy=True, groups_header="X-Forwarded-Groups")
     viewer = await identity.viewer(make_request((USER, b"ann"), (GROUPS, b"nlp, platform ,")), [])
 
     assert (viewer.name, viewer.namespaces) == ("ann", None)
@@ -148,7 +148,7 @@ async def test_groups_of_the_named_header_count() -> None:
 async def test_headers_that_a_proxy_does_not_send_are_refused(
     headers: tuple[tuple[bytes, bytes], ...], message: str
 ) -> None:
-    identity = Reviewed(Groups(), proxy=True, groups_header="X-Forwarded-Groups")
+    identity = ReviewedIdentity(Groups(), proxy=True, groups_header="X-Forwarded-Groups")
     with pytest.raises(Unauthenticated, match=message):
         await identity.viewer(make_request(*headers), [])
 

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from hami_node_agent.config import hami_node_config
-from hami_node_agent.config.sources import Configured, environment, read_configuration
+from hami_node_agent.config.sources import ConfiguredSettings, environment, read_configuration
 from hamicommon.errors import InvalidRequest
 
 NODE = "node-1"
@@ -22,7 +22,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         device_config: str | None = None,
         node: dict[str, Any] | None = None,
         **variables: str,
-    ) -> Configured:
+    ) -> ConfiguredSettings:
         file = tmp_path / "config.json"
         entries = [] if node is None else [{"name": NODE, **node}]
         file.write_bytes(orjson.dumps({"nodeconfig": entries}))

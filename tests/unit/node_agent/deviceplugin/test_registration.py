@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.deviceplugin.registration import KubeletRegistration
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
+from hami_node_agent.deviceplugin.servicer import AdvertisedDevice, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.state import Signal
 from hamicommon.errors import Conflict
@@ -25,8 +25,8 @@ class Slow(DevicePluginService):
         self.called, self.release = asyncio.Event(), asyncio.Event()
         self.refused = ""
 
-    def devices(self) -> list[Advertised]:
-        return [Advertised(device_id="card-0")]
+    def devices(self) -> list[AdvertisedDevice]:
+        return [AdvertisedDevice(device_id="card-0")]
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> list[ContainerSpec]:
         await self._waited()

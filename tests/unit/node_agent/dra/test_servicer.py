@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, Prepared
+from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, PreparedDevice
 from hami_node_agent.dra.server import DraService
 from hamicommon.dra.claims import AllocatedDevice
 from hamicommon.errors import Conflict
@@ -14,16 +14,16 @@ from hamicommon.kubelet_api._generated import dra_pb2
 class Preparing:
     """Prepared devices by claim name."""
 
-    def __init__(self, **claims: tuple[Prepared, ...]) -> None:
+    def __init__(self, **claims: tuple[PreparedDevice, ...]) -> None:
         self._claims = claims
 
-    async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
         if ref.name not in self._claims:
             raise Conflict("the card is full")
         return self._claims[ref.name]
 
 
-def make_prepared(request: str) -> Prepared:
+def make_prepared(request: str) -> PreparedDevice:
     device = AllocatedDevice(
         claim_uid="u",
         claim="c",
@@ -35,10 +35,10 @@ def make_prepared(request: str) -> Prepared:
         core_percent=0,
         slots=1,
     )
-    return Prepared(device=device, cdi_devices=("hami.io/slice=nonce",))
+    return PreparedDevice(device=device, cdi_devices=("hami.io/slice=nonce",))
 
 
-async def answer(*names: str, **claims: tuple[Prepared, ...]) -> Any:
+async def answer(*names: str, **claims: tuple[PreparedDevice, ...]) -> Any:
     service = DraService(cast(ClaimPreparation, Preparing(**claims)))
     asked = dra_pb2.NodePrepareResourcesRequest(
         claims=[dra_pb2.Claim(namespace="ns", uid=f"uid-{name}", name=name) for name in names]

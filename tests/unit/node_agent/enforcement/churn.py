@@ -24,7 +24,7 @@ from hami_node_agent.enforcement.judgement import (
 )
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hami_node_agent.grants.records import PodsSeen, Record
-from hami_node_agent.usage.monitor import Container, MonitorLook, Owner, Seen
+from hami_node_agent.usage.monitor import Container, ContainerUse, MonitorLook, Owner
 from hami_node_agent.usage.regions.accounting import (
     Evidence,
     Region,
@@ -290,7 +290,7 @@ class Day:
     def _look(self, hiccup: bool) -> MonitorLook:
         held: dict[str, dict[int, int | None]] = {card: {} for card in CARDS}
         living: dict[int, HostProcess] = {}
-        seen: list[Seen] = []
+        seen: list[ContainerUse] = []
         for tenant in self.tenants:
             for process in tenant.processes:
                 on_card = process.on_card(self.now) // MIB
@@ -318,7 +318,7 @@ class Day:
             container_id=tenant.container_id,
         )
 
-    def _observe(self, tenant: Tenant, record: Record) -> Seen:
+    def _observe(self, tenant: Tenant, record: Record) -> ContainerUse:
         slots = [
             RegionProcess(
                 pid=process.inner,
@@ -342,7 +342,7 @@ class Day:
         )
         region = Region(cards=(card,), processes=tuple(slots))
         container = Container(directory=record.cache_dir, owner=owner, region=region)
-        return Seen(container=container, uses=())
+        return ContainerUse(container=container, uses=())
 
     # The pods, as the watch has them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.enforcement.checker import Checked, plain_samples
+from hami_node_agent.enforcement.checker import CheckResult, plain_samples
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 from hami_node_agent.enforcement.periods import Standing
 from hamicommon.domain.granted_cards import LimitState
@@ -17,10 +17,10 @@ PLAIN = replace(WITH_LIBRARY, plain=True)
 MIB = 1024 * 1024
 
 
-def make_checked(held_mib: int | None, *, looked_s: float = 5.0) -> Checked:
+def make_checked(held_mib: int | None, *, looked_s: float = 5.0) -> CheckResult:
     judgement = Judgement(state=LimitState.ENFORCED, granted_mib=81920, held_mib=held_mib)
     standing = Standing(judgement=judgement, looked_s=5.0, state=LimitState.ENFORCED)
-    return Checked(standings={LimitKey("pod-1", "main", CARD_A): standing}, looked_s=looked_s)
+    return CheckResult(standings={LimitKey("pod-1", "main", CARD_A): standing}, looked_s=looked_s)
 
 
 @pytest.mark.parametrize(("held_mib", "used"), [(700, 700 * MIB), (0, 0), (None, None)])
@@ -40,4 +40,4 @@ def test_one_with_the_library_is_sampled_from_its_region_alone() -> None:
 
 def test_what_the_last_look_did_not_see_is_not_sampled() -> None:
     assert plain_samples([PLAIN], make_checked(700, looked_s=6.0)) == ()
-    assert plain_samples([PLAIN], Checked()) == ()
+    assert plain_samples([PLAIN], CheckResult()) == ()

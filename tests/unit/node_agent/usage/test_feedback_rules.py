@@ -4,7 +4,7 @@ from hami_node_agent.grants.limits_file import CoreFeedback
 from hami_node_agent.usage.feedback_rules import (
     BLOCK_S,
     INTERVAL_S,
-    Shared,
+    SharingContainer,
     Switches,
     core_feedback,
     decide,
@@ -20,8 +20,8 @@ def one(
     priority: int = 1,
     recent: int = 2,
     switch: int = 1,
-) -> Shared:
-    return Shared(
+) -> SharingContainer:
+    return SharingContainer(
         name=name,
         cards=frozenset(cards),
         priority=priority,
@@ -87,7 +87,7 @@ def test_one_shared_card_is_enough_to_wait() -> None:
 
 
 _SHARED = st.builds(
-    Shared,
+    SharingContainer,
     name=st.uuids().map(str),
     cards=st.frozensets(st.sampled_from("abc"), min_size=1),
     priority=st.integers(-1, 2),
@@ -97,13 +97,15 @@ _SHARED = st.builds(
 
 
 @given(st.lists(_SHARED, max_size=8, unique_by=lambda shared: shared.name))
-def test_nobody_waits_for_ever_and_the_first_never_waits(containers: list[Shared]) -> None:
+def test_nobody_waits_for_ever_and_the_first_never_waits(
+    containers: list[SharingContainer],
+) -> None:
     """Without launches every count comes to 0, every wait and every limit ends."""
     now = {shared.name: shared for shared in containers}
     for _ in range(5):
         for change in decide(now.values()):
             old = now[change.name]
-            now[change.name] = Shared(
+            now[change.name] = SharingContainer(
                 name=old.name,
                 cards=old.cards,
                 priority=old.priority,
@@ -126,7 +128,7 @@ def test_nobody_waits_for_ever_and_the_first_never_waits(containers: list[Shared
 def test_what_holds_after_a_round_is_what_was_changed_or_what_was_there() -> None:
     alone, waits = one("x", switch=0, recent=1), one("y", recent=-1)
 
-    def after(one: Shared, switches: Switches | None) -> CoreFeedback:
+    def after(one: SharingContainer, switches: Switches | None) -> CoreFeedback:
         return core_feedback(one, switches, now_s=1_800_000_000.5)
 
     block = CoreFeedback(waits_until_s=1_800_000_000 + BLOCK_S)

@@ -16,7 +16,7 @@ from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback, LimitsWriter
 from hami_node_agent.usage.feedback_rules import BLOCK_S
-from hami_node_agent.usage.monitor import Monitor, Owners, Seen
+from hami_node_agent.usage.monitor import ContainerUse, Monitor, Owners
 from hami_node_agent.usage.regions.reader import Regions, read_region
 from hami_node_agent.usage.sampler import container_samples
 from hamicommon.domain.ids import PodUid
@@ -299,7 +299,7 @@ async def test_of_what_did_not_change_nothing_is_made_again_and_each_change_is_s
     node.alive[70] = HostProcess(host_pid=70, inner_pid=7, started_ticks=5, pod_uid="pod-1")
     monitor = node.monitor()
 
-    async def look() -> Seen:
+    async def look() -> ContainerUse:
         [seen] = await monitor.look()
         return seen
 

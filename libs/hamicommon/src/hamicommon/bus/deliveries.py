@@ -4,7 +4,8 @@ The server answers an acknowledgement, and a request to JetStream, on whatever r
 names, without asking for the sender's right to that subject: an answer without content on
 `$JS.API.STREAM.DELETE.<stream>` deletes the stream. Only the scheduler therefore has rights below
 `$JS`. It makes these consumers, which push to one fixed subject; the service subscribes to that
-one, and reports on another what became of each message (`Settled`), which the scheduler passes on.
+one, and reports on another what became of each message (`Acknowledgements`), which the scheduler
+passes on.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ REFUSALS = Delivery(
 DELIVERIES = (USAGE, REFUSALS)
 
 
-class Settled(events.Payload):
+class Acknowledgements(events.Payload):
     """Report of a reader: reply subjects of messages, and whether each one was handled."""
 
     messages: tuple[tuple[str, Settlement], ...] = Field(max_length=MAX_SETTLED)
@@ -95,7 +96,7 @@ def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
     if not found:
         raise InvalidRequest(f"{subject} settles no consumer")
     own = re.escape(f"$JS.ACK.{found[0].stream}.{found[0].consumer}")
-    settled = read(Settled, data, "settled messages").messages
+    settled = read(Acknowledgements, data, "settled messages").messages
     for reply, _ in settled:
         if not re.fullmatch(rf"{own}(\.[0-9]{{1,20}}){{5}}", reply):
             raise InvalidRequest(f"{subject} settles no message of {reply!r}")
@@ -194,7 +195,9 @@ class Push:
         """Report which messages were handled; a lost report makes the server deliver them again."""
         for first in range(0, len(outcomes), MAX_SETTLED):
             some = outcomes[first : first + MAX_SETTLED]
-            body = Settled(messages=tuple((message.reply, outcome) for message, outcome in some))
+            body = Acknowledgements(
+                messages=tuple((message.reply, outcome) for message, outcome in some)
+            )
             await self._client.publish(
                 self._delivery.settled_subject, body.model_dump_json().encode()
             )

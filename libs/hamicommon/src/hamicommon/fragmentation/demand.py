@@ -76,7 +76,7 @@ class Lots(NamedTuple):
     """(models, lots): whether the pod may use such a card."""
 
 
-class Confined(NamedTuple):
+class ConfinedModels(NamedTuple):
     """Sets of models that some shapes depend on, while others have a choice.
 
     A set is of use to all shapes that may use no model outside of it.
@@ -159,7 +159,7 @@ def lots_of(usual: Sequence[UsualShape], models: int) -> Lots:
     )
 
 
-def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> Confined:
+def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> ConfinedModels:
     """Return the sets of models that some shapes depend on; `grantable` as `Tables.grantable`."""
     usable = [np.array([need is not None for need in pod.needs], np.bool_) for pod in usual]
     masks = list({mask.tobytes(): mask for mask in usable if mask.any()}.values())
@@ -177,7 +177,7 @@ def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> Confined:
             taken = pod.shape.request.count * sum(costs) / len(costs)
             milli[inside] += pod.part * taken
             square[inside] += pod.part * taken**2
-    return Confined(sets, milli, square)
+    return ConfinedModels(sets, milli, square)
 
 
 def _cost(need: CardNeed, grantable: Float64) -> float:

@@ -101,7 +101,7 @@ def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
     return (obj.get("metadata") or {}).get("annotations") or {}
 
 
-class _Bounded(Mapping[str, str]):
+class _BoundedAnnotations(Mapping[str, str]):
     """Mapping of annotations that raises when a value is read that is too long."""
 
     __slots__ = ("_written",)
@@ -132,7 +132,7 @@ def limit_lengths(written: Mapping[str, str]) -> Mapping[str, str]:
     """
     if all(len(value) <= MAX_CHARACTERS for value in written.values()):
         return written
-    return _Bounded(written)
+    return _BoundedAnnotations(written)
 
 
 def is_true(value: str) -> bool:

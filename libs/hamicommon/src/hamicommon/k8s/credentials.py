@@ -197,10 +197,10 @@ async def plugin_credentials(kubeconfig: Path) -> AsyncIterator[Credentials]:
         source = f"KUBECONFIG={kubeconfig}"
         raise InvalidRequest(f"no usable Kubernetes configuration in {source}: {exc}") from exc
     async with aio_client.ApiClient(configuration) as api:
-        yield _Plugged(api)
+        yield _PluginCredentials(api)
 
 
-class _Plugged:
+class _PluginCredentials:
     """Credentials taken from an `ApiClient` of `kubernetes.aio`."""
 
     def __init__(self, api: Any) -> None:

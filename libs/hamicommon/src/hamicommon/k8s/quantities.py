@@ -53,7 +53,7 @@ class NoSuchSuffix(NotAQuantity):
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _QuantityParts:
     """Parts of a quantity: sign, digits before and after the point, and the power of its suffix."""
 
     negative: bool
@@ -204,7 +204,7 @@ def _clip_repr(quantity: object) -> str:
     return clip(repr(quantity), _LONGEST)
 
 
-def _read(quantity: object) -> _Written:
+def _read(quantity: object) -> _QuantityParts:
     if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
         raise NotAQuantity(
             f"{_clip_repr(quantity)} is not a quantity: write a number such as 1 or 16Gi"
@@ -213,7 +213,7 @@ def _read(quantity: object) -> _Written:
 
 
 @lru_cache(maxsize=4096)
-def _read_text(text: str) -> _Written:
+def _read_text(text: str) -> _QuantityParts:
     if len(text) > _LONGEST:
         raise InvalidRequest(f"{clip(text, 24)} is out of range: write an amount below 2^63")
     match = _WRITTEN.fullmatch(text)
@@ -222,7 +222,7 @@ def _read_text(text: str) -> _Written:
             f"{_clip_repr(text)} is not a quantity: write a number such as 1 or 16Gi"
         )
     base, exponent, family = _suffix(text, match.group(4))
-    return _Written(
+    return _QuantityParts(
         negative=match.group(1) == "-",
         whole=match.group(2) or "0",
         decimals=match.group(3) or "",

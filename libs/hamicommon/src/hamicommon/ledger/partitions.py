@@ -28,7 +28,7 @@ SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhreli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class PartitionChanges:
     """Days whose partitions one round created and dropped."""
 
     made: tuple[date, ...] = ()
@@ -46,7 +46,7 @@ async def days_of(connection: Connection, table: str) -> list[date]:
 
 async def keep_partitions(
     connection: Connection, table: str, column: str, *, today: date, keep_days: int
-) -> Kept:
+) -> PartitionChanges:
     """Create partitions from today up to `AHEAD_DAYS`, drop those older than `keep_days`.
 
     `column` is the one that the table is partitioned by. Each partition is a short transaction of
@@ -60,7 +60,7 @@ async def keep_partitions(
     oldest = today - timedelta(days=keep_days)
     dropped = [day for day in sorted(there) if day < oldest and await _drop(connection, table, day)]
     await connection.execute(f"DELETE FROM {table}_default WHERE {column} < $1", _start_of(oldest))
-    return Kept(made=tuple(made), dropped=tuple(dropped))
+    return PartitionChanges(made=tuple(made), dropped=tuple(dropped))
 
 
 async def make_days(

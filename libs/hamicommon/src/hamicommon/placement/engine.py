@@ -143,7 +143,7 @@ def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
+class _ScoredCandidates:
     """Candidates that fit, with their scores."""
 
     request: PodRequest
@@ -180,7 +180,7 @@ class _Judged:
 
 def _judge(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
-) -> _Judged:
+) -> _ScoredCandidates:
     costs = walked = steps = None
     policy = node_policy(request.policy.node, view)
     if policy is not None:
@@ -196,7 +196,7 @@ def _judge(
         scores = view.scores(survivors)
     if len(survivors) and wants_scores(request, view):
         scores = scores + own_scores(request, view, survivors, without_cards)
-    return _Judged(
+    return _ScoredCandidates(
         request=request,
         view=view,
         candidates=rows,

@@ -25,7 +25,7 @@ from hamicommon.placement.predicates import Ask, typed_as
 from hamicommon.placement.unschedulable import Step
 
 
-class Fitted(NamedTuple):
+class FittingNodes(NamedTuple):
     """Nodes that fit, with the grants of each container."""
 
     survivors: Int
@@ -47,11 +47,11 @@ def fit(
 
 def fit_with_picks(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
-) -> Fitted:
+) -> FittingNodes:
     """Fit like `fit`, and return the cards that every node would give, too."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=True)
-    return Fitted(walk.rows, walk.grants(), walk.steps)
+    return FittingNodes(walk.rows, walk.grants(), walk.steps)
 
 
 def fit_with_places(

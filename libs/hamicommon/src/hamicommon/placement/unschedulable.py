@@ -91,13 +91,13 @@ class Step:
     asked: ChooserAnswers
     """Answers of the vendor's chooser, if it decided."""
 
-    def detail(self) -> Refused:
+    def detail(self) -> RefusedNodes:
         """Return only the refused nodes, with the reason of each card."""
         refused = self.refused
         ask, cards = self.ask, self.cards
         if len(refused) < len(self.rows):
             ask, cards = ask.take(refused), cards.take(refused)
-        return Refused(
+        return RefusedNodes(
             container=self.container,
             ask=ask,
             rows=self.rows[refused],
@@ -112,7 +112,7 @@ class Step:
 
 
 @dataclass(slots=True, kw_only=True)
-class Refused:
+class RefusedNodes:
     """Nodes that were refused at one request; arrays have one row per node."""
 
     container: str

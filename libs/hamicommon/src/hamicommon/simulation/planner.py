@@ -33,7 +33,7 @@ from hamicommon.vendors.registry import Vendors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PodPlan:
     """Answer for one pod."""
 
     name: str
@@ -64,7 +64,7 @@ def plan(
     *,
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
-) -> Iterator[Planned]:
+) -> Iterator[PodPlan]:
     """Answer for the pods in order; the placement of each fills `cluster.view`."""
     for pod in pods:
         answer = plan_pod(pod, cluster, vendors, now=now, defaults=defaults)
@@ -82,7 +82,7 @@ def plan_pod(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
     search_budget_s: float = SEARCH_BUDGET_S,
-) -> Planned:
+) -> PodPlan:
     """Answer for one pod without taking its cards.
 
     `search_budget_s`: for what would let it fit.
@@ -98,13 +98,13 @@ def plan_pod(
             warnings += remarks(admitted, vendors)
     except InvalidRequest as exc:
         denied = {node: SimulatedNode(fits=False) for node in cluster.nodes}
-        return Planned(
+        return PodPlan(
             name=name,
             namespace=namespace,
             verdict=SimulationResult(nodes=denied, error=f"denied at admission: {exc}"),
         )
     verdict = judge(admitted, cluster, vendors, now=now, defaults=defaults)
-    return Planned(
+    return PodPlan(
         name=name,
         namespace=namespace,
         verdict=verdict,

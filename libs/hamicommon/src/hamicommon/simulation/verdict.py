@@ -17,7 +17,7 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.simulation.cluster import Cluster
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.pod_request import DEFAULT_POLICY, pod_request
 from hamicommon.vendors.registry import Vendors
 
@@ -115,7 +115,7 @@ def _fitting(
     cards: dict[GpuUuid, GpuDevice] = {
         state.usage.device.uuid: state.usage.device for state in view.cards(placement.node)
     }
-    placed = Placed.by_card_ids(placement, cards, request.selections, now)
+    placed = PlacedPod.by_card_ids(placement, cards, request.selections, now)
     annotations: dict[str, str] = {}
     for vendor in vendors:
         annotations |= vendor.pod_annotations(placed)

@@ -34,10 +34,10 @@ from hamicommon.placement.vendor_policy import (
 )
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
-    Admitted,
     AnnotationKeys,
     GuardedVariable,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     set_env,
@@ -277,7 +277,7 @@ class Ascend(Vendor):
         ):
             set_env(container, ASCEND_VISIBLE.name, "")
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the time, and the templates for the runtime."""
         soft = _soft(placed.selections.get(self.name, Selection()))
         runtime = [self._runtime_entry(each, soft=soft) for each in placed.shares_of(self.name)]
@@ -296,7 +296,7 @@ class Ascend(Vendor):
         }
         return {name: value for name, value in fields.items() if value}
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write pairs of chips, the memory of a template, and the runtime class.
 
         Memory is rounded up to a template of the chip, so that what the scheduler counts is what
@@ -309,7 +309,7 @@ class Ascend(Vendor):
         soft = VNPU_MODE.read(keys.annotations_of(pod)) == HAMI_CORE
         if not amounts.asks(container, chip.resource_name, limits_only=True):
             self.hide_cards(container)
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         count = 0 if request is None else request.count
         count = _in_pairs(container, chip, count) if chip.super_pod else count
         cores = amounts.cores(container, chip.resource_core_name, default=0)
@@ -323,7 +323,7 @@ class Ascend(Vendor):
             _write_memory(container, chip, count, soft=soft)
         if chip.runtime_class_name and not pod["spec"].get("runtimeClassName"):
             pod["spec"]["runtimeClassName"] = chip.runtime_class_name
-        return Admitted(wants=True)
+        return MutateResult(wants=True)
 
 
 def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:

@@ -28,9 +28,9 @@ from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     MAX_CARDS,
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     listed_amount,
@@ -306,7 +306,7 @@ class AwsNeuron(Vendor):
             for index in range(count)
         )
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with device or core indexes."""
         written: dict[str, str] = {}
         ids = list[int]()
@@ -326,7 +326,7 @@ class AwsNeuron(Vendor):
             "aws.amazon.com/predicate-node": placed.node,
         }
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Change nothing.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
@@ -334,9 +334,9 @@ class AwsNeuron(Vendor):
         names = (self.config.resource_count_name, self.config.resource_core_name)
         asked = next((x for x in names if amounts.find(container, x) is not None), None)
         if asked is None:
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         if self.parse_request(container) is None:
             raise InvalidRequest(
                 f"container {container.get('name', '')!r}: {asked} must be greater than 0"
             )
-        return Admitted(wants=True)
+        return MutateResult(wants=True)

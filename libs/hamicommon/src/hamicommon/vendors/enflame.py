@@ -34,10 +34,10 @@ from hamicommon.placement.vendor_policy import (
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
     ListedCards,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     unix_ns,
@@ -278,7 +278,7 @@ class EnflameDrs(Vendor):
         """Return whether the node has the annotation with its cards."""
         return CAPACITY in annotations_of(node)
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the first slice and each container's profile."""
         first = placed.shares_of(NAME)[0]
         info = placed.cards[first.uuid].info
@@ -304,13 +304,13 @@ class EnflameDrs(Vendor):
         )
         return dict(zip(self.keys.extra, values, strict=True))
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write the requested amounts to limits and requests alike.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         if self.parse_request(container) is None:
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         names = self.resources
         by_size = amounts.find(container, names.count) is not None
         asked = {
@@ -318,7 +318,7 @@ class EnflameDrs(Vendor):
             for name in ((names.count,) if by_size else (names.memory, names.core))
         }
         amounts.write(container, {name: each for name, each in asked.items() if each is not None})
-        return Admitted(wants=True)
+        return MutateResult(wants=True)
 
 
 def _positive(container: Json, resource: str, must: str, *, top: int = INT32_MAX) -> int | None:

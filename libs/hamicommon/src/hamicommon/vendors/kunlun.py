@@ -22,10 +22,10 @@ from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen,
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
     ListedCards,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     indexes,
@@ -218,7 +218,7 @@ class KunlunXpu(KunlunVendor):
         cards = KunlunVendor.node_devices(self, node)
         return tuple(replace(card, numa=int(card.index >= len(cards) // 2)) for card in cards)
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the indexes of the cards."""
         return dict.fromkeys(self.keys.extra, indexes(placed, self.name))
 
@@ -314,22 +314,22 @@ class KunlunVxpu(KunlunVendor):
             core_percent=part * 100 // SIZES[-1],
         )
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write the size of slice that will be given to limits and requests.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         names = self.resources
         if not amounts.asks(container, names.count, limits_only=True):
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         self.parse_request(container, annotations_of(pod))
         if amounts.find(container, names.memory, limits_only=True) is None:
-            return Admitted(wants=True)
+            return MutateResult(wants=True)
         asked = amounts.memory(container, names.memory, limits_only=True)
         amounts.write(container, {names.memory: str(round_up(asked))})
         if asked <= SIZES[-1]:
-            return Admitted(wants=True)
-        return Admitted(
+            return MutateResult(wants=True)
+        return MutateResult(
             wants=True,
             warnings=(
                 f"container {container.get('name', '')!r}: {names.memory} {asked} is more than "

@@ -43,10 +43,10 @@ from hamicommon.placement.vendor_policy import (
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
     ListedCards,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     unix_ns,
@@ -443,7 +443,7 @@ class MetaxSgpu(Vendor):
         except InvalidRequest:
             return False
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the slices as JSON, without zeros, and the time."""
         slices = [
             [
@@ -455,13 +455,13 @@ class MetaxSgpu(Vendor):
         ]
         return {DEVICES: json.dumps(slices, separators=(",", ":")), TIME: unix_ns(placed.now)}
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write the default QoS policy on pods that are not online.
 
         Raises: InvalidRequest when the container or the pod's annotations ask for what cannot be.
         """
         if not amounts.asks(container, self.resources.count, limits_only=True):
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         written = annotations_of(pod)
         request = self.parse_request(container, written)
         pod_class = written.get(APP_CLASS.name)
@@ -475,7 +475,7 @@ class MetaxSgpu(Vendor):
                 **written,
                 QOS_POLICY.name: DEFAULT_POLICY,
             }
-        return Admitted(wants=True)
+        return MutateResult(wants=True)
 
 
 def _plugin_fields(share: DeviceShare) -> dict[str, str | int]:

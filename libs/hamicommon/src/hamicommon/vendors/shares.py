@@ -27,10 +27,10 @@ from hamicommon.placement.vendor_policy import STANDARD_ORDER, Need, VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
     ListedCards,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     indexes,
@@ -83,7 +83,7 @@ class Cambricon(Vendor):
     memory_factor = UNIT_MIB
     listed_cards = ListedCards(name="cambricon-mlu", cores=100, slots=100)
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotation `<index>_<cores>_<memory units>` of the first slice."""
         first = placed.shares_of(self.name)[0]
         index, units = placed.cards[first.uuid].index, first.memory_mib // UNIT_MIB
@@ -115,19 +115,19 @@ class Iluvatar(Vendor):
         """Names of its annotations."""
         return _iluvatar_keys(self.name)
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Grant several cards whole, and write the container's name for the runtime.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         request = self.parse_request(container)
         if not amounts.asks(container, self.config.resource_count_name, limits_only=True):
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         warnings = self._take_whole(container, request) if request is not None else ()
         name, env = container.get("name", ""), "SOL_CONTINER_NAME"  # As the runtime spells it.
         if name and all(entry.get("name") != env for entry in container.get("env") or ()):
             set_env(container, env, name)
-        return Admitted(wants=True, warnings=warnings)
+        return MutateResult(wants=True, warnings=warnings)
 
     def _take_whole(self, container: Json, request: DeviceRequest) -> tuple[str, ...]:
         """Write all cores of several cards; warn if the container requested a different amount."""
@@ -203,7 +203,7 @@ class Amd(Vendor):
         )
         return 100 if percent is None else percent
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Change nothing; return whether the pod asks for any of the resources.
 
         Raises: InvalidRequest when the container asks for something that can never be given.
@@ -211,7 +211,7 @@ class Amd(Vendor):
         self.parse_request(container)
         names = self.resources.all()
         wants = any(amounts.asks(container, each, limits_only=True) for each in names)
-        return Admitted(wants=wants)
+        return MutateResult(wants=wants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +267,12 @@ class Mthreads(Vendor):
             core_percent=(cores or 0) // count,
         )
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the cards' indexes, the time and the node."""
         values = (indexes(placed, self.name), unix_ns(placed.now), placed.node)
         return dict(zip(self.keys.extra, values, strict=True))
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write whole cards if several are requested, or one without memory.
 
         Raises: InvalidRequest when no card is asked for, or memory of a size that no card has.
@@ -282,7 +282,7 @@ class Mthreads(Vendor):
         low, top = -INT32_MAX, INT32_MAX
         count = amounts.whole(container, names.count, low=low, top=top, wanted=wanted)
         if count is None:
-            return Admitted(wants=False)
+            return MutateResult(wants=False)
         if count <= 0:
             name = container.get("name", "")
             raise InvalidRequest(
@@ -298,7 +298,7 @@ class Mthreads(Vendor):
         else:
             self._check_size(container)
         self.parse_request(container)
-        return Admitted(wants=True)
+        return MutateResult(wants=True)
 
     def _check_size(self, container: Json) -> None:
         sizes, resource = ", ".join(map(str, self.sizes)), self.resources.memory

@@ -23,7 +23,7 @@ from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
 from hamictl.output.records import TABLE, OutputFormat, base_units
 from hamictl.output.terminal import note, shown_time
-from hamictl.questions import Answered as Answer
+from hamictl.questions import QuestionAnswer as Answer
 from hamictl.questions import QuestionClient
 from hamictl.target import find_target
 from hamictl.view.named import records_of

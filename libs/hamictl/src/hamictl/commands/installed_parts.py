@@ -62,7 +62,7 @@ _KINDS = ("deployments", "statefulsets", "daemonsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstalledObjects:
     """Objects of an installation; a list is None if this user may not read it."""
 
     namespace: str
@@ -85,7 +85,7 @@ class Installed:
         return not self.present and any("url" in hook["clientConfig"] for hook in hooks)
 
 
-async def read(api: KubeApi) -> Installed:
+async def read(api: KubeApi) -> InstalledObjects:
     """Read the objects.
 
     Raises: Unavailable, Unauthorized (the API server does not know the user).
@@ -99,7 +99,7 @@ async def read(api: KubeApi) -> Installed:
     workloads = {item["metadata"]["name"]: item for items in lists for item in items or ()}
     services = await _items(api, f"{place}/services")
     authority = await _object(api, f"{place}/configmaps/hami-ca", hidden)
-    return Installed(
+    return InstalledObjects(
         namespace=namespace,
         present=await _object(api, place, hidden) is not None,
         registration=registration,
@@ -116,7 +116,7 @@ async def read(api: KubeApi) -> Installed:
     )
 
 
-def findings(seen: Installed) -> list[PartFinding]:
+def findings(seen: InstalledObjects) -> list[PartFinding]:
     """Return a finding for each part, in the order of dependencies."""
     if not seen.present:
         return [missing("installation", f"namespace {seen.namespace} does not exist", APPLY)]
@@ -133,7 +133,7 @@ def findings(seen: Installed) -> list[PartFinding]:
     ]
 
 
-def _credentials(seen: Installed) -> PartFinding:
+def _credentials(seen: InstalledObjects) -> PartFinding:
     if seen.trusted is None:
         return unknown("credentials", "no permission to read ConfigMap hami-ca")
     if seen.trusted:
@@ -150,14 +150,14 @@ def _credentials(seen: Installed) -> PartFinding:
     )
 
 
-def _store(seen: Installed, part: str, name: str) -> PartFinding:
+def _store(seen: InstalledObjects, part: str, name: str) -> PartFinding:
     own = seen.services is not None and name not in seen.services
     if own and seen.workloads is not None and name not in seen.workloads:
         return unknown(part, f"neither Service nor StatefulSet {name} found; a store of your own?")
     return workload(seen, part, name)
 
 
-def _migrations(seen: Installed) -> list[PartFinding]:
+def _migrations(seen: InstalledObjects) -> list[PartFinding]:
     """Return findings about unfinished migrations; none if done, as their Jobs may be deleted."""
     return [
         missing(
@@ -170,7 +170,7 @@ def _migrations(seen: Installed) -> list[PartFinding]:
     ][:1]
 
 
-def workload(seen: Installed, part: str, name: str) -> PartFinding:
+def workload(seen: InstalledObjects, part: str, name: str) -> PartFinding:
     """Return whether all pods of a workload are ready, and if not, why."""
     if seen.workloads is None:
         return unknown(part, f"no permission to read the workloads of {seen.namespace}")
@@ -193,7 +193,7 @@ def not_ready(found: Json) -> str:
     return "" if ready >= wanted else f"{ready} of {wanted} pods are ready"
 
 
-def _webhook(seen: Installed) -> PartFinding:
+def _webhook(seen: InstalledObjects) -> PartFinding:
     if seen.registration is None:
         return missing("webhook", "MutatingWebhookConfiguration hami-webhook not found", APPLY)
     if not seen.registration:
@@ -207,7 +207,7 @@ def _webhook(seen: Installed) -> PartFinding:
     return workload(seen, "webhook", "hami-webhook")
 
 
-def _agents(seen: Installed) -> PartFinding:
+def _agents(seen: InstalledObjects) -> PartFinding:
     found = (seen.workloads or {}).get("hami-node-agent")
     status = (found or {}).get("status") or {}
     if found is not None and not status.get("desiredNumberScheduled"):
@@ -219,7 +219,7 @@ def _agents(seen: Installed) -> PartFinding:
     return workload(seen, "agents", "hami-node-agent")
 
 
-def _unfinished_jobs(seen: Installed, prefix: str) -> list[str]:
+def _unfinished_jobs(seen: InstalledObjects, prefix: str) -> list[str]:
     """Return names of Jobs with this prefix that have not succeeded, the newest first."""
     jobs = sorted(
         (job for job in seen.jobs or () if job["metadata"]["name"].startswith(prefix)),
@@ -231,7 +231,7 @@ def _unfinished_jobs(seen: Installed, prefix: str) -> list[str]:
     ]
 
 
-def _pods(seen: Installed, name: str) -> list[Json]:
+def _pods(seen: InstalledObjects, name: str) -> list[Json]:
     """Return the pods of the workload of that name."""
     return [
         pod
@@ -253,7 +253,7 @@ def _waiting(pod: Json) -> Json:
     return {}
 
 
-def _step(seen: Installed, name: str) -> str:
+def _step(seen: InstalledObjects, name: str) -> str:
     """Return the command that helps or shows more, such as the log of a container that ended."""
     spec = ((seen.workloads or {}).get(name) or {}).get("spec") or {}
     if spec.get("replicas") == 0:
@@ -268,7 +268,7 @@ def _step(seen: Installed, name: str) -> str:
     return f"kubectl --namespace {seen.namespace} describe pods -l app.kubernetes.io/name={name}"
 
 
-def _way_out(seen: Installed, name: str) -> str:
+def _way_out(seen: InstalledObjects, name: str) -> str:
     """Return what would let refused pods be created; empty if none was refused, or unknown."""
     refusal = _refusal(seen, name)
     if "PriorityClass" in refusal:
@@ -282,7 +282,7 @@ def _way_out(seen: Installed, name: str) -> str:
     return ""
 
 
-def _reason(seen: Installed, name: str) -> str:
+def _reason(seen: InstalledObjects, name: str) -> str:
     """Return in parentheses why a pod of that name waits; empty if no pod shows it."""
     for pod in _pods(seen, name):
         waiting = _waiting(pod)
@@ -296,7 +296,7 @@ def _reason(seen: Installed, name: str) -> str:
     return f" (creating a pod is refused: {refusal})" if refusal else ""
 
 
-def _refusal(seen: Installed, name: str) -> str:
+def _refusal(seen: InstalledObjects, name: str) -> str:
     """Return why a workload has no pods; empty if unknown."""
     if _pods(seen, name):
         return ""

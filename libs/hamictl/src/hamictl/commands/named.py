@@ -29,7 +29,7 @@ from hamictl.output.records import (
     plain_column,
 )
 from hamictl.output.terminal import note
-from hamictl.questions import Answered, QuestionClient
+from hamictl.questions import QuestionAnswer, QuestionClient
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.target import find_target
 from hamictl.view.named import records_of
@@ -141,7 +141,7 @@ WAITING = (
 )
 
 
-def ask(name: str, parameters: Mapping[str, object]) -> Answered:
+def ask(name: str, parameters: Mapping[str, object]) -> QuestionAnswer:
     """Return the whole answer to a question, or exit with a message."""
     answer = run(_ask(name, parameters))
     if not answer.complete:
@@ -149,14 +149,14 @@ def ask(name: str, parameters: Mapping[str, object]) -> Answered:
     return answer
 
 
-async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
+async def _ask(name: str, parameters: Mapping[str, object]) -> QuestionAnswer:
     client = QuestionClient(find_target())
     with wrong_usage():
         return await client.ask(name, parameters)
 
 
 def show(
-    answer: Answered,
+    answer: QuestionAnswer,
     output: OutputFormat,
     *,
     columns: Sequence[str] = (),

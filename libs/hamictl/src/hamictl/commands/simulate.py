@@ -32,7 +32,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
 from hamicommon.simulation.cluster import Cluster, read_cluster
-from hamicommon.simulation.planner import Planned, plan
+from hamicommon.simulation.planner import PodPlan, plan
 from hamicommon.vendors.pod_request import pod_policy
 from hamicommon.vendors.registry import Vendors
 from rich.table import Table
@@ -44,7 +44,7 @@ from hamictl.manifests import Manifest, read_manifest, read_text
 from hamictl.view.lists import cores, table
 
 
-def verdict_table(answer: Planned, cluster: Cluster) -> Table:
+def verdict_table(answer: PodPlan, cluster: Cluster) -> Table:
     """Return a table with a row per node: the cards of one that fits, or HAMi's reason."""
     verdict = answer.verdict
     rows = []
@@ -65,7 +65,7 @@ def _cards(containers: Sequence[ContainerGrant]) -> str:
     return "\n".join(lines)
 
 
-def as_text(answer: Planned) -> Iterator[str]:
+def as_text(answer: PodPlan) -> Iterator[str]:
     """Yield the result in sentences."""
     verdict, name = answer.verdict, f"{answer.namespace}/{answer.name}"
     yield from (f"warning: {warning}" for warning in answer.warnings)

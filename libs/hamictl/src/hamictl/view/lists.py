@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hamictl.output.records import UNKNOWN, Records, Row, TableColumn, plain_column, text_of
 from hamictl.output.terminal import age, printable
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.view.named import records_of
 
 WHOLE_PERCENT = 100
@@ -281,7 +281,7 @@ def _state(row: Row) -> str:
     return text_of(row["state"]) + (f": {row['reason']}" if row.get("reason") else "")
 
 
-def quota_records(answer: Answered) -> Records:
+def quota_records(answer: QuestionAnswer) -> Records:
     """Return records of the answer to the question `quota`."""
     found = records_of(answer)
     columns = [

@@ -7,7 +7,7 @@ from functools import partial
 
 from hamictl.output.records import Records, Row, TableColumn
 from hamictl.output.terminal import shown_time
-from hamictl.questions import Answered
+from hamictl.questions import QuestionAnswer
 from hamictl.view.waterfall import length
 
 GIB, MIB = 1024**3, 1024**2
@@ -43,7 +43,7 @@ _HEADERS = {
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 
 
-def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
+def records_of(answer: QuestionAnswer, *, columns: Sequence[str] = ()) -> Records:
     """Return records of the answer's columns, or only of `columns` in this order."""
     names = list(columns) or (list(answer.rows[0]) if answer.rows else [])
     return Records(

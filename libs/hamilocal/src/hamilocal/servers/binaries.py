@@ -76,7 +76,7 @@ _RELOCATED_ROOT = Path("/var/tmp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unprivileged:
+class UnprivilegedCommand:
     """Command prefix that runs a program without user id 0, and the owner of its files."""
 
     prefix: tuple[str, ...]
@@ -89,7 +89,7 @@ class Unprivileged:
 
 
 @lru_cache(maxsize=1)
-def find_unprivileged() -> Unprivileged:
+def find_unprivileged() -> UnprivilegedCommand:
     """Return the first such way that works on this machine.
 
     Raises:
@@ -97,18 +97,18 @@ def find_unprivileged() -> Unprivileged:
             that.
     """
     if os.geteuid() != 0:
-        return Unprivileged(prefix=(), owner_uid=os.geteuid())
+        return UnprivilegedCommand(prefix=(), owner_uid=os.geteuid())
     if _works(_NAMESPACE):
-        return Unprivileged(prefix=_NAMESPACE, owner_uid=0)
+        return UnprivilegedCommand(prefix=_NAMESPACE, owner_uid=0)
     if _works(_SETPRIV):
-        return Unprivileged(prefix=_SETPRIV, owner_uid=_NOBODY)
+        return UnprivilegedCommand(prefix=_SETPRIV, owner_uid=_NOBODY)
     raise ServerError(
         "PostgreSQL refuses to run as root, and neither `unshare --user` nor `setpriv` works here;"
         " run as a normal user, or install util-linux"
     )
 
 
-def reachable_folder(folder: Path, way: Unprivileged) -> Path:
+def reachable_folder(folder: Path, way: UnprivilegedCommand) -> Path:
     """Return `folder`, or a replacement under /var/tmp if the other user can't enter it."""
     if not way.is_other_user or enterable_by_all(folder):
         return folder
@@ -120,7 +120,7 @@ def reachable_folder(folder: Path, way: Unprivileged) -> Path:
     return stand_in
 
 
-def reachable_installation(home: Path, folder: Path, way: Unprivileged) -> Path:
+def reachable_installation(home: Path, folder: Path, way: UnprivilegedCommand) -> Path:
     """Return `home`, or a copy in `folder` if the other user can't execute it there.
 
     The `*.libs` folder two levels up is copied to the same relative place.
@@ -138,7 +138,7 @@ def reachable_installation(home: Path, folder: Path, way: Unprivileged) -> Path:
     return copy
 
 
-def give_to(folder: Path, way: Unprivileged) -> None:
+def give_to(folder: Path, way: UnprivilegedCommand) -> None:
     """Change the owner of `folder` and all in it to the unprivileged user."""
     if os.geteuid() != 0 or not folder.exists() or folder.stat().st_uid == way.owner_uid:
         return

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from kubelocal.apiserver.calls import CONTROLLER, ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.schema.resources import STORED
-from kubelocal.apiserver.storage.objects import UNKNOWN, Stored
+from kubelocal.apiserver.storage.objects import UNKNOWN, StoredObject
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.verbs.delete import Delete, Options
 
@@ -91,7 +91,7 @@ class Controllers:
             if not inside:
                 await self._remove_namespace(namespace)
 
-    async def _remove_namespace(self, namespace: Stored) -> None:
+    async def _remove_namespace(self, namespace: StoredObject) -> None:
         def work(transaction: Transaction) -> None:
             stored = transaction.get(*namespace.key)
             if stored is not None:
@@ -132,7 +132,7 @@ class Controllers:
         if old:
             await self._store.transact(work)
 
-    async def _delete(self, stored: Stored, options: Options) -> None:
+    async def _delete(self, stored: StoredObject, options: Options) -> None:
         collection, namespace, name = stored.key
         target = ApiTarget(resource=STORED[collection], namespace=namespace, name=name)
         options = Options(grace_s=options.grace_s, uid=stored.uid)
@@ -143,6 +143,6 @@ class Controllers:
                 raise
 
 
-def _last_time(stored: Stored) -> str:
+def _last_time(stored: StoredObject) -> str:
     body = stored.load()
     return str(body.get("lastTimestamp") or body["metadata"]["creationTimestamp"])

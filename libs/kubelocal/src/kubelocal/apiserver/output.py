@@ -16,11 +16,11 @@ import orjson
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.schema.resources import Resource
-from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.objects import StoredObject
 from kubelocal.apiserver.storage.store import WatchChange
 
 
-def whole(resource: Resource, stored: Stored) -> bytes:
+def whole(resource: Resource, stored: StoredObject) -> bytes:
     """Return the object with its kind and apiVersion."""
     return _head(resource) + stored.raw[1:]
 
@@ -235,7 +235,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def table(
-    resource: Resource, objects: Iterable[Stored], meta: dict[str, str | int], include: str
+    resource: Resource, objects: Iterable[StoredObject], meta: dict[str, str | int], include: str
 ) -> bytes:
     """Return a Table of the objects; `include`: None, Metadata (default) or Object."""
     columns = COLUMNS.get(resource.kind, (NAME, AGE))

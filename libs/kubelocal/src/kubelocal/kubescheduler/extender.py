@@ -26,7 +26,7 @@ class ExtenderError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filtered:
+class FilterResponse:
     """Names of remaining nodes, and reasons for the refused ones."""
 
     kept: tuple[str, ...]
@@ -51,14 +51,14 @@ class Extender:
         """Return whether the pod requests one of its resources, or the extender sees all pods."""
         return not self._managed or not self._managed.isdisjoint(names_of(pod["spec"]))
 
-    async def filter(self, pod: Json, nodes: Sequence[Node]) -> Filtered:
+    async def filter(self, pod: Json, nodes: Sequence[Node]) -> FilterResponse:
         """Return the nodes that the extender accepts.
 
         Raises:
             ExtenderError: it answered with an error, or names a node that it was not given.
         """
         if not self.config.filter_verb:
-            return Filtered(kept=tuple(node.name for node in nodes), failed={})
+            return FilterResponse(kept=tuple(node.name for node in nodes), failed={})
         answer = await self._send(self.config.filter_verb, self._arguments(pod, nodes))
         if answer.get("error"):
             raise ExtenderError(answer["error"])
@@ -73,7 +73,7 @@ class Extender:
             **(answer.get("failednodes") or {}),
             **(answer.get("failedandunresolvablenodes") or {}),
         }
-        return Filtered(kept=kept, failed=failed)
+        return FilterResponse(kept=kept, failed=failed)
 
     async def prioritize(self, pod: Json, nodes: Sequence[Node]) -> dict[str, int]:
         """Return scores by node, 0..10 by contract.

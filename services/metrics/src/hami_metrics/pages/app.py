@@ -17,11 +17,11 @@ from hami_metrics.pages import cards, history, lists, live, overview, pending, p
 from hami_metrics.pages.amounts import PageMoment
 from hami_metrics.pages.entry import PagesNeeds
 from hami_metrics.pages.feed import Feed
-from hami_metrics.pages.identity import Identity, LoopbackOnly, Reviewed
+from hami_metrics.pages.identity import Identity, LoopbackOnly, ReviewedIdentity
 from hami_metrics.pages.pod_record import TraceFiles
 from hami_metrics.pages.readings import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, STATIC, Renderer
-from hami_metrics.pages.site import Asked, Site
+from hami_metrics.pages.site import PageRequest, Site
 from hami_metrics.questions.asking import Seal
 
 COMPRESSION = 5
@@ -42,7 +42,7 @@ def create_pages(
     ledger = PagesLedger(needs.ledger)
     identity: Identity = LoopbackOnly()
     if needs.reviews is not None:
-        identity = Reviewed(
+        identity = ReviewedIdentity(
             needs.reviews, proxy=needs.proxy, groups_header=needs.groups_header, show=needs.show
         )
     site = Site(
@@ -107,7 +107,7 @@ def _error_page(site: Site, error: Exception) -> Response:
     now = site.clock()
     # An error of the viewer's identity must show nothing of the cluster.
     trouble = site.feed.newest().trouble if status in (404, 503) else None
-    asked = Asked(
+    asked = PageRequest(
         viewer=PageViewer(namespaces=frozenset()),
         moment=PageMoment(at=None, now=now),
         state=None,

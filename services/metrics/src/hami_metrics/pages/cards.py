@@ -15,7 +15,15 @@ from hamicommon.ledger.footprint import footprint
 from hami_metrics.pages.cluster import CardCondition, MeasuredUse, PageCard, Row, condition
 from hami_metrics.pages.readings import card_use, read_use
 from hami_metrics.pages.rendering import HEADERS, link, segment
-from hami_metrics.pages.site import Asked, Site, choice_of, key_of, key_text, state_of, text_of
+from hami_metrics.pages.site import (
+    PageRequest,
+    Site,
+    choice_of,
+    key_of,
+    key_text,
+    state_of,
+    text_of,
+)
 
 WINDOW_HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 """Windows of a card's history, in hours."""
@@ -180,7 +188,7 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
-async def _read_drift(connection: Connection, asked: Asked, node: str) -> Sequence[Row]:
+async def _read_drift(connection: Connection, asked: PageRequest, node: str) -> Sequence[Row]:
     """Read the reconciler's findings on the node, which name pods of all namespaces."""
     if asked.viewer.namespaces is not None:
         return ()
@@ -190,7 +198,7 @@ async def _read_drift(connection: Connection, asked: Asked, node: str) -> Sequen
 
 
 async def _card(
-    site: Site, asked: Asked, uuid: str, window: str, after: tuple[datetime, str] | None
+    site: Site, asked: PageRequest, uuid: str, window: str, after: tuple[datetime, str] | None
 ) -> Response:
     state, at = state_of(asked), asked.moment.shown
     since = at - timedelta(hours=WINDOW_HOURS[window])

@@ -11,7 +11,7 @@ from hamicommon.ledger.connection import Connection
 
 from hami_metrics.pages.cluster import PageCluster, Row, differing_cards
 from hami_metrics.pages.overview import answer_with_grid
-from hami_metrics.pages.site import Asked, Site, choice_of, text_of
+from hami_metrics.pages.site import PageRequest, Site, choice_of, text_of
 
 WINDOWS: Mapping[str, timedelta] = {
     "1h": timedelta(hours=1),
@@ -246,7 +246,7 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
-async def _present(site: Site, asked: Asked, request: Request) -> PageCluster | None:
+async def _present(site: Site, asked: PageRequest, request: Request) -> PageCluster | None:
     """Return the present state to compare with; None: not requested, or unknown."""
     if text_of(request, "compare") != "1" or not asked.moment.past:
         return None

@@ -73,7 +73,7 @@ class LoopbackOnly:
         return EVERYBODY
 
 
-class Reviewed:
+class ReviewedIdentity:
     """Identity by the API server's reviews, cached for a short time."""
 
     def __init__(

@@ -24,7 +24,7 @@ from hami_metrics.pages.cluster import (
     SumCache,
 )
 from hami_metrics.pages.readings import read_use
-from hami_metrics.pages.site import Asked, Site, choice_of, state_of, text_of
+from hami_metrics.pages.site import PageRequest, Site, choice_of, state_of, text_of
 
 MAX_LINES = 10_000_000
 PAGE_LINES = 100
@@ -255,7 +255,7 @@ def routes(site: Site) -> APIRouter:
     pods_now = PodCache()
 
     def answer(
-        asked: Asked, name: str, lines: Sequence[Any], of: int, first: int, **values: Any
+        asked: PageRequest, name: str, lines: Sequence[Any], of: int, first: int, **values: Any
     ) -> Response:
         """Make one page of a list; `of`: all lines that the viewer may see."""
         following = first + PAGE_LINES

@@ -20,7 +20,7 @@ from hami_metrics.pages.cluster import (
     condition,
 )
 from hami_metrics.pages.grid import MAX_NAMING_NODES, GridStyle, grid_style
-from hami_metrics.pages.site import Asked, Site, choice_of, text_of
+from hami_metrics.pages.site import PageRequest, Site, choice_of, text_of
 
 MAX_RECENT_PODS = 12
 MAX_OWNERS = 8
@@ -226,7 +226,7 @@ def routes(site: Site) -> APIRouter:
 
 def answer_with_grid(
     site: Site,
-    asked: Asked,
+    asked: PageRequest,
     request: Request,
     template: str,
     *,

@@ -31,7 +31,7 @@ from hami_metrics.pages.pod_record import (
     read_last_hour,
     read_pod,
 )
-from hami_metrics.pages.site import Asked, Site
+from hami_metrics.pages.site import PageRequest, Site
 from hami_metrics.pages.waterfall import (
     DecisionStep,
     LastHour,
@@ -304,7 +304,7 @@ def routes(site: Site, traces: TraceFiles) -> APIRouter:
             asked, "group.html", name=what, decisions=decisions, members=members, here="pods"
         )
 
-    async def answer(asked: Asked, request: Request, uid: str, what: str) -> Response:
+    async def answer(asked: PageRequest, request: Request, uid: str, what: str) -> Response:
         at = asked.moment.shown
         async with site.ledger.look() as connection:
             pod = await read_pod(connection, uid, at, silent=_silent_nodes(asked))
@@ -325,7 +325,7 @@ def routes(site: Site, traces: TraceFiles) -> APIRouter:
     return router
 
 
-def _silent_nodes(asked: Asked) -> Collection[NodeName] | None:
+def _silent_nodes(asked: PageRequest) -> Collection[NodeName] | None:
     """Return nodes whose agents are silent now; None for a moment of the past."""
     if asked.moment.past:
         return None

@@ -30,7 +30,7 @@ from hamicommon.ledger.showback import (
 from hami_metrics.domain.redaction import PageViewer
 from hami_metrics.pages.cluster import Row
 from hami_metrics.pages.rendering import HEADERS
-from hami_metrics.pages.site import Asked, Site, choice_of, text_of
+from hami_metrics.pages.site import PageRequest, Site, choice_of, text_of
 
 BASES = ("memory", "cores", "slots", "mixed")
 KINDS = ("idle", "stranded", "cordoned", "unhealthy", "unknown")
@@ -201,7 +201,7 @@ def _file(page: ShowbackPage, ending: str, content: bytes, media_type: str) -> R
 
 async def _bill(
     site: Site, request: Request, *, with_use: bool = False
-) -> tuple[Asked, ShowbackPage]:
+) -> tuple[PageRequest, ShowbackPage]:
     asked = await site.open_request(request)
     basis = choice_of(request, "basis", BASES, "memory")
     shown = asked.moment.shown

@@ -36,7 +36,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PageRequest:
     """Viewer and moment of a request, and the state that answers it."""
 
     viewer: PageViewer
@@ -66,7 +66,7 @@ class Site:
         default_factory=lambda: LRUCache(MAX_PAST_STATES)
     )
 
-    async def open_request(self, request: Request) -> Asked:
+    async def open_request(self, request: Request) -> PageRequest:
         """Identify the viewer, and read the state of the requested moment.
 
         Raises: Unauthenticated, NotAllowed, InvalidRequest, Unavailable.
@@ -75,10 +75,10 @@ class Site:
         # The identity comes first: the ledger is read for nobody else.
         viewer = await self.identity.viewer(request, ())
         if moment.at is not None:
-            asked = Asked(viewer=viewer, moment=moment, state=await self._state_at(moment.at))
+            asked = PageRequest(viewer=viewer, moment=moment, state=await self._state_at(moment.at))
         else:
             look = await self.feed.look()
-            asked = Asked(
+            asked = PageRequest(
                 viewer=viewer,
                 moment=moment,
                 state=look.state,
@@ -88,8 +88,8 @@ class Site:
         return await self.review_names(asked, request, ())
 
     async def review_names(
-        self, asked: Asked, request: Request, namespaces: Iterable[str]
-    ) -> Asked:
+        self, asked: PageRequest, request: Request, namespaces: Iterable[str]
+    ) -> PageRequest:
         """Review more namespaces, which an answer names although the state does not."""
         names = {*self.namespaces(asked.state), *namespaces}
         return replace(asked, viewer=await self.identity.viewer(request, names))
@@ -122,7 +122,7 @@ class Site:
         return state
 
     def answer(
-        self, asked: Asked, template: str, *, status: int = 200, **values: Any
+        self, asked: PageRequest, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
         """Return a rendered page."""
         values = {"here": "", "subject": "", **values}
@@ -160,7 +160,7 @@ def choice_of(request: Request, name: str, choices: Iterable[str], usual: str) -
     return text
 
 
-def state_of(asked: Asked) -> PageCluster:
+def state_of(asked: PageRequest) -> PageCluster:
     """Return the state. Raises: Unavailable if none was ever read."""
     if asked.state is None:
         raise Unavailable(

@@ -20,7 +20,7 @@ from hamicommon.ledger.footprint import footprint
 from hami_metrics.pages.cluster import PageCluster, Row
 from hami_metrics.pages.readings import BUCKET_S, MIB, read_use
 from hami_metrics.pages.rendering import HEADERS
-from hami_metrics.pages.site import Asked, Site, choice_of, state_of, text_of
+from hami_metrics.pages.site import PageRequest, Site, choice_of, state_of, text_of
 
 WINDOW_HOURS = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 HOUR_S = 3600
@@ -160,8 +160,8 @@ def routes(site: Site) -> APIRouter:
 
 
 async def _subject(
-    site: Site, asked: Asked, request: Request, given: Mapping[str, str]
-) -> tuple[Subject, Asked]:
+    site: Site, asked: PageRequest, request: Request, given: Mapping[str, str]
+) -> tuple[Subject, PageRequest]:
     """Find the object's node. Raises: NotFound, also if the viewer may not see it."""
     subject = Subject(**given)
     if subject.card:
@@ -183,7 +183,7 @@ async def _subject(
     return subject, asked
 
 
-async def _read(site: Site, asked: Asked, subject: Subject, hours: int) -> dict[str, object]:
+async def _read(site: Site, asked: PageRequest, subject: Subject, hours: int) -> dict[str, object]:
     state, at = state_of(asked), asked.moment.shown
     bucket_s = BUCKET_S if hours <= MAX_FINE_HOURS else HOUR_S
     is_whole = subject == Subject()

@@ -37,7 +37,7 @@ CONFIRM_TIMEOUT_S = 3.0
 _CONFIRM_POLL_S = 0.02
 
 
-class _Outdated(Exception):
+class _OutdatedGrant(Exception):
     """Error: another call has answered the container since its grant was found."""
 
 
@@ -89,7 +89,7 @@ class Allocate:
                 message = self._describe_missing(len(ids))
                 await self._warn_unscheduled(len(ids), message)
                 raise NotFound(message)
-            with suppress(_Outdated):
+            with suppress(_OutdatedGrant):
                 return await self._answer(found, ids)
 
     # Which grant
@@ -203,7 +203,7 @@ class Allocate:
 
         def edit(saved: AgentState) -> AgentState:
             if expected is not None and saved.has_answered(expected.grant, record.container):
-                raise _Outdated
+                raise _OutdatedGrant
             return saved.with_records([record])
 
         await self._state.change(edit, first=lambda: self._slices.write(record, new=bool(expected)))

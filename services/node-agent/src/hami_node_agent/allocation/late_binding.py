@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 SETTLE_S = 0.02
 
 
-class _Settled(Exception):
+class _AlreadyDescribed(Exception):
     """Error: another call has described the slice already."""
 
 
@@ -131,7 +131,7 @@ class LateBinding:
                     await self._save(grant, record, env)
                 about = {"container": owner.container, "cards": list(record.cards)}
                 logger.info("Allocated", extra=about)
-        except _Settled:
+        except _AlreadyDescribed:
             return False
         except Conflict as exc:
             await self._refuse(owner, str(exc))
@@ -142,7 +142,7 @@ class LateBinding:
 
         def edit(saved: AgentState) -> AgentState:
             if record.nonce in saved.records:
-                raise _Settled
+                raise _AlreadyDescribed
             return self._slices.add_records(saved, grant, record)
 
         await self._state.change(edit, first=lambda: self._slices.make(record, env))

@@ -35,7 +35,7 @@ _FROM_DEVICE_CONFIG = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class ConfiguredSettings:
     """Settings, and a sentence for each option without effect."""
 
     settings: Settings
@@ -48,7 +48,9 @@ def environment() -> Mapping[str, str]:
     return {name: value for name, value in source.env_vars.items() if value is not None}
 
 
-def read_configuration(arguments: Sequence[str], variables: Mapping[str, str]) -> Configured:
+def read_configuration(
+    arguments: Sequence[str], variables: Mapping[str, str]
+) -> ConfiguredSettings:
     """Read all sources again.
 
     Raises: InvalidRequest that names the flag, the variable or the file and its key.
@@ -70,7 +72,7 @@ def read_configuration(arguments: Sequence[str], variables: Mapping[str, str]) -
         f"{name} is ignored: it is no setting"
         for name in unknown_variables(Settings, variables, others=tuple(retired))
     )
-    return Configured(settings=_settings({**options.settings, **added}), notes=tuple(notes))
+    return ConfiguredSettings(settings=_settings({**options.settings, **added}), notes=tuple(notes))
 
 
 def _settings(options: Mapping[str, object]) -> Settings:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.prestart import PreStart
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
+from hami_node_agent.deviceplugin.servicer import AdvertisedDevice, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, replicas_of
 from hami_node_agent.inventory.tracker import CardTracker
@@ -37,12 +37,12 @@ class Plugin(DevicePluginService):
         self._late = late
         self._numa_topology = numa_topology
 
-    def devices(self) -> Iterator[Advertised]:
+    def devices(self) -> Iterator[AdvertisedDevice]:
         """Return a device `<GPU-uuid>-<replica>` for each slot."""
         for card in self._cards.devices():
             numa = card.numa if self._numa_topology else None
             for replica in replicas_of(card.uuid, card.slots):
-                yield Advertised(device_id=str(replica), healthy=card.healthy, numa=numa)
+                yield AdvertisedDevice(device_id=str(replica), healthy=card.healthy, numa=numa)
 
     def knows(self, device_id: str) -> bool:
         """Return whether the card of the device id is known, whatever its slot."""

@@ -14,7 +14,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 from hamicommon.process.periodic import every
 
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
+from hami_node_agent.deviceplugin.servicer import AdvertisedDevice, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec, DeviceListPolicy, device_list
 from hami_node_agent.devices.health import CardHealth, Failure, Health, XidPolicy
 from hami_node_agent.devices.mig_partition import MigInstance
@@ -78,11 +78,13 @@ class MigPlugin(DevicePluginService):
         self._policy = policy
         self._numa_topology = numa_topology
 
-    def devices(self) -> Iterator[Advertised]:
+    def devices(self) -> Iterator[AdvertisedDevice]:
         """Return the instances by uuid."""
         for each in self._instances:
             numa = each.numa if self._numa_topology else None
-            yield Advertised(device_id=each.uuid, healthy=self._cards.healthy(each.card), numa=numa)
+            yield AdvertisedDevice(
+                device_id=each.uuid, healthy=self._cards.healthy(each.card), numa=numa
+            )
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
         """Answer Allocate as NVIDIA's plugin does for these instances."""

@@ -39,7 +39,7 @@ _CODES: tuple[tuple[type[HamiError], grpc.StatusCode], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advertised:
+class AdvertisedDevice:
     """Device as advertised to the kubelet."""
 
     device_id: str
@@ -70,7 +70,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         )
 
     @abstractmethod
-    def devices(self) -> Iterable[Advertised]:
+    def devices(self) -> Iterable[AdvertisedDevice]:
         """Return all present devices."""
 
     @abstractmethod

@@ -68,7 +68,7 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedDevice:
     """Device of a claim, with the CDI devices that the runtime shall add."""
 
     device: AllocatedDevice
@@ -87,7 +87,7 @@ class ClaimPreparation:
     node_name: str
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+    async def prepare(self, ref: ClaimRef) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices when its pod's slices are granted and described.
 
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet retries.
@@ -105,7 +105,7 @@ class ClaimPreparation:
         if any(fresh):
             await asyncio.sleep(SETTLE_S)
         return tuple(
-            Prepared(device=device, cdi_devices=names.get(device.key, ()))
+            PreparedDevice(device=device, cdi_devices=names.get(device.key, ()))
             for device in allocated_devices(claim, PodUid(pods[0]["metadata"]["uid"]))
         )
 

@@ -76,7 +76,7 @@ class CheckPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckResult:
     """Result of a check of all containers."""
 
     standings: Mapping[LimitKey, Standing] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class LimitChecker:
         default=None, init=False
     )
     """Cached limits, with the records and ended pods from which they were computed."""
-    checked: Checked = field(default_factory=Checked, init=False)
+    checked: CheckResult = field(default_factory=CheckResult, init=False)
 
     async def next_check(self, seen: int) -> int:
         """Wait for a sample after version `seen` and check it; return its version."""
@@ -139,7 +139,7 @@ class LimitChecker:
         )
         self._log_changes(standings)
         self._unresolved = view.unresolved
-        self.checked = Checked(
+        self.checked = CheckResult(
             standings=standings,
             totals=view.totals,
             looked_s=now_s,
@@ -313,7 +313,7 @@ class LimitPublisher:
             self._reported, self._reported_s = state, now_s
 
     def _message(
-        self, checked: Checked, open_: list[tuple[LimitKey, Standing]], now_s: float
+        self, checked: CheckResult, open_: list[tuple[LimitKey, Standing]], now_s: float
     ) -> LimitCheck:
         now = datetime.now(UTC)
         worst = sorted(open_, key=lambda each: (-_state_of(each[1]).severity, each[0]))
@@ -363,7 +363,7 @@ def _spelt(state: LimitState) -> Literal["exceeded", "bypassed", "unknown"]:
     return "bypassed" if state is LimitState.BYPASSED else "unknown"
 
 
-def plain_samples(records: Iterable[Record], checked: Checked) -> tuple[ContainerSample, ...]:
+def plain_samples(records: Iterable[Record], checked: CheckResult) -> tuple[ContainerSample, ...]:
     """Return memory samples of containers without the library; their cores are unknown."""
     return tuple(
         _sample(record, position, standing.judgement.held_mib)

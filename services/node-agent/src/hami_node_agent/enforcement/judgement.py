@@ -37,7 +37,7 @@ from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.devices.processes import HostProcess
 from hami_node_agent.grants.records import PodsSeen, Record
-from hami_node_agent.usage.monitor import MonitorLook, Seen
+from hami_node_agent.usage.monitor import ContainerUse, MonitorLook
 
 
 class ContainerKey(NamedTuple):
@@ -470,7 +470,7 @@ def _accounts(
     return found
 
 
-def _account(seen: Seen) -> Account:
+def _account(seen: ContainerUse) -> Account:
     region = seen.container.region
     return Account(
         overhead_mib={

@@ -170,7 +170,7 @@ Families = Callable[[], Iterable[Metric]]
 
 
 @dataclass(eq=False)
-class _Made(Collector):
+class _FamiliesCollector(Collector):
     families: Families
 
     def collect(self) -> Iterable[Metric]:
@@ -181,5 +181,5 @@ def registry_of(*sources: Families) -> CollectorRegistry:
     """Return a registry with only these collectors."""
     registry = CollectorRegistry(auto_describe=False)
     for source in sources:
-        registry.register(_Made(source))
+        registry.register(_FamiliesCollector(source))
     return registry

@@ -97,7 +97,7 @@ async def serving(handler: Handler, bind: str) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-class _Shared:
+class _CachedText:
     """Text of a registry, rendered by one thread per format and shared by simultaneous scrapes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -121,7 +121,7 @@ def make_routes(
 
     `access`: who may read /metrics; None: everybody.
     """
-    shared = _Shared(registry)
+    shared = _CachedText(registry)
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method not in ("GET", "HEAD"):

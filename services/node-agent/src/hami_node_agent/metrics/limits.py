@@ -14,7 +14,7 @@ from hamicommon.domain.pod_ref import PodRef
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from hami_node_agent.enforcement.checker import Checked
+from hami_node_agent.enforcement.checker import CheckResult
 from hami_node_agent.enforcement.judgement import LimitKey
 from hami_node_agent.metrics.collectors import ZONE
 
@@ -29,7 +29,7 @@ class LimitCollector:
     `stale_s`: an older check is not shown.
     """
 
-    checked: Callable[[], Checked]
+    checked: Callable[[], CheckResult]
     name_of: Callable[[str], PodRef | None]
     _: KW_ONLY
     stale_s: float
@@ -39,7 +39,7 @@ class LimitCollector:
         """Yield all metrics; containers in their first grace period are left out."""
         checked, now_s = self.checked(), self.clock()
         if checked.looked_s is None or now_s - checked.looked_s > self.stale_s:
-            checked = Checked()
+            checked = CheckResult()
         state = _family(
             "hami_vgpu_limit_state", "1 for the state of the container's limit", "state"
         )
@@ -67,7 +67,7 @@ class LimitCollector:
         yield self._enforcement(checked)
         yield from _of_cards(checked)
 
-    def _enforcement(self, checked: Checked) -> Metric:
+    def _enforcement(self, checked: CheckResult) -> Metric:
         """Yield all four states of each container, so that no series ends when a state changes."""
         worst: dict[tuple[str, str, str], LimitState] = {}
         for key, standing in checked.standings.items():
@@ -94,7 +94,7 @@ class LimitCollector:
         return [ZONE[1], namespace, name, key.container, key.card]
 
 
-def _of_cards(checked: Checked) -> Iterator[Metric]:
+def _of_cards(checked: CheckResult) -> Iterator[Metric]:
     processes = GaugeMetricFamily(
         "hami_node_agent_card_processes",
         "Processes that the driver lists on the card, by owner: a container's, of an "

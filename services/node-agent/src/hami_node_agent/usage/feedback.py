@@ -24,8 +24,14 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
 from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
-from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, core_feedback, decide
-from hami_node_agent.usage.monitor import Container, Monitor, Seen
+from hami_node_agent.usage.feedback_rules import (
+    INTERVAL_S,
+    SharingContainer,
+    Switches,
+    core_feedback,
+    decide,
+)
+from hami_node_agent.usage.monitor import Container, ContainerUse, Monitor
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +60,7 @@ class LimitsWriter:
         """Write results by nonce; failures are logged and retried in the next round."""
         await asyncio.to_thread(self._write, "feedback", self._files.write_feedback, decided)
 
-    async def processes(self, seen: Iterable[Seen]) -> None:
+    async def processes(self, seen: Iterable[ContainerUse]) -> None:
         """Write the host pids of a sample."""
         found = {nonce_of(one.container): one.host_pids for one in seen}
         await asyncio.to_thread(self._write, "pids", self._files.write_pids, found)
@@ -117,7 +123,7 @@ class Feedback:
 
     async def round(self, containers: Sequence[Container]) -> None:
         """Adjust the containers' limits once, from a sample."""
-        shared: list[Shared] = []
+        shared: list[SharingContainer] = []
         nonces: list[str] = []
         for container in containers:
             with self.bulkhead.item("feedback", container.directory):
@@ -154,8 +160,8 @@ class Feedback:
                     utilization_switch=switches.utilization_switch,
                 )
 
-    def _to_shared(self, one: Container) -> Shared:
-        return Shared(
+    def _to_shared(self, one: Container) -> SharingContainer:
+        return SharingContainer(
             name=one.directory,
             cards=frozenset(card.uuid for card in one.region.cards if one.owns(card.uuid)),
             priority=self._priority(one.owner.pod.uid, one.owner.container),

@@ -22,7 +22,7 @@ WAITING = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharingContainer:
     """Container as the feedback loop sees it."""
 
     name: str
@@ -44,7 +44,7 @@ class Switches:
     utilization_switch: int | None = None
 
 
-def decide(containers: Iterable[Shared]) -> list[Switches]:
+def decide(containers: Iterable[SharingContainer]) -> list[Switches]:
     """Return the changes of one round, by name."""
     ordered = sorted(containers, key=lambda one: one.name)
     counted = {one.name: one.recent_kernel - (one.recent_kernel > 0) for one in ordered}
@@ -58,7 +58,9 @@ def decide(containers: Iterable[Shared]) -> list[Switches]:
     return [switches for switches in changes if switches is not None]
 
 
-def core_feedback(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeedback:
+def core_feedback(
+    one: SharingContainer, switches: Switches | None, *, now_s: float
+) -> CoreFeedback:
     """Return a container's feedback after a round."""
     recent, switch = one.recent_kernel, one.utilization_switch
     if switches is not None:
@@ -69,7 +71,9 @@ def core_feedback(one: Shared, switches: Switches | None, *, now_s: float) -> Co
     )
 
 
-def _switches(one: Shared, recent: int, active: dict[str, Counter[int]]) -> Switches | None:
+def _switches(
+    one: SharingContainer, recent: int, active: dict[str, Counter[int]]
+) -> Switches | None:
     here = [active[card] for card in one.cards if card in active]
     must_wait = any(priority < one.priority for counts in here for priority in counts)
     among_equals = any(counts[one.priority] > 1 for counts in here)

@@ -30,7 +30,7 @@ from hami_node_agent.grants.state import NodeState, Signal
 from hami_node_agent.usage.regions.accounting import (
     CardUse,
     Evidence,
-    Found,
+    ProcessFacts,
     Region,
     card_uses,
     find,
@@ -139,7 +139,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ContainerUse:
     """Use of each card by one container."""
 
     container: Container
@@ -152,7 +152,7 @@ class Seen:
 class MonitorLook:
     """Result of one sample."""
 
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[ContainerUse, ...] = ()
     evidence: Evidence | None = None
     """Facts about processes; None: the host's processes can't be seen."""
     unreadable: frozenset[str] = frozenset()
@@ -162,7 +162,7 @@ class MonitorLook:
 class _Around(NamedTuple):
     """Facts about one process of a region that do not come from the region."""
 
-    found: Found
+    found: ProcessFacts
     proven: HostProcess | None
     percents: tuple[float | None, ...]
     """Percent of each of the region's cards, in order."""
@@ -172,7 +172,7 @@ class _Before(NamedTuple):
     """Results of the previous sample of a container."""
 
     around: tuple[_Around, ...]
-    seen: Seen
+    seen: ContainerUse
 
 
 @dataclass(eq=False)
@@ -225,7 +225,7 @@ class Monitor:
             return self._latest
         return await self.containers()
 
-    async def look(self) -> list[Seen]:
+    async def look(self) -> list[ContainerUse]:
         """Take a sample of what each container uses."""
         cards = await self._cards()
         containers = self._latest = await self.containers()
@@ -233,7 +233,7 @@ class Monitor:
         evidence = await self._evidence(containers, cards)
         known, self._host_pids = self._host_pids, {}
         before, self._before = self._before, {}
-        seen: list[Seen] = []
+        seen: list[ContainerUse] = []
         for container in containers:
             with self.bulkhead.item("monitor", container.directory):
                 seen.append(self._look_at(container, evidence, known, before))
@@ -281,7 +281,7 @@ class Monitor:
         evidence: Evidence | None,
         known: Mapping[_Key, int],
         before: Mapping[str, _Before],
-    ) -> Seen:
+    ) -> ContainerUse:
         around = tuple(self._around(container, evidence, known))
         last = before.get(container.directory)
         if last is None or last.seen.container is not container or last.around != around:
@@ -315,10 +315,10 @@ class Monitor:
             )
 
 
-def _seen_of(container: Container, around: Sequence[_Around]) -> Seen:
+def _seen_of(container: Container, around: Sequence[_Around]) -> ContainerUse:
     region = container.region
     numbers = {card.uuid: number for number, card in enumerate(region.cards)}
-    return Seen(
+    return ContainerUse(
         container=container,
         uses=card_uses(
             region,

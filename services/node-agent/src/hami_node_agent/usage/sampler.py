@@ -31,7 +31,7 @@ from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.usage.changes import PublishedState, Round, changes
 from hami_node_agent.usage.feedback import LimitsWriter
-from hami_node_agent.usage.monitor import Container, Monitor, Owner, Seen
+from hami_node_agent.usage.monitor import Container, ContainerUse, Monitor, Owner
 from hami_node_agent.usage.regions.accounting import MAX_BYTES, MAX_PERCENT, CardUse
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Sampler:
     without_region: Callable[[], Iterable[ContainerSample]] = tuple
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     _latest: Observation = field(default_factory=Observation, init=False)
-    _sampled: dict[str, tuple[Seen, list[ContainerSample]]] = field(
+    _sampled: dict[str, tuple[ContainerUse, list[ContainerSample]]] = field(
         default_factory=dict, init=False
     )
     """Samples of the last round, by folder."""
@@ -223,7 +223,10 @@ class Sampler:
         await self.publisher.publish(Round(sampled_at=now, devices=devices, containers=containers))
 
     def _samples(
-        self, seen: Seen, now: datetime, before: Mapping[str, tuple[Seen, list[ContainerSample]]]
+        self,
+        seen: ContainerUse,
+        now: datetime,
+        before: Mapping[str, tuple[ContainerUse, list[ContainerSample]]],
     ) -> list[ContainerSample]:
         directory = seen.container.directory
         with self.bulkhead.item("usage", directory):
@@ -236,7 +239,7 @@ class Sampler:
         return []
 
 
-def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
+def container_samples(seen: ContainerUse, *, now: datetime) -> list[ContainerSample]:
     """Return one container's use of each of its cards."""
     container = seen.container
     epoch_s = container.region.last_kernel_epoch_s
@@ -249,7 +252,7 @@ def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
     ]
 
 
-def _past(seen: Seen, now: datetime) -> bool:
+def _past(seen: ContainerUse, now: datetime) -> bool:
     """Return whether the time of its last kernel can be in the past, as clocks may differ."""
     return seen.container.region.last_kernel_epoch_s <= now.timestamp() + CLOCK_ERROR_S
 

@@ -183,7 +183,9 @@ class KubernetesPodEvents:
     api: KubeApi
     background: BackgroundQueue
     component: str
-    _shown: LRUCache[str, _Shown] = field(default_factory=lambda: LRUCache(MAX_EVENTS), init=False)
+    _shown: LRUCache[str, _WrittenEvent] = field(
+        default_factory=lambda: LRUCache(MAX_EVENTS), init=False
+    )
     dropped: int = field(default=0, init=False)
 
     def emit(self, event: PodEvent) -> None:
@@ -211,8 +213,8 @@ class KubernetesPodEvents:
                 await self._count_up(path, name, event, shown)
         self._shown[name] = shown
 
-    async def _create(self, path: str, name: str, event: PodEvent) -> _Shown:
-        shown = _Shown(message=event.message, count=1, written_at=time.monotonic())
+    async def _create(self, path: str, name: str, event: PodEvent) -> _WrittenEvent:
+        shown = _WrittenEvent(message=event.message, count=1, written_at=time.monotonic())
         try:
             await self.api.create(path, self._body(event, name))
         except Conflict:
@@ -224,7 +226,7 @@ class KubernetesPodEvents:
             await self._count_up(path, name, event, shown)
         return shown
 
-    async def _count_up(self, path: str, name: str, event: PodEvent, shown: _Shown) -> None:
+    async def _count_up(self, path: str, name: str, event: PodEvent, shown: _WrittenEvent) -> None:
         at = _format_time(event.at)
         change = {"count": shown.count, "lastTimestamp": at, "message": event.message}
         try:
@@ -262,7 +264,7 @@ class KubernetesPodEvents:
 
 
 @dataclass(slots=True)
-class _Shown:
+class _WrittenEvent:
     """Event object as last written, with the repetitions since then."""
 
     message: str

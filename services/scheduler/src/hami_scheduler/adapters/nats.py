@@ -80,7 +80,7 @@ class NatsGrantAnnouncer:
             timeout_s=BIND_WAIT_S,
         )
 
-    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+    async def withdraw(self, allocation: Allocation, reason: str) -> None:
         """Withdraw the grant at its node. Raises: Unavailable if the bus is."""
         token = allocation.token or 0
         await self._bus.publish(

@@ -62,7 +62,7 @@ def is_over(pod: JsonMapping) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AdoptionRequest:
     """Request of the operator."""
 
     apply: bool = False
@@ -71,7 +71,7 @@ class Wanted:
     believe_node: bool = False
 
     @classmethod
-    def parse(cls, body: object) -> Wanted:
+    def parse(cls, body: object) -> AdoptionRequest:
         """Parse the request's body. Raises: InvalidRequest."""
         if not isinstance(body, dict):
             raise InvalidRequest('expected {"apply": false, "nodes": [], "believe_node": false}')
@@ -192,7 +192,7 @@ class Adopter:
 
         Raises: InvalidRequest when the body is malformed or a node is unknown, Unavailable.
         """
-        wanted = Wanted.parse(body)
+        wanted = AdoptionRequest.parse(body)
         if not self.synced():
             raise Unavailable("the API server has not been listed yet; try again")
         await self.view.refresh()
@@ -222,7 +222,7 @@ class Adopter:
             "problems": [f"node {case.node}: {text}" for case in cases for text in case.problems],
         }
 
-    def _cases(self, wanted: Wanted) -> list[NodeCase]:
+    def _cases(self, wanted: AdoptionRequest) -> list[NodeCase]:
         """Return nodes with cards in the ledger, and nodes of pods with HAMi's annotations."""
         claims: dict[NodeName, list[Claim]] = defaultdict(list)
         for pod in list(self.known_pods.values()):
@@ -237,7 +237,7 @@ class Adopter:
             for name in sorted(wanted.nodes or known)
         ]
 
-    async def _node(self, case: NodeCase, wanted: Wanted) -> None:
+    async def _node(self, case: NodeCase, wanted: AdoptionRequest) -> None:
         try:
             holdings = await self.witness.holdings(case.node)
         except NotFound as exc:
@@ -279,7 +279,7 @@ class Adopter:
         claim: Claim,
         live: Allocation | None,
         twice: Mapping[str, frozenset[PodUid]],
-        wanted: Wanted,
+        wanted: AdoptionRequest,
     ) -> None:
         if live is not None:
             case.rows.append(

@@ -32,7 +32,7 @@ from hamicommon.preemption.planner import Preview
 from hamicommon.process.computing import ComputeProcess
 from hamicommon.simulation.cluster import Cluster, read_cluster
 from hamicommon.simulation.fitting import fitting
-from hamicommon.simulation.planner import Planned, plan_pod
+from hamicommon.simulation.planner import PodPlan, plan_pod
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
@@ -127,7 +127,7 @@ class ClusterSimulator:
         answer = {"count": min(total, most), "more": total >= most, "nodes": nodes}
         return answer | {"closed": closed}
 
-    def _ask(self, pod: Json, cluster: Cluster) -> Planned:
+    def _ask(self, pod: Json, cluster: Cluster) -> PodPlan:
         return plan_pod(pod, cluster, self.vendors, now=datetime.now(UTC), defaults=self.defaults)
 
 

@@ -58,7 +58,7 @@ class _LastInventory:
 
 
 @dataclass(slots=True)
-class _Ignored:
+class _IgnoredReports:
     """Successive reports of a node that were ignored."""
 
     agent_id: str
@@ -107,7 +107,7 @@ class InventoryReports:
     on_written: Callable[[Collection[NodeName]], None]
     _last: dict[str, _LastInventory] = field(default_factory=dict, init=False)
     """Last inventory by subject."""
-    _ignored: dict[NodeName, _Ignored] = field(default_factory=dict, init=False)
+    _ignored: dict[NodeName, _IgnoredReports] = field(default_factory=dict, init=False)
     _skewed: set[str] = field(default_factory=set, init=False)
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
@@ -199,7 +199,7 @@ class InventoryReports:
         )
         before = self._ignored.get(node)
         if before is None or before.agent_id != inventory.agent_id:
-            self._ignored[node] = _Ignored(inventory.agent_id, inventory.sequence)
+            self._ignored[node] = _IgnoredReports(inventory.agent_id, inventory.sequence)
             return
         if inventory.sequence > before.sequence:
             before.sequence, before.count = inventory.sequence, before.count + 1

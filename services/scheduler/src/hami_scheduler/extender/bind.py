@@ -65,7 +65,7 @@ asks for no device.
 """
 
 
-class _Begun(NamedTuple):
+class _BeginResult(NamedTuple):
     allocation: Allocation
     taken_over: bool = False
     """Whether another binder, which may have bound the pod, began it."""
@@ -155,7 +155,7 @@ class Bind:
 
     # Begin
 
-    async def _begin(self, args: BindArgs) -> _Begun | None:
+    async def _begin(self, args: BindArgs) -> _BeginResult | None:
         """Return the pod's grant in state `binding` with a new token.
 
         As it is, if the pod is bound on the node already by its row; None for a pod without
@@ -175,7 +175,7 @@ class Bind:
                 return await self._resume(live, node)
             placed = await self.place_on_node(args)
             if placed is None or isinstance(placed, Allocation):
-                return None if placed is None else _Begun(placed)
+                return None if placed is None else _BeginResult(placed)
             draft = placed
         try:
             change = await self.begin_grant(draft)
@@ -188,12 +188,12 @@ class Bind:
                 raise
             return await self._resume(live, node)
         self._count_binding()
-        return _Begun(change.allocation)
+        return _BeginResult(change.allocation)
 
-    async def _resume(self, live: Allocation, node: NodeName) -> _Begun:
+    async def _resume(self, live: Allocation, node: NodeName) -> _BeginResult:
         """Take over a grant that is already in the ledger. Raises: Conflict, Unavailable."""
         if live.node == node and live.state in _BOUND:
-            return _Begun(live)
+            return _BeginResult(live)
         if live.node != node or live.state not in _RESUMABLE:
             if live.state in _RESUMABLE:
                 self.state.note_binding(live.pod_uid, live.node)
@@ -206,7 +206,7 @@ class Bind:
         if change is None:
             raise Conflict(f"the grant of pod {live.pod_uid} changed while it was taken over")
         self._count_binding()
-        return _Begun(change.allocation, taken_over=live.state is AllocationState.BINDING)
+        return _BeginResult(change.allocation, taken_over=live.state is AllocationState.BINDING)
 
     async def _reread(self, node: NodeName) -> None:
         """Read the node again after the ledger refused a placement that the state allowed."""
@@ -258,7 +258,7 @@ class Bind:
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
             )
 
-    async def _roll_back(self, begun: _Begun, reason: str) -> bool:
+    async def _roll_back(self, begun: _BeginResult, reason: str) -> bool:
         """End the grant of a failed binding.
 
         True, and nothing is ended, if the pod is on the node all the same.

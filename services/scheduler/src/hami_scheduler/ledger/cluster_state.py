@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
+class Assumption:
     """Placement that counts before its grant is written."""
 
     draft: Draft
@@ -88,7 +88,7 @@ class ClusterState:
     def __post_init__(self) -> None:
         self.cluster = ClusterView(self.rules)
         self.quotas = QuotaBook()
-        self._assumed: dict[PodUid, Assumed] = {}
+        self._assumed: dict[PodUid, Assumption] = {}
         """The oldest first."""
         self._on_card: defaultdict[GpuUuid, list[CardDemand]] = defaultdict(list)
         """Amounts that are assumed of each card."""
@@ -113,7 +113,9 @@ class ClusterState:
         cards = wanted_by(draft, self.rules)
         since = self.clock()
         until = since + (self.ttl_s if ttl_s is None else ttl_s)
-        self._assumed[draft.pod_uid] = Assumed(draft=draft, cards=cards, since=since, until=until)
+        self._assumed[draft.pod_uid] = Assumption(
+            draft=draft, cards=cards, since=since, until=until
+        )
         self.quotas.assume(draft.namespace, draft.quota)
         self.changes += 1
         for card in cards:
@@ -159,7 +161,7 @@ class ClusterState:
         """Report that capacity freed by `lift` was not taken again."""
         self.on_freed()
 
-    def assumption(self, pod_uid: PodUid) -> Assumed | None:
+    def assumption(self, pod_uid: PodUid) -> Assumption | None:
         """Return the pod's assumption, if it has one."""
         return self._assumed.get(pod_uid)
 
@@ -228,7 +230,7 @@ class ClusterState:
         else:
             self._binding.pop(allocation.pod_uid, None)
 
-    def _drop(self, pod_uid: PodUid, *, shift: bool = True) -> Assumed | None:
+    def _drop(self, pod_uid: PodUid, *, shift: bool = True) -> Assumption | None:
         found = self._assumed.pop(pod_uid, None)
         if found is None:
             return None

@@ -191,7 +191,7 @@ class Transitions:
             return
         if allocation.has_agent:
             with log_failure(logger, "Failed to withdraw a grant on the bus", of=Unavailable):
-                await self.grants.withdrawn(allocation, reason)
+                await self.grants.withdraw(allocation, reason)
         await self.locks.release(allocation)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:

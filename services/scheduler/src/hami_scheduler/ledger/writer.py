@@ -29,7 +29,7 @@ OnCommitted = Callable[[Sequence[tuple[Command, Answer]]], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Queued:
+class _QueuedCommands:
     commands: Sequence[Command]
     """Commands of one transaction."""
     answers: Sequence[asyncio.Future[Answer]] = field(init=False)
@@ -53,7 +53,7 @@ class LedgerWriter:
         self._store = store
         self._window_s = window_s
         self._on_committed = on_committed
-        self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
+        self._queue: asyncio.Queue[_QueuedCommands] = asyncio.Queue()
         self._stopped = False
 
     async def enter(self, entry: Entry) -> Change:
@@ -78,7 +78,7 @@ class LedgerWriter:
 
     def submit_together(self, commands: Sequence[Command]) -> Sequence[asyncio.Future[Answer]]:
         """Queue commands for one transaction, without waiting."""
-        queued = _Queued(commands)
+        queued = _QueuedCommands(commands)
         if self._stopped:
             self._answer([queued], [_stopped_error()] * len(commands))
         else:
@@ -87,7 +87,7 @@ class LedgerWriter:
 
     async def run(self) -> None:
         """Commit until cancelled."""
-        batch: list[_Queued] = []
+        batch: list[_QueuedCommands] = []
         try:
             while True:
                 batch = [await self._queue.get()]
@@ -101,11 +101,11 @@ class LedgerWriter:
             self._take_waiting(batch, len(batch) + self._queue.qsize())
             self._answer(batch, [_stopped_error()] * sum(len(each.commands) for each in batch))
 
-    def _take_waiting(self, batch: list[_Queued], limit: int) -> None:
+    def _take_waiting(self, batch: list[_QueuedCommands], limit: int) -> None:
         while len(batch) < limit and not self._queue.empty():
             batch.append(self._queue.get_nowait())
 
-    async def _commit(self, batch: Sequence[_Queued]) -> None:
+    async def _commit(self, batch: Sequence[_QueuedCommands]) -> None:
         commands = [command for each in batch for command in each.commands]
         answers: Sequence[Answer]
         try:
@@ -123,7 +123,7 @@ class LedgerWriter:
         self._on_committed(list(zip(commands, answers, strict=True)))
         self._answer(batch, answers)
 
-    def _answer(self, batch: Sequence[_Queued], answers: Sequence[Answer]) -> None:
+    def _answer(self, batch: Sequence[_QueuedCommands], answers: Sequence[Answer]) -> None:
         futures = [future for each in batch for future in each.answers]
         for future, answer in zip(futures, answers, strict=True):
             if not future.done():  # otherwise its caller is gone

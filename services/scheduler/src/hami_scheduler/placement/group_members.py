@@ -62,7 +62,7 @@ class Assembly:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownMembers:
     pods: dict[PodUid, JsonMapping] = field(default_factory=dict)
     waiting: dict[PodUid, Member | None] = field(default_factory=dict)
     """Waiting members by uid; None: the pod requests no cards."""
@@ -83,7 +83,7 @@ class GroupMembers:
         self._scheduler_name = scheduler_name
         self._request_of = request_of
         self._quorum_of = quorum_of
-        self._groups: defaultdict[PodGroup, _Known] = defaultdict(_Known)
+        self._groups: defaultdict[PodGroup, _KnownMembers] = defaultdict(_KnownMembers)
         self._group_of: dict[PodUid, PodGroup] = {}
         self._started: set[PodUid] = set()
         """Members with a written grant, whose node the watch may not show yet."""

@@ -27,7 +27,7 @@ from hamicommon.ledger.model import Draft
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.placement.vendor_policy import standard_need
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
@@ -83,7 +83,7 @@ def vendors_annotations(
 ) -> dict[str, str]:
     """Return the annotations of the slices' vendors; `devices` include the pod's cards."""
     used = _vendors_of(placement)
-    placed = Placed.by_card_ids(placement, devices, selections, now)
+    placed = PlacedPod.by_card_ids(placement, devices, selections, now)
     written: dict[str, str] = {}
     for vendor in vendors:
         if vendor.name in used:

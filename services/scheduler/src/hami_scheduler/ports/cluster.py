@@ -147,5 +147,5 @@ class GrantAnnouncer(Protocol):
     async def announce(self, grant: Grant) -> None:
         """Publish the grant to its node. Raises: Unavailable (bus)."""
 
-    async def withdrawn(self, allocation: Allocation, reason: str) -> None:
+    async def withdraw(self, allocation: Allocation, reason: str) -> None:
         """Withdraw the grant at its node. Raises: Unavailable if the bus is."""

@@ -9,7 +9,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.ascend import Ascend
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.hamicommon.vendors.ascend.chips import (
@@ -169,7 +169,7 @@ def read_annotations(
         for i, (memory, core) in enumerate(amounts)
     )
     return vendor.pod_annotations(
-        Placed(
+        PlacedPod(
             node=NodeName("n"),
             containers=[
                 ContainerGrant(index=0, name="a", role="app"),

@@ -12,7 +12,7 @@ from hamicommon.domain.requests import Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.vendor_policy import Chosen
 from hamicommon.vendors.awsneuron import AwsNeuron
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.pod_request import wants_devices
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
@@ -306,8 +306,8 @@ def test_no_core_is_given_twice(each: int, wants: list[int]) -> None:
         cards = use([card.device for card in cards], **held)
 
 
-def make_placed_pod(*containers: tuple[DeviceShare, ...], each: int = 2) -> Placed:
-    return Placed(
+def make_placed_pod(*containers: tuple[DeviceShare, ...], each: int = 2) -> PlacedPod:
+    return PlacedPod(
         node=NodeName("n"),
         containers=[
             ContainerGrant(index=index, name=f"c{index}", role="app", shares=shares)

@@ -14,7 +14,7 @@ from hamicommon.k8s.mig import MigSlice
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import place
 from hamicommon.placement.unschedulable import Refusal
-from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.interface.vendor import PlacedPod
 from hamicommon.vendors.nvidia.mig import cut
 from hamicommon.vendors.nvidia.nvidia import Nvidia
 from hypothesis import given, settings
@@ -222,7 +222,7 @@ def test_the_rounded_up_cores_of_a_full_card_stay_within_the_card_and_whole_on_t
 
     assert [s.core_percent for s in placement.containers[0].shares] == [15] * 6 + [10]
     written = NVIDIA.pod_annotations(
-        Placed(
+        PlacedPod(
             node=N,
             containers=placement.containers,
             cards={device.uuid: device},

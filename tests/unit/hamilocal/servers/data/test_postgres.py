@@ -86,7 +86,7 @@ def test_a_password_is_demanded_when_one_was_given(tmp_path: Path) -> None:
 def test_as_root_without_user_namespaces_it_runs_as_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = binaries.Unprivileged(prefix=binaries._SETPRIV, owner_uid=65534)
+    nobody = binaries.UnprivilegedCommand(prefix=binaries._SETPRIV, owner_uid=65534)
     monkeypatch.setattr(postgres, "find_unprivileged", lambda: nobody)
     tmp_path.chmod(0o700)
     plan = postgres.prepare(tmp_path / "data")

@@ -9,10 +9,10 @@ import orjson
 import pytest
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.storage.journal import Journal
-from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.objects import StoredObject
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 
-Work = Callable[[Transaction], Stored]
+Work = Callable[[Transaction], StoredObject]
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ def put(name: str, **extra: Any) -> Work:
 
 
 def drop(name: str) -> Work:
-    def work(transaction: Transaction) -> Stored:
+    def work(transaction: Transaction) -> StoredObject:
         stored = transaction.get("configmaps", "d", name)
         assert stored is not None
         return transaction.delete("configmaps", stored.load())
@@ -71,7 +71,7 @@ async def test_a_watch_from_before_a_restart_has_expired(tmp_path: Path) -> None
 
 
 async def test_a_failed_writer_leaves_nothing_and_harms_no_other(tmp_path: Path) -> None:
-    def fails(transaction: Transaction) -> Stored:
+    def fails(transaction: Transaction) -> StoredObject:
         put("bad")(transaction)
         raise ApiError(409, "Conflict", "no")
 
@@ -89,7 +89,7 @@ async def test_a_failed_writer_leaves_nothing_and_harms_no_other(tmp_path: Path)
 
 
 async def test_writers_in_one_batch_see_each_other(tmp_path: Path) -> None:
-    def count(transaction: Transaction) -> Stored:
+    def count(transaction: Transaction) -> StoredObject:
         stored = transaction.get("configmaps", "d", "n")
         number = int(stored.load()["data"]["n"]) if stored else 0
         return put("n", data={"n": str(number + 1)})(transaction)

@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest
 from kubelocal.kubelet.containers import runtime as launching
 from kubelocal.kubelet.containers.environment import MountMode
 from kubelocal.kubelet.containers.runtime import (
-    Ended,
+    ContainerExit,
     Launch,
     Pids,
     ProcessRuntime,
@@ -59,7 +59,7 @@ def test_pid_and_exit_files_are_read() -> None:
     assert launching.parse_pids("10 1000 11 1001\n") == Pids(
         launcher=10, launcher_start=1000, container=11, container_start=1001
     )
-    assert launching.parse_exit('128 1000000000 exec: "x": not found\n') == Ended(
+    assert launching.parse_exit('128 1000000000 exec: "x": not found\n') == ContainerExit(
         exit_code=128,
         finished_at=datetime.fromtimestamp(1, UTC),
         message='exec: "x": not found',

@@ -65,7 +65,7 @@ _MAX_CHARACTERS = 1024
 _NOTHING: Mapping[str, str] = {}
 
 
-class Settled(NamedTuple):
+class TamperingDecision(NamedTuple):
     """Decision on a pod with findings: a refusal, or warnings and audit annotations."""
 
     refused: AdmissionResult | None = None
@@ -73,10 +73,10 @@ class Settled(NamedTuple):
     audit: Mapping[str, str] = _NOTHING
 
 
-CLEAN = Settled()
+CLEAN = TamperingDecision()
 
 
-def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
+def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> TamperingDecision:
     """Refuse the pod, or edit it; the caller owns it (`filling.editable`)."""
     if not found:
         return CLEAN
@@ -84,17 +84,17 @@ def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
     judged = [each for each in found if not each.unknown]
     mode = guard.policy.mode
     if not judged:
-        return Settled(warnings=unknown)
+        return TamperingDecision(warnings=unknown)
     sentences = tuple(each.sentence for each in judged)
     if mode == "allow":
-        return Settled(warnings=(*sentences, *unknown), audit=_audit("allowed", judged))
+        return TamperingDecision(warnings=(*sentences, *unknown), audit=_audit("allowed", judged))
     refuses = mode == "refuse" or len(found) > MAX_FINDINGS
     kept = [each for each in judged if refuses or not each.strippable]
     if kept:
-        return Settled(refused=deny(refusal(kept), _reason(kept)))
+        return TamperingDecision(refused=deny(refusal(kept), _reason(kept)))
     strip(pod["spec"], judged)
     removed = tuple(f"removed: {sentence}" for sentence in sentences)
-    return Settled(warnings=(*removed, *unknown), audit=_audit("stripped", judged))
+    return TamperingDecision(warnings=(*removed, *unknown), audit=_audit("stripped", judged))
 
 
 def _reason(found: Sequence[Finding]) -> Reason:

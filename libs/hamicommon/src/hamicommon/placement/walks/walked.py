@@ -90,7 +90,7 @@ _SHAPES = 64
 """Maximum number of cached shapes; one takes about 300 kB on 5000 nodes."""
 
 
-class _Met:
+class _KnownShape:
     """A shape that was requested; its results are stored from the second time on."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class KeptWalks:
     """
 
     def __init__(self) -> None:
-        self._known: Latest[_Met] = Latest(_SHAPES)
+        self._known: Latest[_KnownShape] = Latest(_SHAPES)
         self._shape = (-1, -1)
 
     def of(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape | None:
@@ -120,7 +120,7 @@ class KeptWalks:
             self._shape = view.shape
             self._known.clear()
         shape = shape_key(request)
-        met = self._known.get(shape, _Met)
+        met = self._known.get(shape, _KnownShape)
         if not met.before:
             met.before = True
             return None

@@ -103,7 +103,7 @@ class ListedCards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class MutateResult:
     """Result of `Vendor.mutate` for one container."""
 
     wants: bool
@@ -115,7 +115,7 @@ NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class PlacedPod:
     """Placed pod, with the facts that vendors write to annotations."""
 
     node: NodeName
@@ -134,7 +134,7 @@ class Placed:
         cards: Mapping[GpuUuid, GpuDevice],
         selections: Mapping[str, Selection],
         now: datetime,
-    ) -> Placed:
+    ) -> PlacedPod:
         """Return the placement with the ids that the node's device plugins use.
 
         `cards` are the node's.
@@ -331,7 +331,7 @@ class Vendor:
         text = keys.annotations_of(node).get(self.keys.pair_scores, "")
         return keys.decode_pair_scores(text) if text else {}
 
-    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+    def pod_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return this vendor's annotations for a placed pod, byte for byte as HAMi writes them.
 
         Empty when none of the containers has a card of this vendor.
@@ -342,7 +342,7 @@ class Vendor:
         written = {key: devices for key in (self.keys.to_allocate, self.keys.allocated) if key}
         return written | self.plugin_annotations(placed)
 
-    def plugin_annotations(self, placed: Placed) -> dict[str, str]:
+    def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations that the device plugin reads besides the slices."""
         return {}
 
@@ -359,7 +359,7 @@ class Vendor:
             return answers_handshake(node, self.keys.handshake, self.resources.count)
         return not self.alive_while_listed or lists_some(node, "capacity", self.resources.count)
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Fill in defaults at admission, editing container and pod, which the caller owns.
 
         Nothing is filled in; the container asks for a card when its limits name a count that is
@@ -370,7 +370,7 @@ class Vendor:
         wants = amounts.asks(container, self.resources.count, limits_only=True)
         if wants or self.always_parsed:
             self.parse_request(container, keys.annotations_of(pod))
-        return Admitted(wants=wants)
+        return MutateResult(wants=wants)
 
 
 def listed_amount(node: Json, part: str, resource: str) -> int:
@@ -425,7 +425,7 @@ def set_env(container: Json, name: str, value: str) -> None:
         env.append(wanted)
 
 
-def indexes(placed: Placed, vendor: str) -> str:
+def indexes(placed: PlacedPod, vendor: str) -> str:
     """Return the indexes of the last container's cards: HAMi overwrites the earlier ones."""
     last = [c.shares for c in placed.containers if any(s.vendor == vendor for s in c.shares)][-1]
     return ",".join(str(placed.cards[s.uuid].index) for s in last if s.vendor == vendor)

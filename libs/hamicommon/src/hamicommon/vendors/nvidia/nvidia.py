@@ -28,10 +28,10 @@ from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
-    Admitted,
     AnnotationKeys,
     GuardedVariable,
-    Placed,
+    MutateResult,
+    PlacedPod,
     ResourceNames,
     Vendor,
     set_env,
@@ -115,7 +115,7 @@ class Nvidia(Vendor):
             numa_bind=NVIDIA_NUMA_BIND.read(annotations) or False,
         )
 
-    def pod_annotations(self, placed: Placed) -> dict[str, str]:
+    def pod_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return the annotations with the slices (written twice) and the MIG reservations."""
         wire = replace(
             placed, containers=[_with_profiles_cores(c, placed) for c in placed.containers]
@@ -136,7 +136,7 @@ class Nvidia(Vendor):
             return Vendor.plugin_alive(self, node)
         return bool(parse_int(allocatable[self.resources.count]))
 
-    def mutate(self, container: Json, pod: Json) -> Admitted:
+    def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Fill in defaults (protocol 1.1, Admission).
 
         Raises: InvalidRequest when the container asks for something that can never be given.
@@ -155,7 +155,9 @@ class Nvidia(Vendor):
                 pod["spec"]["runtimeClassName"] = self.config.runtime_class_name
         elif self.config.overwrite_env:
             set_env(container, VISIBLE_ENV, NO_CARDS)
-        return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
+        return MutateResult(
+            wants=wants, warnings=self._warnings(container, percent) if wants else ()
+        )
 
     @property
     def guarded_variables(self) -> tuple[GuardedVariable, ...]:
@@ -258,7 +260,7 @@ class Nvidia(Vendor):
         return amounts.whole(container, name, top=INT32_MAX, wanted=wanted)
 
 
-def _with_profiles_cores(container: ContainerGrant, placed: Placed) -> ContainerGrant:
+def _with_profiles_cores(container: ContainerGrant, placed: PlacedPod) -> ContainerGrant:
     """Return the container with the cores of the whole profile on MIG slices, as in HAMi.
 
     The ledger may hold less for the last slice of a card (see `mig.py`).

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from hamilocal.servers.binaries import (
-    Unprivileged,
+    UnprivilegedCommand,
     find_unprivileged,
     give_to,
     postgres_home,
@@ -128,7 +128,9 @@ def _works_in(pid: int, data: Path) -> bool:
         return False
 
 
-def _initialise(data: Path, *, binaries: Path, way: Unprivileged, password: str | None) -> None:
+def _initialise(
+    data: Path, *, binaries: Path, way: UnprivilegedCommand, password: str | None
+) -> None:
     fresh = data.with_name("data.partial")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hamicommon.errors import Unavailable
 
-from kubelocal.apiserver.storage.objects import Key, Stored, unseal
+from kubelocal.apiserver.storage.objects import Key, StoredObject, unseal
 
 _SCHEMA = """
 PRAGMA journal_mode=WAL;
@@ -40,11 +40,13 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._connection: sqlite3.Connection | None = None
 
-    async def load(self) -> tuple[int, list[Stored]]:
+    async def load(self) -> tuple[int, list[StoredObject]]:
         """Open the file; return the newest resourceVersion and all objects."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
 
-    async def commit(self, version: int, changes: Iterable[tuple[Key, Stored | None]]) -> None:
+    async def commit(
+        self, version: int, changes: Iterable[tuple[Key, StoredObject | None]]
+    ) -> None:
         """Write all changes (None: deleted) and the counter atomically.
 
         Raises: Unavailable where the file cannot be written.
@@ -57,7 +59,7 @@ class Journal:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
-    def _load(self) -> tuple[int, list[Stored]]:
+    def _load(self) -> tuple[int, list[StoredObject]]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = sqlite3.connect(self._path, isolation_level=None)
         self._connection.executescript(_SCHEMA)
@@ -65,7 +67,7 @@ class Journal:
         rows = self._connection.execute("SELECT * FROM objects").fetchall()
         return version, [unseal((row[0], row[1], row[2]), row[3], row[4]) for row in rows]
 
-    def _commit(self, version: int, changes: list[tuple[Key, Stored | None]]) -> None:
+    def _commit(self, version: int, changes: list[tuple[Key, StoredObject | None]]) -> None:
         if self._connection is None:
             raise Unavailable("the object store is not open")
         puts = [(*key, now.version, now.raw) for key, now in changes if now is not None]

@@ -1,6 +1,7 @@
 """One version of a stored object: its bytes, and the fields by which lists and watches select.
 
-A `Stored` never changes; `load()` decodes a fresh copy each time, so nobody shares a mutable body.
+A `StoredObject` never changes; `load()` decodes a new copy each time, so no mutable body is
+shared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """Version of an object; `raw` is JSON without `kind` and `apiVersion`, which readers add."""
 
     key: Key
@@ -47,14 +48,14 @@ class Stored:
         return self.key[2]
 
 
-def seal(collection: str, body: Json, version: int) -> Stored:
+def seal(collection: str, body: Json, version: int) -> StoredObject:
     """Set the body's resourceVersion and encode it; the caller must not use `body` afterwards."""
     meta = body["metadata"]
     meta["resourceVersion"] = str(version)
     body.pop("kind", None)
     body.pop("apiVersion", None)
     key = (collection, meta.get("namespace", ""), meta["name"])
-    return Stored(
+    return StoredObject(
         key,
         version,
         meta["uid"],
@@ -65,12 +66,14 @@ def seal(collection: str, body: Json, version: int) -> Stored:
     )
 
 
-def unseal(key: Key, version: int, raw: bytes) -> Stored:
+def unseal(key: Key, version: int, raw: bytes) -> StoredObject:
     """Return a version that was read from disk."""
     body = orjson.loads(raw)
     meta = body["metadata"]
     fields = selectable_fields(STORED[key[0]], body)
-    return Stored(key, version, meta["uid"], raw, meta.get("labels") or {}, fields, _owners(meta))
+    return StoredObject(
+        key, version, meta["uid"], raw, meta.get("labels") or {}, fields, _owners(meta)
+    )
 
 
 def selectable_fields(resource: Resource, body: Json) -> dict[str, str]:

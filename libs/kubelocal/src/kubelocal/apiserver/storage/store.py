@@ -23,7 +23,7 @@ from kubelocal.apiserver.errors import expired
 from kubelocal.apiserver.schema.resources import STORED
 from kubelocal.apiserver.storage import selectors
 from kubelocal.apiserver.storage.journal import Journal
-from kubelocal.apiserver.storage.objects import Key, Stored, seal
+from kubelocal.apiserver.storage.objects import Key, StoredObject, seal
 
 # Enough for minutes of a busy cluster; a version is a few KiB, so some 50 MiB at the worst.
 HISTORY_LENGTH = 8192
@@ -34,8 +34,8 @@ class WatchChange:
     """`before` is the version that `now` replaced; of a deletion, `now` is the last state."""
 
     kind: str  # ADDED, MODIFIED or DELETED
-    now: Stored
-    before: Stored | None
+    now: StoredObject
+    before: StoredObject | None
     lines: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -47,7 +47,7 @@ class WatchSelection:
     labels: selectors.Predicate = selectors.everything
     fields: selectors.Predicate = selectors.everything
 
-    def takes(self, stored: Stored) -> bool:
+    def takes(self, stored: StoredObject) -> bool:
         """Whether this version is wanted."""
         return (
             (not self.namespace or stored.namespace == self.namespace)
@@ -120,11 +120,11 @@ class Transaction:
     def __init__(self, store: ObjectStore, batch: Batch) -> None:
         self._store = store
         self._batch = batch
-        self.layer: dict[Key, Stored | None] = {}
+        self.layer: dict[Key, StoredObject | None] = {}
         self.changes: list[WatchChange] = []
         self.version = batch.version
 
-    def get(self, collection: str, namespace: str, name: str) -> Stored | None:
+    def get(self, collection: str, namespace: str, name: str) -> StoredObject | None:
         """The object as this transaction or batch has it; None if there is none."""
         key = (collection, namespace, name)
         if key in self.layer:
@@ -133,9 +133,9 @@ class Transaction:
             return self._batch.layer[key]
         return self._store.get(collection, namespace, name)
 
-    def items(self, collection: str, namespace: str = "") -> list[Stored]:
+    def items(self, collection: str, namespace: str = "") -> list[StoredObject]:
         """All objects of a collection (of one namespace), in no stated order."""
-        merged: dict[Key, Stored | None] = {
+        merged: dict[Key, StoredObject | None] = {
             stored.key: stored for stored in self._store.collections[collection].values()
         }
         for layer in (self._batch.layer, self.layer):
@@ -146,7 +146,7 @@ class Transaction:
             if stored is not None and (not namespace or stored.namespace == namespace)
         ]
 
-    def put(self, collection: str, body: Json) -> Stored:
+    def put(self, collection: str, body: Json) -> StoredObject:
         """Write a new version of `body`."""
         self.version += 1
         stored = seal(collection, body, self.version)
@@ -155,7 +155,7 @@ class Transaction:
         self.changes.append(WatchChange("MODIFIED" if before else "ADDED", stored, before))
         return stored
 
-    def delete(self, collection: str, body: Json) -> Stored:
+    def delete(self, collection: str, body: Json) -> StoredObject:
         """Remove the object; its last state gets the version of the deletion."""
         self.version += 1
         last = seal(collection, body, self.version)
@@ -170,7 +170,7 @@ class Batch:
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.layer: dict[Key, Stored | None] = {}
+        self.layer: dict[Key, StoredObject | None] = {}
         self.changes: list[WatchChange] = []
 
     def keep(self, transaction: Transaction) -> None:
@@ -190,7 +190,9 @@ class ObjectStore:
         self._waiting: deque[tuple[Callable[[Transaction], Any], asyncio.Future[Any]]] = deque()
         self._work = asyncio.Event()
         self.version = 0
-        self.collections: dict[str, dict[tuple[str, str], Stored]] = {name: {} for name in STORED}
+        self.collections: dict[str, dict[tuple[str, str], StoredObject]] = {
+            name: {} for name in STORED
+        }
         self.histories: dict[str, History] = {}
 
     async def open(self) -> None:
@@ -204,11 +206,11 @@ class ObjectStore:
                 self.collections[stored.key[0]][stored.key[1:]] = stored
         self.histories = {name: History(self.version) for name in STORED}
 
-    def get(self, collection: str, namespace: str, name: str) -> Stored | None:
+    def get(self, collection: str, namespace: str, name: str) -> StoredObject | None:
         """The object as this transaction or batch has it; None if there is none."""
         return self.collections[collection].get((namespace, name))
 
-    def items(self, collection: str) -> list[Stored]:
+    def items(self, collection: str) -> list[StoredObject]:
         """All committed objects, in the order of namespace and name."""
         objects = self.collections[collection]
         return [objects[key] for key in sorted(objects)]

@@ -29,7 +29,7 @@ from kubelocal.apiserver.errors import (
 )
 from kubelocal.apiserver.kinds import defaults
 from kubelocal.apiserver.kinds import patch as patching
-from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.objects import StoredObject
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.validation import invalid_value, validate_create, validate_update
 from kubelocal.apiserver.wire import bodies
@@ -41,11 +41,11 @@ _ADMISSION_TRIES = 5
 
 
 class _DryRun(Exception):
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredObject) -> None:
         self.stored = stored
 
 
-class _Moved(Exception):
+class _ObjectMoved(Exception):
     pass
 
 
@@ -55,13 +55,13 @@ def now_text() -> str:
 
 
 async def commit(
-    store: ObjectStore, caller: Caller, work: Callable[[Transaction], Stored]
-) -> Stored:
+    store: ObjectStore, caller: Caller, work: Callable[[Transaction], StoredObject]
+) -> StoredObject:
     """Run `work` in a transaction; for a dry run, discard the changes."""
     if not caller.dry_run:
         return await store.transact(work)
 
-    def and_forget(transaction: Transaction) -> Stored:
+    def and_forget(transaction: Transaction) -> StoredObject:
         raise _DryRun(work(transaction))
 
     try:
@@ -77,7 +77,7 @@ class CreateUpdate:
         self._store = store
         self._admission = admission
 
-    async def create(self, target: ApiTarget, caller: Caller, sent: Json) -> Stored:
+    async def create(self, target: ApiTarget, caller: Caller, sent: Json) -> StoredObject:
         """Store a new object. Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         meta = body["metadata"]
@@ -101,7 +101,7 @@ class CreateUpdate:
             raise invalid(target.resource.kind, target.resource.group, target.name, causes)
         return await commit(self._store, caller, lambda tx: self._insert(tx, target, body))
 
-    async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> Stored:
+    async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> StoredObject:
         """Replace an existing object (PUT). Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         _check_name(target, body["metadata"])
@@ -113,7 +113,9 @@ class CreateUpdate:
 
         return await self.update(target, caller, change, replaces=True)
 
-    async def patch(self, target: ApiTarget, caller: Caller, media: str, patch: Any) -> Stored:
+    async def patch(
+        self, target: ApiTarget, caller: Caller, media: str, patch: Any
+    ) -> StoredObject:
         """Patch an object with one of the three types. Raises: ApiError."""
         resource = target.resource
 
@@ -132,14 +134,14 @@ class CreateUpdate:
         change: Change,
         *,
         replaces: bool,
-    ) -> Stored:
+    ) -> StoredObject:
         """Write `change(current)`; `replaces`: the client sent a whole object (PUT).
 
         `change` gets the current stored body and may run more than once. Raises: ApiError.
         """
         if not self._admission.hooks_for(target, "UPDATE"):
 
-            def work(transaction: Transaction) -> Stored:
+            def work(transaction: Transaction) -> StoredObject:
                 old = self._current(transaction, target)
                 new = change(old.load())
                 self._prepare(target, old, new, replaces)
@@ -149,13 +151,13 @@ class CreateUpdate:
         for _ in range(_ADMISSION_TRIES):
             try:
                 return await self._update_admitted(target, caller, change, replaces)
-            except _Moved:
+            except _ObjectMoved:
                 continue
         raise stale(target.resource.plural, target.resource.group, target.name)
 
     async def _update_admitted(
         self, target: ApiTarget, caller: Caller, change: Change, replaces: bool
-    ) -> Stored:
+    ) -> StoredObject:
         old = self._store.get(target.collection, target.namespace, target.name)
         if old is None:
             raise target.not_found()
@@ -163,10 +165,10 @@ class CreateUpdate:
         self._prepare(target, old, new, replaces)
         admitted = await self._admit(target, caller, "UPDATE", new, old.load())
 
-        def work(transaction: Transaction) -> Stored:
+        def work(transaction: Transaction) -> StoredObject:
             current = self._current(transaction, target)
             if current.version != old.version:
-                raise _Moved
+                raise _ObjectMoved
             return self._revise(transaction, target, current, admitted)
 
         return await commit(self._store, caller, work)
@@ -194,7 +196,7 @@ class CreateUpdate:
         )
         return bodies.from_webhook(admitted or {})
 
-    def _insert(self, transaction: Transaction, target: ApiTarget, body: Json) -> Stored:
+    def _insert(self, transaction: Transaction, target: ApiTarget, body: Json) -> StoredObject:
         resource = target.resource
         if transaction.get(target.collection, target.namespace, target.name) is not None:
             raise already_exists(resource.plural, resource.group, target.name)
@@ -202,13 +204,13 @@ class CreateUpdate:
             self._admission.check_namespace(target)
         return transaction.put(target.collection, body)
 
-    def _current(self, transaction: Transaction, target: ApiTarget) -> Stored:
+    def _current(self, transaction: Transaction, target: ApiTarget) -> StoredObject:
         stored = transaction.get(target.collection, target.namespace, target.name)
         if stored is None:
             raise target.not_found()
         return stored
 
-    def _prepare(self, target: ApiTarget, old: Stored, new: Json, replaces: bool) -> None:
+    def _prepare(self, target: ApiTarget, old: StoredObject, new: Json, replaces: bool) -> None:
         """Check preconditions in the new metadata, and restore what this path may not change."""
         resource = target.resource
         meta = new.setdefault("metadata", {})
@@ -227,8 +229,8 @@ class CreateUpdate:
         defaults.prepare_update(resource, target.subresource, old.load(), new)
 
     def _revise(
-        self, transaction: Transaction, target: ApiTarget, old: Stored, new: Json
-    ) -> Stored:
+        self, transaction: Transaction, target: ApiTarget, old: StoredObject, new: Json
+    ) -> StoredObject:
         resource = target.resource
         before = old.load()
         new["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]

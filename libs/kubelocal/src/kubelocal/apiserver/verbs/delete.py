@@ -15,7 +15,7 @@ from hamicommon.k8s.types import Json
 from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, bad_request, conflict
 from kubelocal.apiserver.schema.resources import BINDINGS, PODS
-from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.objects import StoredObject
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
 from kubelocal.apiserver.verbs.create_update import commit, now_text
 from kubelocal.apiserver.wire import bodies
@@ -55,14 +55,14 @@ class Delete:
 
     async def delete(
         self, target: ApiTarget, caller: Caller, options: Options
-    ) -> tuple[Stored, bool]:
+    ) -> tuple[StoredObject, bool]:
         """Delete an object or mark it; return its last state, and whether it is gone.
 
         Raises: ApiError.
         """
         gone = False
 
-        def work(transaction: Transaction) -> Stored:
+        def work(transaction: Transaction) -> StoredObject:
             nonlocal gone
             stored = transaction.get(target.collection, target.namespace, target.name)
             if stored is None:
@@ -75,7 +75,7 @@ class Delete:
         return await commit(self._store, caller, work), gone
 
 
-def _check(target: ApiTarget, stored: Stored, options: Options) -> None:
+def _check(target: ApiTarget, stored: StoredObject, options: Options) -> None:
     resource = target.resource
     names = (resource.kind, "", target.name)
     if options.uid and options.uid != stored.uid:
@@ -95,8 +95,8 @@ def _check(target: ApiTarget, stored: Stored, options: Options) -> None:
 
 
 def _delete_one(
-    transaction: Transaction, target: ApiTarget, stored: Stored, options: Options
-) -> Stored:
+    transaction: Transaction, target: ApiTarget, stored: StoredObject, options: Options
+) -> StoredObject:
     body = stored.load()
     meta = body["metadata"]
     if target.resource.kind == "Namespace":
@@ -128,7 +128,7 @@ def _grace_s(pod: Json, options: Options) -> int:
     return max(grace_s, 1) if grace_s < 0 else grace_s
 
 
-def _end_namespace(transaction: Transaction, stored: Stored, body: Json) -> Stored:
+def _end_namespace(transaction: Transaction, stored: StoredObject, body: Json) -> StoredObject:
     """Mark a namespace as terminating; `controllers` empties and removes it."""
     if "deletionTimestamp" in body["metadata"]:
         return stored
@@ -162,7 +162,7 @@ class Bindings:
         await commit(self._store, caller, lambda tx: _assign(tx, pod, body))
 
 
-def _assign(transaction: Transaction, target: ApiTarget, binding: Json) -> Stored:
+def _assign(transaction: Transaction, target: ApiTarget, binding: Json) -> StoredObject:
     stored = transaction.get("pods", target.namespace, target.name)
     if stored is None:
         raise target.not_found()

@@ -20,7 +20,7 @@ from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage import selectors
-from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.objects import StoredObject
 from kubelocal.apiserver.storage.store import ObjectStore, WatchChange, WatchSelection
 
 
@@ -29,7 +29,7 @@ class Page:
     """Objects of one answer, and the start of the next page."""
 
     version: int
-    objects: list[Stored]
+    objects: list[StoredObject]
     token: str = ""
     remaining: int = 0
 
@@ -69,7 +69,7 @@ def asked_version(query: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def get(store: ObjectStore, target: ApiTarget) -> Stored:
+def get(store: ObjectStore, target: ApiTarget) -> StoredObject:
     """Return the object. Raises: ApiError (404)."""
     stored = store.get(target.collection, target.namespace, target.name)
     if stored is None:
@@ -136,7 +136,7 @@ def _limit(query: Mapping[str, str]) -> int:
     return max(int(text), 0)
 
 
-def _token(version: int, last: Stored) -> str:
+def _token(version: int, last: StoredObject) -> str:
     return base64.urlsafe_b64encode(orjson.dumps([version, *last.key[1:]])).decode()
 
 

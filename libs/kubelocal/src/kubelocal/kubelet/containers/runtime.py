@@ -62,7 +62,7 @@ class Pids:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ContainerExit:
     """Exit of a container: 128+signal if a signal ended it; `message` for a failed start."""
 
     exit_code: int
@@ -121,11 +121,11 @@ def parse_pids(text: str) -> Pids:
     )
 
 
-def parse_exit(text: str) -> Ended:
+def parse_exit(text: str) -> ContainerExit:
     """Parse the exit file."""
     code, finished_ns, message = text.rstrip("\n").split(" ", 2)
     finished_at = datetime.fromtimestamp(int(finished_ns) / 1e9, UTC)
-    return Ended(exit_code=int(code), finished_at=finished_at, message=message)
+    return ContainerExit(exit_code=int(code), finished_at=finished_at, message=message)
 
 
 # Version 2 alone; beside version 1; version 1 alone, in a hierarchy that limits nothing by itself.
@@ -170,20 +170,20 @@ START_TIMEOUT_S = 30.0
 class StartFailed(Exception):
     """Error: the container's program could not be started; the message has the reason."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: ContainerExit) -> None:
         super().__init__(ended.message)
         self.ended = ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveredAttempt:
     """Last attempt of a container that an earlier kubelet started."""
 
     attempt: int
     started_at: datetime
     running: RunningContainer | None
-    ended: Ended | None
-    previous: Ended | None
+    ended: ContainerExit | None
+    previous: ContainerExit | None
     """Exit of the attempt before; None for the first."""
 
 
@@ -202,10 +202,10 @@ class RunningContainer:
         self._files = files
         self._process = process
         self.started_at = started_at
-        self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[ContainerExit] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(pidfd, self._on_end)
 
-    async def wait(self) -> Ended:
+    async def wait(self) -> ContainerExit:
         """Wait until the container has ended; return its exit."""
         return await asyncio.shield(self._ended)
 
@@ -315,7 +315,7 @@ class ProcessRuntime:
         with process.stdout as answer:
             return process, answer.readline().decode(errors="replace")
 
-    def recover(self, pod_uid: str, container: str) -> Recovered | None:
+    def recover(self, pod_uid: str, container: str) -> RecoveredAttempt | None:
         """Return the last attempt that an earlier kubelet made, or None."""
         directory = self._container_dir(pod_uid, container)
         attempts = sorted(int(file.stem) for file in directory.glob("*.pid"))
@@ -329,7 +329,7 @@ class ProcessRuntime:
             if pidfd is None
             else RunningContainer(pidfd, files, process=None, started_at=started_at)
         )
-        return Recovered(
+        return RecoveredAttempt(
             attempt=attempts[-1],
             started_at=started_at,
             running=running,
@@ -379,11 +379,11 @@ def _boot_time_s() -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
 
 
-def _read_exit(files: AttemptFiles) -> Ended:
+def _read_exit(files: AttemptFiles) -> ContainerExit:
     try:
         return parse_exit(files.exit.read_text())
     except (OSError, ValueError):
-        return Ended(
+        return ContainerExit(
             exit_code=UNKNOWN_EXIT_CODE,
             finished_at=datetime.now(UTC),
             message="The container could not be located when the pod was terminated",

@@ -23,7 +23,7 @@ from kubelocal.kubelet import pod_spec
 from kubelocal.kubelet.containers import environment
 from kubelocal.kubelet.containers.environment import Driver, MountMode
 from kubelocal.kubelet.containers.runtime import (
-    Ended,
+    ContainerExit,
     Launch,
     ProcessRuntime,
     RunningContainer,
@@ -148,7 +148,7 @@ class ContainerWorker:
             self._attempt += 1
             ended = None
 
-    def _recover(self) -> Ended | None:
+    def _recover(self) -> ContainerExit | None:
         recovered = self._machine.runtime.recover(self._uid, self._name)
         if recovered is None:
             return None
@@ -170,7 +170,7 @@ class ContainerWorker:
         self.started.set()
         self._on_change()
 
-    def note_end(self, ended: Ended) -> None:
+    def note_end(self, ended: ContainerExit) -> None:
         """Record an end in the state and in the back-off."""
         self.running = None
         began = self.state.state
@@ -205,7 +205,7 @@ class ContainerWorker:
     def _event(self, kind: EventType, reason: str, message: str) -> None:
         self._machine.recorder.record(self._pod, kind, reason, message, container=self._name)
 
-    async def _start(self) -> Ended | None:
+    async def _start(self) -> ContainerExit | None:
         """Start the container; return an Ended if its program could not be run."""
         while True:
             try:
@@ -273,7 +273,7 @@ class ContainerWorker:
         )
 
 
-def _terminated_state(ended: Ended, started_at: datetime | None) -> Terminated:
+def _terminated_state(ended: ContainerExit, started_at: datetime | None) -> Terminated:
     if ended.exit_code == START_ERROR and ended.message:
         reason = "StartError"
     else:

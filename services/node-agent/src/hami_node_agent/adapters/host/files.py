@@ -75,7 +75,7 @@ class HostFiles:
         self._oversubscribe = oversubscribe
         self._container_base = container_base
         self._library = Path()
-        self._installed: dict[Path, _Installed] = {}
+        self._installed: dict[Path, _InstalledFile] = {}
         self._restored: dict[Path, str] = {}
         """Faults of files that were written again, until they are asked for."""
         # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
@@ -115,7 +115,7 @@ class HostFiles:
 
     def _install(self, path: Path, content: bytes, *, mode: int = 0o644) -> None:
         _update(path, content, mode=mode, durable=True)
-        self._installed[path] = _Installed(content, mode, _stamp(path))
+        self._installed[path] = _InstalledFile(content, mode, _stamp(path))
 
     def restore_installed(self) -> dict[Path, str]:
         """Rewrite library and preload list if they differ; return path -> difference.
@@ -334,7 +334,7 @@ class HostFiles:
         return failures
 
 
-class _Installed(NamedTuple):
+class _InstalledFile(NamedTuple):
     """File that the agent installed."""
 
     content: bytes

@@ -151,7 +151,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ProcessFacts:
     """Facts about one process of a region."""
 
     host_pid: int = 0
@@ -166,31 +166,31 @@ def find(
     cards: Iterable[str],
     evidence: Evidence | None,
     known_host_pid: int,
-) -> Found:
+) -> ProcessFacts:
     """Find the host's process for a process of the region of `pod_uids`, which see `cards`.
 
     `evidence`: None where nobody can be asked. `known_host_pid`: what an earlier round found for
     the same pid and start time; 0: nothing.
     """
     if evidence is None:
-        return Found()
+        return ProcessFacts()
     if process.started_ticks:
         host_pid = process.host_pid or known_host_pid
         if host_pid:
             there = evidence.living.get(host_pid)
             lives = there is not None and there.started_ticks == process.started_ticks
-            return Found(host_pid=host_pid, gone=not lives)
+            return ProcessFacts(host_pid=host_pid, gone=not lives)
     elif process.host_pid in evidence.living:
         # HAMi's library finds its host pid by trial and may be wrong: good enough for a percentage,
         # not for a death.
-        return Found(host_pid=process.host_pid)
+        return ProcessFacts(host_pid=process.host_pid)
     candidates = {
         pid
         for uuid in cards
         for pid in evidence.cards.get(uuid, CardProcesses()).pids
         if _may_be(evidence.living.get(pid), process, pod_uids)
     }
-    return Found(host_pid=candidates.pop()) if len(candidates) == 1 else Found()
+    return ProcessFacts(host_pid=candidates.pop()) if len(candidates) == 1 else ProcessFacts()
 
 
 def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uids: Collection[str]) -> bool:
@@ -204,7 +204,11 @@ def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uids: Collecti
 
 
 def proven(
-    found: Found, process: RegionProcess, *, pod_uids: Collection[str], evidence: Evidence | None
+    found: ProcessFacts,
+    process: RegionProcess,
+    *,
+    pod_uids: Collection[str],
+    evidence: Evidence | None,
 ) -> HostProcess | None:
     """Return the host's process if /proc confirms that it is this one, in one of these pods.
 
@@ -217,7 +221,7 @@ def proven(
     return seen
 
 
-def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:
+def percent_of(found: ProcessFacts, uuid: str, evidence: Evidence | None) -> float | None:
     """Return the process's use of a card by the driver's report, 0 to 100; None is unknown."""
     card = None if evidence is None else evidence.cards.get(uuid)
     if not found.host_pid or card is None or card.busy_percent is None:
