@@ -176,7 +176,7 @@ def test_no_service_decodes_a_payload_past_the_reader() -> None:
     assert found == []
 
 
-def filled(item: dict[str, Any]) -> list[dict[str, Any]]:
+def fill_message(item: dict[str, Any]) -> list[dict[str, Any]]:
     """Repeat the item until it fills a message."""
     return [item] * (MAX_PAYLOAD_BYTES // len(json.dumps(item, separators=(",", ":")) + ","))
 
@@ -186,30 +186,33 @@ _SLICE = {"pod_uid": "u", "namespace": "", "pod": "", "container": "", "vdevice_
 _FOUND = {"pod_uid": "u", "uuid": "u", "state": "unknown"}
 _MADE = {"container": "", "device_index": 0, "uuid": "", "mig_uuid": ""}
 LARGEST: list[tuple[Callable[[str], str], dict[str, Any]]] = [
-    (events.inventory_subject, {"devices": filled({**_CARD, "core_percent": 0})}),
+    (events.inventory_subject, {"devices": fill_message({**_CARD, "core_percent": 0})}),
     (
         events.inventory_subject,
         {"devices": [], "pair_scores": {"a": {f"{n}": 0 for n in range(80_000)}}},
     ),
     (
         events.reports_subject,
-        {"instances": filled({**_MADE, "gpu_instance_id": 0, "compute_instance_id": 0})},
+        {"instances": fill_message({**_MADE, "gpu_instance_id": 0, "compute_instance_id": 0})},
     ),
-    (events.usage_subject, {"devices": filled({"uuid": "", "index": 0, "type": ""})}),
-    (events.usage_subject, {"containers": filled({**_SLICE, "uuid": ""})}),
-    (events.usage_subject, {"unchanged": filled({"rounds": 1})}),
+    (events.usage_subject, {"devices": fill_message({"uuid": "", "index": 0, "type": ""})}),
+    (events.usage_subject, {"containers": fill_message({**_SLICE, "uuid": ""})}),
+    (events.usage_subject, {"unchanged": fill_message({"rounds": 1})}),
     (
         events.usage_subject,
         {
             "earlier_rounds": [_AT] * 60,
             "unchanged": [
-                {"rounds": 60, "devices": filled({"uuid": "", "index": 0, "type": ""})[:25_000]}
+                {
+                    "rounds": 60,
+                    "devices": fill_message({"uuid": "", "index": 0, "type": ""})[:25_000],
+                }
             ],
         },
     ),
     (
         events.limits_subject,
-        {"findings": filled({**_FOUND, "since": _AT})},
+        {"findings": fill_message({**_FOUND, "since": _AT})},
     ),
     (events.snapshot_subject, {"colour": "x" * 1_000_000}),
     (events.claims_subject, {"pod_name": "x" * 1_000_000}),

@@ -100,7 +100,7 @@ def findings_of(
     return findings(record, replace(about, names=NAMES), new)
 
 
-def explained(request: PodRequest, usages: Sequence[DeviceUsage]) -> str:
+def node_text(request: PodRequest, usages: Sequence[DeviceUsage]) -> str:
     """Return the node's text in explain."""
     [node] = findings_of(request, view_of(usages), new=new_view).nodes
     return node.text
@@ -225,7 +225,7 @@ def test_a_limit_on_cards_together_is_named_with_the_number_that_fits(
     request_: PodRequest, usages: Sequence[DeviceUsage], expected: str, of_node: str
 ) -> None:
     assert sentence(request_, usages) == expected + WAIT
-    assert explained(request_, usages) == of_node
+    assert node_text(request_, usages) == of_node
 
 
 def of_containers(*requests: DeviceRequest) -> PodRequest:
@@ -367,22 +367,22 @@ def test_a_node_whose_agent_is_silent_is_no_matter_of_amounts() -> None:
     refusal = decide(request, clusters.view_of({"full": full})).refusal
     assert refusal is not None
 
-    def explained(reasons: Mapping[NodeName, str]) -> Findings:
+    def findings_with(reasons: Mapping[NodeName, str]) -> Findings:
         return findings_of(request, view, reasons)
 
-    alone = explained({NodeName("silent"): AGENT_SILENT})
+    alone = findings_with({NodeName("silent"): AGENT_SILENT})
     assert [(one.fits, one.text) for one in alone.nodes] == [
         (False, "fits, but its node-agent is silent")
     ]
     assert (list(alone.changes), list(alone.notes)) == ([], [])
 
-    beside = explained({NodeName("silent"): AGENT_SILENT, **refusal.reasons})
+    beside = findings_with({NodeName("silent"): AGENT_SILENT, **refusal.reasons})
     assert {one.node: one.reason for one in beside.nodes} == {
         "silent": AGENT_SILENT,
         **refusal.reasons,
     }
     assert list(beside.notes) == []
-    assert list(beside.changes) == list(explained(refusal.reasons).changes)
+    assert list(beside.changes) == list(findings_with(refusal.reasons).changes)
 
 
 def test_a_cordoned_node_has_that_as_its_reason_and_no_change_of_the_pod_is_advised_for_it() -> (

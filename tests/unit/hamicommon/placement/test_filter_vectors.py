@@ -21,13 +21,13 @@ from tests.unit.hamicommon.placement.clusters import (
 SMALL = cards(memory_mib=1000, core_percent=20)
 
 
-def placed(request, view, **options) -> Placement:
+def placement_of(request, view, **options) -> Placement:
     answer = place(request, view, **options)
     assert isinstance(answer, Placement)
     return answer
 
 
-def refused(request, view, **options) -> Refusal:
+def refusal_of(request, view, **options) -> Refusal:
     answer = place(request, view, **options)
     assert isinstance(answer, Refusal)
     return answer
@@ -40,20 +40,20 @@ def uuids(placement: Placement) -> list[list[str]]:
 def test_of_equal_cards_the_last_is_taken() -> None:
     view = view_of({"n": [card(f"g{i}", index=i) for i in range(3)]})
 
-    assert uuids(placed(pod(cards(count=2, memory_mib=1)), view)) == [["g2", "g1"]]
+    assert uuids(placement_of(pod(cards(count=2, memory_mib=1)), view)) == [["g2", "g1"]]
 
 
 def test_of_equal_cards_the_higher_numa_node_is_taken() -> None:
     view = view_of({"n": [card("g0", numa=1), card("g1", numa=0, index=1)]})
 
-    assert uuids(placed(pod(SMALL), view)) == [["g0"]]
+    assert uuids(placement_of(pod(SMALL), view)) == [["g0"]]
 
 
 def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
     view = view_of({name: [card(f"g-{name}")] for name in ("b", "a", "c")})
 
-    assert placed(pod(SMALL), view).node == "a"
-    assert placed(pod(SMALL, node="spread"), view).node == "a"
+    assert placement_of(pod(SMALL), view).node == "a"
+    assert placement_of(pod(SMALL, node="spread"), view).node == "a"
 
 
 def test_the_same_question_has_the_same_answer() -> None:
@@ -63,7 +63,7 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_a_container_without_cards_keeps_its_place() -> None:
-    found = placed(pod(container(), SMALL, container()), two_by_two())
+    found = placement_of(pod(container(), SMALL, container()), two_by_two())
 
     assert [len(c.shares) for c in found.containers] == [0, 1, 0]
     assert [c.index for c in found.containers] == [0, 1, 2]
@@ -72,7 +72,7 @@ def test_a_container_without_cards_keeps_its_place() -> None:
 def test_cores_above_a_whole_card_are_taken_as_a_whole_card() -> None:
     view = view_of({"n": [card("g")]})
 
-    found = placed(pod(cards(memory_mib=1, core_percent=150)), view)
+    found = placement_of(pod(cards(memory_mib=1, core_percent=150)), view)
     assert found.containers[0].shares[0].core_percent == 100
 
 
@@ -86,11 +86,11 @@ def test_cores_above_a_whole_card_are_taken_as_a_whole_card() -> None:
 )
 def test_a_card_that_is_none_of_the_wanted_is_refused_with_hamis_reason(selection, reason) -> None:
     view = view_of({"n": [card("g")]})
-    assert refused(pod(SMALL, selection=selection), view).reasons == {"n": f"1/1 {reason}"}
+    assert refusal_of(pod(SMALL, selection=selection), view).reasons == {"n": f"1/1 {reason}"}
 
 
 def test_more_cards_than_the_node_has_is_refused_without_a_count() -> None:
-    refusal = refused(pod(cards(count=3, memory_mib=1)), two_by_two())
+    refusal = refusal_of(pod(cards(count=3, memory_mib=1)), two_by_two())
 
     assert refusal.reasons == dict.fromkeys(("node1", "node2"), "NodeInsufficientDevice")
 
@@ -98,7 +98,7 @@ def test_more_cards_than_the_node_has_is_refused_without_a_count() -> None:
 def test_an_unknown_candidate_and_one_without_cards_are_unregistered() -> None:
     view = view_of({"gpu": [card("g")], "cpu": []})
 
-    refusal = refused(
+    refusal = refusal_of(
         pod(cards(memory_mib=9000)),
         view,
         candidates=[NodeName("gpu"), NodeName("cpu"), NodeName("nowhere")],
@@ -111,7 +111,7 @@ def test_an_unknown_candidate_and_one_without_cards_are_unregistered() -> None:
 
 
 def test_only_candidates_are_considered() -> None:
-    assert placed(pod(SMALL), two_by_two(), candidates=[NodeName("node1")]).node == "node1"
+    assert placement_of(pod(SMALL), two_by_two(), candidates=[NodeName("node1")]).node == "node1"
 
 
 def test_a_shortfall_has_what_was_asked_and_what_is_free() -> None:
@@ -119,7 +119,7 @@ def test_a_shortfall_has_what_was_asked_and_what_is_free() -> None:
         {"n": [card("g0", used=(1, 7900, 0)), card("g1", used=(1, 0, 90)), card("g2", slots=0)]}
     )
 
-    found = refused(pod(SMALL), view).shortfalls[NodeName("n")]
+    found = refusal_of(pod(SMALL), view).shortfalls[NodeName("n")]
     assert [(s.uuid, s.rule, s.requested, s.available) for s in found] == [
         ("g0", Rule.MEMORY, 1000, 100),
         ("g1", Rule.CORES, 20, 10),
@@ -130,7 +130,7 @@ def test_a_shortfall_has_what_was_asked_and_what_is_free() -> None:
 
 def test_a_refusal_stays_as_it_was_when_the_view_changes() -> None:
     view = view_of({"n": [card("g", used=(1, 7900, 0))]})
-    refusal = refused(pod(SMALL), view)
+    refusal = refusal_of(pod(SMALL), view)
 
     view.apply(GpuUuid("g"), slots=0, memory_mib=0, core_percent=0, version=9)
     assert refusal.shortfalls[NodeName("n")][0].available == 100
@@ -139,8 +139,8 @@ def test_a_refusal_stays_as_it_was_when_the_view_changes() -> None:
 def test_a_card_lost_to_another_pod_is_left_out() -> None:
     view = view_of({"n": [card("g0"), card("g1")]})
 
-    assert uuids(placed(pod(SMALL), view, without_cards=[GpuUuid("g1")])) == [["g0"]]
-    refusal = refused(pod(SMALL), view, without_cards=[GpuUuid("g0"), GpuUuid("g1")])
+    assert uuids(placement_of(pod(SMALL), view, without_cards=[GpuUuid("g1")])) == [["g0"]]
+    refusal = refusal_of(pod(SMALL), view, without_cards=[GpuUuid("g0"), GpuUuid("g1")])
     assert refusal.reasons == {"n": "2/2 CardTakenByAnotherPod"}
 
 

@@ -32,7 +32,7 @@ def members(*memory_mib: int) -> list[PodRequest]:
     return [member(number, each) for number, each in enumerate(memory_mib)]
 
 
-def used(view: ClusterView) -> list[tuple[int, int, int]]:
+def used_amounts(view: ClusterView) -> list[tuple[int, int, int]]:
     return [
         (each.usage.used_slots, each.usage.used_memory_mib, each.usage.used_core_percent)
         for node in view.nodes
@@ -53,7 +53,7 @@ def test_a_group_that_fits_has_a_place_for_each_member_beside_the_others() -> No
     assert decision.fits
     taken = [each.uuid for one in decision.placements.values() for each in one.footprints()]
     assert len(set(taken)) == 4
-    assert used(view) == [(0, 0, 0)] * 4, "the view was not put back"
+    assert used_amounts(view) == [(0, 0, 0)] * 4, "the view was not put back"
 
 
 def test_the_reason_names_how_many_fit_and_what_the_next_one_lacks() -> None:
@@ -128,12 +128,12 @@ def test_what_is_reported_of_a_group_is_right_against_brute_force(
         for index, each in enumerate(taken)
     }
     view = view_of(nodes)
-    before = used(view)
+    before = used_amounts(view)
     free = [8 - each for each in taken]
 
     decision = decide_group(members(*(each * 1000 for each in wanted)), view, needed=len(wanted))
 
-    assert used(view) == before
+    assert used_amounts(view) == before
     left = dict(zip(nodes, free, strict=True))
     for uid, placement in decision.placements.items():
         left[placement.node] -= wanted[int(uid[1:])]

@@ -69,13 +69,15 @@ def holder(
 def cluster(holders: Collection[Holder], nodes: Mapping[str, Sequence[str]]) -> ClusterView:
     """Cards of 8000 MiB, with what the pods hold on them."""
 
-    def used(uuid: str) -> tuple[int, int, int]:
+    def used_amounts(uuid: str) -> tuple[int, int, int]:
         held = [each for one in holders for each in one.held if each.uuid == uuid]
         return len(held), sum(each.memory_mib for each in held), 0
 
     return view_of(
         {
-            node: [card(uuid, index=index, used=used(uuid)) for index, uuid in enumerate(uuids)]
+            node: [
+                card(uuid, index=index, used=used_amounts(uuid)) for index, uuid in enumerate(uuids)
+            ]
             for node, uuids in nodes.items()
         }
     )

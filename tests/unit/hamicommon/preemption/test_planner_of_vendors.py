@@ -84,7 +84,7 @@ def count(view: ClusterView, holder: Holder, sign: int) -> None:
         )
 
 
-def filled(view: ClusterView, request: PodRequest) -> list[Holder]:
+def fill_cluster(view: ClusterView, request: PodRequest) -> list[Holder]:
     """Place pods like this one until none fits."""
     holders: list[Holder] = []
     while (placement := decide(request, view).placement) is not None:
@@ -95,7 +95,7 @@ def filled(view: ClusterView, request: PodRequest) -> list[Holder]:
 
 def check_plan(nodes: list[Json], pod: Json) -> None:
     view, request = view_of(nodes), pod_request(pod, VENDORS, Policy())
-    holders = filled(view, request)
+    holders = fill_cluster(view, request)
     assert holders
 
     found = preview(request, 1000, Holdings(holders, view, now=NOW))

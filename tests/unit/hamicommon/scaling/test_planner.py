@@ -10,7 +10,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.scaling.node_types import TypeEntry, read_types
 from hamicommon.scaling.planner import ScalePlan, plan_nodes
 
-from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed_pod
 
 FILE = """
 - {name: a100x4, selector: {pool: a100}, max: 6, price: 12.0, cpu: 96, memory: 700Gi,
@@ -67,7 +67,7 @@ def test_nodes_of_a_file_are_planned_and_what_fits_none_is_named() -> None:
 
 
 def test_pods_take_what_is_free_by_priority_and_age_and_new_ones_last() -> None:
-    held = placed("GPU-n-0,NVIDIA,4000,0:;", on="n")
+    held = placed_pod("GPU-n-0,NVIDIA,4000,0:;", on="n")
     young = pod("young", 4000, age="2026-01-02T00:00:00Z")
     old = pod("old", 4000, age="2026-01-01T00:00:00Z")
     urgent = pod("urgent", 4000, age="2026-01-03T00:00:00Z", priority=7)

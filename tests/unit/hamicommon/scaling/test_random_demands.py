@@ -16,7 +16,7 @@ from tests.unit.hamicommon.simulation.objects import (
     every_vendor,
     gpus,
     node,
-    placed,
+    placed_pod,
 )
 
 DEMANDS = 200
@@ -63,7 +63,7 @@ def pod(number: int, wish: Wish) -> Json:
     return made
 
 
-def planned(wishes: list[Wish], existing: int, cards: int, gpu_policy: str) -> ScalePlan:
+def plan_wishes(wishes: list[Wish], existing: int, cards: int, gpu_policy: str) -> ScalePlan:
     """Plan with so many empty nodes there already."""
     described = {"count": cards, "type": "NVIDIA A100", "memory": CARD_MIB}
     entry = TypeEntry.model_validate({"name": "pool", "cards": [described]})
@@ -107,11 +107,11 @@ def test_a_plan_has_the_fewest_nodes_or_one_more_where_the_queue_needs_it(
         needed = fewest(wishes, cards)
         if needed is None:
             continue
-        nodes = len(planned(wishes, 0, cards, gpu_policy).opened)
+        nodes = len(plan_wishes(wishes, 0, cards, gpu_policy).opened)
         extra.append(nodes - needed)
         # The planned nodes, once they have joined, take all pods; one fewer does not.
-        assert not planned(wishes, nodes, cards, gpu_policy).opened
-        assert planned(wishes, nodes - 1, cards, gpu_policy).opened
+        assert not plan_wishes(wishes, nodes, cards, gpu_policy).opened
+        assert plan_wishes(wishes, nodes - 1, cards, gpu_policy).opened
 
     assert set(extra) <= {0, 1}
     assert extra.count(0) >= least_equal * DEMANDS
@@ -123,7 +123,7 @@ def test_a_thousand_pods_are_planned_on_a_thousand_nodes(types: int) -> None:
     chance = random.Random(52)
     nodes = [node(f"n{each}", *[{"devmem": CARD_MIB}] * 8) for each in range(1000)]
     held = [
-        placed(
+        placed_pod(
             "".join(f"GPU-n{each}-{card},NVIDIA,30000,0:" for card in range(8)) + ";", on=f"n{each}"
         )
         for each in range(1000)

@@ -58,7 +58,7 @@ def _container(name: str, limits: Json) -> Json:
     return {"name": name, "resources": {"limits": limits}}
 
 
-def placed(
+def placed_pod(
     devices: str,
     *,
     on: str,

@@ -7,7 +7,7 @@ import pytest
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cases import Simulator
 
-from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed_pod
 
 SIMULATOR = Simulator(vendors=every_vendor())
 
@@ -42,7 +42,7 @@ def test_what_placed_pods_hold_counts() -> None:
     given = answer(
         asking(gpus(1, 5000)),
         node("n", {}),
-        pods=(placed("GPU-n-0,NVIDIA,4000,0:;", on="n"),),
+        pods=(placed_pod("GPU-n-0,NVIDIA,4000,0:;", on="n"),),
     )
     assert given["nodes"] == {"n": {"fits": False, "reason": "1/1 CardInsufficientMemory"}}
     assert given["chosen"] is None
@@ -106,7 +106,7 @@ def test_the_name_of_a_case_is_kept_in_its_error() -> None:
 
 
 def test_a_pod_that_is_filtered_again_gives_back_what_it_held() -> None:
-    before = placed("GPU-n-0,NVIDIA,4000,0:;", on="n")
+    before = placed_pod("GPU-n-0,NVIDIA,4000,0:;", on="n")
     before["metadata"]["uid"] = "u"
     given = answer(asking(gpus(1, 5000)), node("n", {}), pods=(before,))
     assert given["chosen"] == "n"

@@ -13,7 +13,7 @@ from hamicommon.simulation.planner import plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed_pod
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 VENDORS = every_vendor()
@@ -24,7 +24,7 @@ def a_cluster(*held_mib: int) -> Cluster:
     """A node for each, so much of whose first card is granted."""
     names = [f"n{number}" for number in range(len(held_mib))]
     pods = [
-        placed(f"GPU-{name}-0,NVIDIA,{held},0:;", on=name)
+        placed_pod(f"GPU-{name}-0,NVIDIA,{held},0:;", on=name)
         for name, held in zip(names, held_mib, strict=True)
         if held
     ]

@@ -7,7 +7,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import Cluster, read_cluster
 
-from tests.unit.hamicommon.simulation.objects import every_vendor, node, placed
+from tests.unit.hamicommon.simulation.objects import every_vendor, node, placed_pod
 
 CARD = "GPU-n-0"
 Used = tuple[int, int, int]
@@ -47,7 +47,7 @@ def read_used(cluster: Cluster) -> Used:
 def test_slices_are_collapsed_to_what_the_card_must_hold(
     devices: str, init: int, expected: Used
 ) -> None:
-    assert read_used(cluster_of(placed(devices, on="n", init=init))) == expected
+    assert read_used(cluster_of(placed_pod(devices, on="n", init=init))) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,18 @@ def test_slices_are_collapsed_to_what_the_card_must_hold(
 )
 def test_only_live_pods_of_the_node_hold_something(pod: Json, counts: bool) -> None:
     given = {"on": "n"} | pod
-    held = read_used(cluster_of(placed(f"{CARD},NVIDIA,1000,10:;", **given)))
+    held = read_used(cluster_of(placed_pod(f"{CARD},NVIDIA,1000,10:;", **given)))
     assert held == ((1, 1000, 10) if counts else (0, 0, 0))
 
 
 def test_a_terminating_pod_holds_its_cards_until_it_is_gone() -> None:
-    pod = placed(f"{CARD},NVIDIA,1000,10:;", on="n")
+    pod = placed_pod(f"{CARD},NVIDIA,1000,10:;", on="n")
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert read_used(cluster_of(pod)) == (1, 1000, 10)
 
 
 def test_a_pod_that_cannot_be_read_is_named_and_not_counted() -> None:
-    cluster = cluster_of(placed(f"{CARD},NVIDIA,1000:;", on="n"))
+    cluster = cluster_of(placed_pod(f"{CARD},NVIDIA,1000:;", on="n"))
     assert read_used(cluster) == (0, 0, 0)
     [problem] = cluster.problems
     assert problem.startswith("pod team/old is not counted: pod annotation format error")
@@ -114,7 +114,7 @@ def place(uuid: str = CARD, *, device: int = 0) -> Json:
 
 
 def mig_pod(devices: str, *places: Json) -> Json:
-    pod = placed(devices, on="n")
+    pod = placed_pod(devices, on="n")
     pod["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"] = json.dumps(places)
     return pod
 
@@ -136,13 +136,13 @@ def test_placements_of_mig_slices_are_held() -> None:
     ("pod", "first", "healthy"),
     [
         pytest.param(
-            placed(f"{CARD},NVIDIA,20480,42:;", on="n"),
+            placed_pod(f"{CARD},NVIDIA,20480,42:;", on="n"),
             MIG_CARD,
             [False, True],
             id="a slice of a MIG card without its placement",
         ),
         pytest.param(
-            placed(f"{CARD}[0-1],NVIDIA,20480,42:;", on="n"),
+            placed_pod(f"{CARD}[0-1],NVIDIA,20480,42:;", on="n"),
             MIG_CARD,
             [False, True],
             id="a slice by a template of HAMi 2.9",
@@ -187,7 +187,7 @@ def test_init_containers_that_are_through_hold_nothing(
     codes: list[int | None], expected: Used
 ) -> None:
     devices = f"{CARD},NVIDIA,1000,10:;{CARD},NVIDIA,700,5:;{CARD},NVIDIA,800,0:;"
-    pod = placed(devices, on="n", init=1)
+    pod = placed_pod(devices, on="n", init=1)
     pod["status"]["initContainerStatuses"] = [
         {"state": {"running": {}} if code is None else {"terminated": {"exitCode": code}}}
         for code in codes

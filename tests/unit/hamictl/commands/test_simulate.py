@@ -9,7 +9,7 @@ from hamictl.__main__ import app
 from hamictl.exit_codes import ExitCode
 from typer.testing import CliRunner, Result
 
-from tests.unit.hamicommon.simulation.objects import asking, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, gpus, node, placed_pod
 
 POD = """
 kind: Pod
@@ -30,7 +30,7 @@ metadata: {name: web}
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    items = [node("n1", {}), node("n2"), placed("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
+    items = [node("n1", {}), node("n2"), placed_pod("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
     path = tmp_path / "dump.json"
     path.write_text(json.dumps({"kind": "List", "items": items}))
     return path
@@ -59,7 +59,7 @@ def test_people_get_a_table_and_a_sentence_per_pod(dump: Path, manifest: Path) -
 
 
 def test_pods_whose_end_would_help_are_named(tmp_path: Path, manifest: Path) -> None:
-    items = [node("n1", {}), placed("GPU-n1-0,NVIDIA,6000,0:;", on="n1")]
+    items = [node("n1", {}), placed_pod("GPU-n1-0,NVIDIA,6000,0:;", on="n1")]
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(items))
     result = simulate("--cluster", path, "-f", manifest)
@@ -82,7 +82,7 @@ def test_the_dump_may_come_from_standard_input(dump: Path, manifest: Path) -> No
 
 
 def test_default_policies_can_be_changed(tmp_path: Path, manifest: Path) -> None:
-    items = [node("n1", {}, {}), node("n2", {}), placed("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
+    items = [node("n1", {}, {}), node("n2", {}), placed_pod("GPU-n1-0,NVIDIA,500,0:;", on="n1")]
     path = tmp_path / "dump.json"
     path.write_text(json.dumps(items))
     chosen = {
@@ -103,7 +103,7 @@ def test_cordoned_nodes_are_left_out_and_named(tmp_path: Path, manifest: Path) -
 
 
 def test_a_pod_of_the_dump_may_be_asked_for_again(tmp_path: Path) -> None:
-    before = placed("GPU-n1-0,NVIDIA,6000,0:;", on="n1")
+    before = placed_pod("GPU-n1-0,NVIDIA,6000,0:;", on="n1")
     before["metadata"]["uid"] = "u"
     path = tmp_path / "dump.json"
     path.write_text(json.dumps([node("n1", {}), before]))

@@ -60,10 +60,10 @@ async def test_while_the_service_is_away_the_last_figures_stay_and_are_dated(
 ) -> None:
     from hamictl.commands import top_screen
 
-    async def away(_client: object) -> TopLook:
+    async def raise_unavailable(_client: object) -> TopLook:
         raise Unavailable("metrics is away")
 
-    monkeypatch.setattr(top_screen, "look_at", away)
+    monkeypatch.setattr(top_screen, "look_at", raise_unavailable)
     monkeypatch.setattr(top_screen, "QuestionClient", lambda _target: None)
     app = screen()
     async with app.run_test(size=(200, 30)):

@@ -175,7 +175,7 @@ def test_the_agents_knobs(render: Render) -> None:
 
 
 def test_hamis_older_metric_names_are_switched_on_in_both_places(render: Render) -> None:
-    def found(values: Json) -> dict[str, Any]:
+    def legacy_settings(values: Json) -> dict[str, Any]:
         rendered = render(values)
         return {
             name: value
@@ -184,8 +184,8 @@ def test_hamis_older_metric_names_are_switched_on_in_both_places(render: Render)
             if name.endswith("_LEGACY_METRICS")
         }
 
-    assert found({}) == {}
-    assert found({"legacyMetrics": True}) == {
+    assert legacy_settings({}) == {}
+    assert legacy_settings({"legacyMetrics": True}) == {
         "HAMI_NODE_AGENT_LEGACY_METRICS": "true",
         "HAMI_METRICS_LEGACY_METRICS": "true",
     }

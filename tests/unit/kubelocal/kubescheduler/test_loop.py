@@ -21,7 +21,7 @@ BARE_BINDING_ERRORS = (1, 26)
 async def test_a_pod_is_bound_by_the_extender_and_an_event_reports_it(world: World) -> None:
     await world.node("a")
     await world.pod("p")
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
     (event,) = await world.events("p", "Scheduled")
     assert event["message"] == "Successfully assigned default/p to a"
     assert event["type"] == "Normal"
@@ -30,7 +30,7 @@ async def test_a_pod_is_bound_by_the_extender_and_an_event_reports_it(world: Wor
 async def test_a_pod_that_is_not_the_extenders_is_bound_without_it(world: World) -> None:
     await world.node("a")
     await world.pod("p", gpu=False)
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
     assert world.extender.filtered == []
 
 
@@ -41,7 +41,7 @@ async def test_the_reasons_of_all_nodes_are_in_one_sentence(world: World) -> Non
     world.extender.refused = {"a": "CardInsufficientMemory", "b": "CardInsufficientMemory"}
     await world.pod("p")
     sentence = "0/3 nodes are available: 1 node(s) were unschedulable, 2 CardInsufficientMemory."
-    assert (await world.refused("p", sentence))["reason"] == "Unschedulable"
+    assert (await world.wait_for_refusal("p", sentence))["reason"] == "Unschedulable"
     events = await world.events("p", "FailedScheduling")
     assert events[-1]["type"] == "Warning"
     assert any(event["message"].startswith(sentence) for event in events)
@@ -50,7 +50,7 @@ async def test_the_reasons_of_all_nodes_are_in_one_sentence(world: World) -> Non
 async def test_a_pod_too_large_for_every_node_does_not_reach_the_extender(world: World) -> None:
     await world.node("a")
     await world.pod("p", cpu="3")
-    await world.refused("p", TOO_LARGE)
+    await world.wait_for_refusal("p", TOO_LARGE)
     assert world.extender.filtered == []
 
 
@@ -58,30 +58,30 @@ async def test_a_waiting_pod_is_tried_again_when_its_annotation_is_patched(world
     await world.node("a")
     world.extender.refused = {"a": "no card"}
     await world.pod("p")
-    await world.refused("p", NO_CARD)
+    await world.wait_for_refusal("p", NO_CARD)
     world.extender.refused = {}
     await world.api.patch(f"{PODS}/p", {"metadata": {"annotations": {"hami.io/retry-at": "1"}}})
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
 
 
 async def test_a_waiting_pod_is_tried_again_when_a_node_is_labelled(world: World) -> None:
     await world.node("a")
     world.extender.refused = {"a": "no card"}
     await world.pod("p")
-    await world.refused("p", NO_CARD)
+    await world.wait_for_refusal("p", NO_CARD)
     world.extender.refused = {}
     await world.api.patch("/api/v1/nodes/a", {"metadata": {"labels": {"gpu": "on"}}})
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
 
 
 async def test_a_waiting_pod_is_tried_again_when_a_placed_one_is_deleted(world: World) -> None:
     await world.node("a")
     await world.pod("first", cpu="2")
-    await world.bound("first")
+    await world.wait_for_binding("first")
     await world.pod("second", cpu="2")
-    await world.refused("second", TOO_LARGE)
+    await world.wait_for_refusal("second", TOO_LARGE)
     await world.api.delete(f"{PODS}/first", {"gracePeriodSeconds": 0})
-    assert await world.bound("second") == "a"
+    assert await world.wait_for_binding("second") == "a"
 
 
 async def test_a_pod_that_an_extender_refused_is_left_alone_while_nothing_changes(
@@ -93,8 +93,8 @@ async def test_a_pod_that_an_extender_refused_is_left_alone_while_nothing_change
     world.extender.refused = {"a": "no card"}
     for name in ("p", "q"):
         await world.pod(name)
-        await world.refused(name, NO_CARD)
-        await world.tried(name, attempts)
+        await world.wait_for_refusal(name, NO_CARD)
+        await world.wait_for_attempts(name, attempts)
     # q's attempts took as long as one more of p would have.
     assert world.extender.filtered.count("p") == attempts
 
@@ -107,13 +107,13 @@ async def test_another_pods_binding_requeues_what_an_extender_refused(
     await world.node("a")
     world.extender.refused = {"a": "no card"}
     await world.pod("p")
-    await world.refused("p", NO_CARD)
-    await world.tried("p", attempts)
+    await world.wait_for_refusal("p", NO_CARD)
+    await world.wait_for_attempts("p", attempts)
     world.extender.refused = {}
     await world.pod("r")
-    await world.bound("r")
+    await world.wait_for_binding("r")
     if kind.since(ANY_EVENT_REQUEUES):
-        assert await world.bound("p") == "a"
+        assert await world.wait_for_binding("p") == "a"
     else:
         assert world.extender.filtered.count("p") == attempts
 
@@ -123,11 +123,11 @@ async def test_another_pods_binding_requeues_nothing_that_the_filters_refused(
 ) -> None:
     await world.node("a")
     await world.pod("p", cpu="3")
-    await world.refused("p", TOO_LARGE)
+    await world.wait_for_refusal("p", TOO_LARGE)
     await world.pod("q")
-    await world.bound("q")
+    await world.wait_for_binding("q")
     await world.pod("r")
-    await world.bound("r")
+    await world.wait_for_binding("r")
     (event,) = await world.events("p", "FailedScheduling")
     assert event.get("count") in (None, 0, 1)
     assert world.extender.filtered.count("p") == 0
@@ -139,9 +139,9 @@ async def test_a_pod_counts_on_its_node_while_its_binding_is_on_its_way(world: W
     await world.pod("first", cpu="2")
     await eventually(lambda: _read_soon(world.extender.filtered))
     await world.pod("second", cpu="2")
-    await world.refused("second", TOO_LARGE)
+    await world.wait_for_refusal("second", TOO_LARGE)
     world.extender.bind_gate.set()
-    assert await world.bound("first") == "a"
+    assert await world.wait_for_binding("first") == "a"
 
 
 async def test_a_rejected_binding_is_the_pods_condition_and_the_pod_is_tried_again(
@@ -151,27 +151,27 @@ async def test_a_rejected_binding_is_the_pods_condition_and_the_pod_is_tried_aga
     await world.node("a")
     world.extender.bind_errors = ["node lock is held"]
     await world.pod("p")
-    condition = await world.refused("p", before + "node lock is held")
+    condition = await world.wait_for_refusal("p", before + "node lock is held")
     assert condition["reason"] == "SchedulerError"
     await world.api.patch(f"{PODS}/p", {"metadata": {"annotations": {"hami.io/retry-at": "1"}}})
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
 
 
 async def test_an_error_of_the_extender_is_the_pods_condition(world: World) -> None:
     await world.node("a")
     world.extender.error = "the ledger is away"
     await world.pod("p")
-    await world.refused("p", "the ledger is away")
+    await world.wait_for_refusal("p", "the ledger is away")
     world.extender.error = ""
     await world.api.patch(f"{PODS}/p", {"metadata": {"annotations": {"hami.io/retry-at": "1"}}})
-    assert await world.bound("p") == "a"
+    assert await world.wait_for_binding("p") == "a"
 
 
 async def test_a_pod_of_another_scheduler_is_left_alone(world: World) -> None:
     await world.node("a")
     await world.pod("other", schedulerName="somebody-else")
     await world.pod("ours")
-    await world.bound("ours")
+    await world.wait_for_binding("ours")
     assert "other" not in world.extender.filtered
 
 

@@ -83,13 +83,13 @@ class World:
         conditions = pod["status"].get("conditions") or []
         return next((one for one in conditions if one["type"] == "PodScheduled"), {})
 
-    async def bound(self, name: str) -> str:
+    async def wait_for_binding(self, name: str) -> str:
         async def where() -> str | None:
             return (await self.api.get(f"{PODS}/{name}"))["spec"].get("nodeName")
 
         return str(await eventually(where))
 
-    async def refused(self, name: str, expected: str) -> Json:
+    async def wait_for_refusal(self, name: str, expected: str) -> Json:
         """Wait until the pod's condition begins with this text; that condition."""
 
         async def read_condition() -> Json | None:
@@ -98,7 +98,7 @@ class World:
 
         return dict(await eventually(read_condition))
 
-    async def tried(self, name: str, times: int) -> None:
+    async def wait_for_attempts(self, name: str, times: int) -> None:
         """Wait until the extender was asked about the pod so often."""
 
         async def often() -> bool:

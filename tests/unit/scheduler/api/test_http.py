@@ -33,7 +33,7 @@ from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.hamicommon.kueue.workloads import workload
-from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
+from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed_pod
 from tests.unit.scheduler.ledger.test_cluster_state import Reader
 
 USE_CASES = ("queries", "explainer", "simulated", "adopter", "letters", "undecided")
@@ -311,12 +311,12 @@ async def ask(reader: Reader, body: object, **closed: frozenset[NodeName]) -> tu
         live=lambda: view, vendors=every_vendor(), defaults=Policy(), closed=closed
     )
 
-    async def simulated(text: bytes) -> bytes:
+    async def simulate(text: bytes) -> bytes:
         return simulator.answer(text)
 
     app = FastAPI()
     answer_errors(app)
-    app.include_router(operator_routes(cast(Any, SimpleNamespace(simulated=simulated))))
+    app.include_router(operator_routes(cast(Any, SimpleNamespace(simulated=simulate))))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         content = body if isinstance(body, bytes) else None
@@ -367,7 +367,7 @@ async def test_given_nodes_are_asked_in_place_of_the_live_ones() -> None:
     body = {
         "pod": asking(gpus(1, 7000)),
         "nodes": [node("a", {}), node("b", {})],
-        "pods": [placed("GPU-a-0,NVIDIA,2000,0:;", on="a")],
+        "pods": [placed_pod("GPU-a-0,NVIDIA,2000,0:;", on="a")],
     }
     status, answer = await ask(ledger(1), body)
     assert status == 200
@@ -452,7 +452,7 @@ class Waits:
         }
 
 
-async def explained(
+async def explain_pod(
     *attempts: dict[str, Any],
     pods: object = None,
     namespace: str = "",
@@ -484,7 +484,7 @@ def a_grant(origin: str) -> dict[str, Any]:
 
 
 async def test_a_pod_that_kube_scheduler_placed_by_its_claims_has_that_as_its_reason() -> None:
-    answer = await explained(a_grant("claim"))
+    answer = await explain_pod(a_grant("claim"))
 
     assert (answer.outcome, answer.namespace, answer.pod_name) == ("undecided", "ns", "p")
     assert answer.summary == (
@@ -496,19 +496,19 @@ async def test_a_pod_that_kube_scheduler_placed_by_its_claims_has_that_as_its_re
 
 @pytest.mark.parametrize("origin", ["scheduled", "adopted", "unmanaged"])
 async def test_of_other_grants_without_a_decision_nothing_is_claimed(origin: str) -> None:
-    answer = await explained(a_grant(origin))
+    answer = await explain_pod(a_grant(origin))
 
     assert answer.summary == "it has an allocation (allocated), but no decision is recorded"
 
 
 async def test_a_pod_that_nothing_knows_is_not_found() -> None:
     with pytest.raises(NotFound, match="no decision is recorded for a pod with uid u"):
-        await explained()
+        await explain_pod()
 
 
 async def test_a_pod_that_waits_where_nodes_are_cordoned_has_them_as_a_reason() -> None:
-    answer = await explained(pods=Waits("hami-scheduler"), namespace="ns", name="p")
-    other = await explained(pods=Waits("default-scheduler"), namespace="ns", name="p")
+    answer = await explain_pod(pods=Waits("hami-scheduler"), namespace="ns", name="p")
+    other = await explain_pod(pods=Waits("default-scheduler"), namespace="ns", name="p")
 
     assert [(one.node, one.text) for one in answer.nodes] == [
         ("n7", "is cordoned (SchedulingDisabled): `kubectl uncordon n7` opens it")
@@ -517,7 +517,7 @@ async def test_a_pod_that_waits_where_nodes_are_cordoned_has_them_as_a_reason() 
 
 
 async def test_a_resource_that_is_nearly_ours_is_asked_about_where_nothing_was_decided() -> None:
-    answer = await explained(pods=Waits(), namespace="ns", name="p")
+    answer = await explain_pod(pods=Waits(), namespace="ns", name="p")
 
     assert answer.summary.startswith("the pod asks for no card")
     assert any("was nvidia.com/gpumem meant?" in note for note in answer.notes)
@@ -535,7 +535,7 @@ async def test_cards_that_are_not_as_granted_are_named_and_limits_that_nobody_se
 ) -> None:
     held = a_grant("scheduled") | {"ended_at": None, "limit_state": "enforced"}
 
-    answer = await explained(held, silent=silent)
+    answer = await explain_pod(held, silent=silent)
 
     [card] = answer.cards
     assert (card.condition, card.sentence, card.advice) == (condition, "it is so", "Do this")

@@ -15,7 +15,7 @@ N = NodeName("n")
 G = GpuUuid("g")
 
 
-def used(view: ClusterView, node: str = "n") -> list[tuple[int, int, int, int]]:
+def used_amounts(view: ClusterView, node: str = "n") -> list[tuple[int, int, int, int]]:
     return [
         (u.used_slots, u.used_memory_mib, u.used_core_percent, version)
         for u, version in view.cards(NodeName(node))
@@ -37,7 +37,7 @@ def test_only_a_higher_version_is_applied() -> None:
     assert view.apply(G, slots=1, memory_mib=10, core_percent=5, version=3)
     assert not view.apply(G, slots=9, memory_mib=9, core_percent=9, version=3)
     assert not view.apply(GpuUuid("other"), slots=1, memory_mib=1, core_percent=1, version=9)
-    assert used(view) == [(1, 10, 5, 3)]
+    assert used_amounts(view) == [(1, 10, 5, 3)]
 
 
 def test_setting_a_node_keeps_counters_of_a_higher_version() -> None:
@@ -45,7 +45,7 @@ def test_setting_a_node_keeps_counters_of_a_higher_version() -> None:
     view.apply(G, slots=1, memory_mib=10, core_percent=5, version=3)
     view.set_node(N, [CardState(card("g", memory_mib=99), 2), CardState(card("h"), 1)])
 
-    assert used(view) == [(1, 10, 5, 3), (0, 0, 0, 1)]
+    assert used_amounts(view) == [(1, 10, 5, 3), (0, 0, 0, 1)]
     assert view.cards(N)[0].usage.device.memory_mib == 99
 
 
@@ -63,7 +63,7 @@ def test_a_card_that_moved_to_another_node_stays_known_there() -> None:
     view.remove_node(N)
 
     assert view.apply(G, slots=1, memory_mib=1, core_percent=1, version=2)
-    assert used(view, "m") == [(1, 1, 1, 2)]
+    assert used_amounts(view, "m") == [(1, 1, 1, 2)]
 
 
 def test_every_change_is_counted_and_nothing_else() -> None:
@@ -226,5 +226,5 @@ def test_a_copy_stays_as_it_was_whatever_becomes_of_the_view() -> None:
     }
     assert copy.free_cpu(copy.rows_of((N,))[0]).tolist() == [500]
     copy.shift(G, slots=1, memory_mib=7, core_percent=0)
-    assert used(copy)[0] == (1, 7, 0, 1)
-    assert used(view) == [(0, 0, 0, 9)]
+    assert used_amounts(copy)[0] == (1, 7, 0, 1)
+    assert used_amounts(view) == [(0, 0, 0, 9)]
