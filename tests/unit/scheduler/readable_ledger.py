@@ -32,7 +32,7 @@ class ReadableLedger(FakeLedger):
         """See the port QuotaStore."""
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 
-    async def limited(self) -> frozenset[str]:
+    async def limited_namespaces(self) -> frozenset[str]:
         """See the port QuotaStore."""
         return frozenset(namespace for namespace, _ in self._quotas)
 

@@ -78,7 +78,7 @@ class Node(QuietNode):
         """The agent's state is lost."""
         await self.state.change(lambda saved: saved.without_records(nonces))
 
-    def reported(self) -> list[dict[str, Any]]:
+    def report_bodies(self) -> list[dict[str, Any]]:
         return [json.loads(report.body) for report in self.state.saved.reports]
 
     async def checkpointed_holdings(self) -> tuple[Holding, ...]:
@@ -179,7 +179,7 @@ async def test_an_answer_of_another_pod_starts_nothing_and_the_scheduler_is_aske
 
     assert node.limits == {}
     assert node.state.saved.records["nonce-b"] == MEANT_FOR_B
-    [report] = node.reported()
+    [report] = node.report_bodies()
     assert report["kind"] == "start-refused"
     assert (report["pod_uid"], report["pod_name"], report["container"]) == ("a", "a", "main")
     assert report["allocation_id"] == POD_A.allocation_id
@@ -195,7 +195,7 @@ async def test_the_same_refusal_is_reported_once() -> None:
         with pytest.raises(Conflict):
             await node.starting.check(IDS_B)
 
-    assert len(node.reported()) == 1
+    assert len(node.report_bodies()) == 1
 
 
 async def test_an_answer_of_the_same_card_and_size_is_another_pods_too() -> None:
@@ -213,7 +213,7 @@ async def test_a_pod_that_bypassed_the_scheduler_is_shown_the_way_out() -> None:
     with pytest.raises(Conflict, match=r"set spec\.schedulerName"):
         await node.starting.check(IDS_B)
 
-    [report] = node.reported()
+    [report] = node.report_bodies()
     assert (report["allocation_id"], report["token"]) == ("", 0)
     assert [pod for pod, _ in node.warned] == ["bypassing"]
 
@@ -225,7 +225,7 @@ async def test_a_pod_that_is_not_known_yet_waits_until_it_can_be_named() -> None
     with pytest.raises(Unavailable, match="until the agent sees its pod"):
         await node.starting.check(IDS_B)
 
-    assert node.reported() == []
+    assert node.report_bodies() == []
 
 
 # Lost
@@ -262,7 +262,7 @@ async def test_an_answer_that_only_the_kubelet_has_and_no_grant_start_nothing() 
         await node.starting.check(IDS_A)
 
     # It may be the ledger that was restored from a backup: the pod is left alone.
-    assert node.reported() == []
+    assert node.report_bodies() == []
 
 
 async def test_a_grant_that_was_entered_again_takes_the_answer_over() -> None:
@@ -295,7 +295,7 @@ async def test_another_plugins_answer_waits_for_its_adoption() -> None:
     with pytest.raises(Unavailable, match="until its adoption is recorded"):
         await node.starting.check(foreign.device_ids)
 
-    assert all(report["kind"] != "start-refused" for report in node.reported())
+    assert all(report["kind"] != "start-refused" for report in node.report_bodies())
 
 
 @pytest.mark.parametrize(("memory_mib", "starts"), [(81920, True), (8192, False)])

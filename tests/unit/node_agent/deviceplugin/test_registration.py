@@ -29,13 +29,13 @@ class Slow(DevicePluginService):
         return [AdvertisedDevice(device_id="card-0")]
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> list[ContainerSpec]:
-        await self._waited()
+        await self._wait_for_release()
         return [ContainerSpec(envs={"GIVEN": "card-0"}, mounts=()) for _ in requests]
 
     async def check(self, ids: frozenset[str]) -> None:
-        await self._waited()
+        await self._wait_for_release()
 
-    async def _waited(self) -> None:
+    async def _wait_for_release(self) -> None:
         self.called.set()
         await self.release.wait()
         if self.refused:

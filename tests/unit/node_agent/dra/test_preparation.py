@@ -68,7 +68,7 @@ class World:
             limits_dir=lambda nonce: Path("/limits"),
         )
         pods: Any = SimpleNamespace(container_env=AsyncMock(return_value={}), warn=AsyncMock())
-        kubelet_state: Any = SimpleNamespace(claim_nonces=self._claimed)
+        kubelet_state: Any = SimpleNamespace(claim_nonces=self._claim_nonces)
         node = NodePorts(
             state=self.state,
             kubelet_state=kubelet_state,
@@ -96,7 +96,7 @@ class World:
     def _source_of(self, nonce: str, container_path: str) -> str:
         return self.mounts.get(nonce, {}).get(container_path, "")
 
-    async def _claimed(self) -> frozenset[str]:
+    async def _claim_nonces(self) -> frozenset[str]:
         return self.claimed
 
     async def _claim(self, namespace: str, name: str) -> Json:
@@ -132,7 +132,7 @@ class World:
     async def lose_the_state(self) -> None:
         await self.state.change(lambda saved: AgentState())
 
-    def reported(self) -> list[str]:
+    def report_ids(self) -> list[str]:
         return [report.report_id for report in self.state.saved.reports]
 
 
@@ -147,7 +147,7 @@ async def test_all_pods_of_a_claim_get_one_device_with_one_description() -> None
     assert device.cdi_devices == (f"hami.io/slice={NONCE}",)
     assert set(world.described) == {NONCE}
     assert list(world.state.saved.records) == [NONCE]
-    assert sorted(world.reported()) == [f"allocation-of-{pod}:1:allocated" for pod in "pq"]
+    assert sorted(world.report_ids()) == [f"allocation-of-{pod}:1:allocated" for pod in "pq"]
     again = await world.preparation.prepare(REF)
     assert again == (device,)
     assert list(world.state.saved.records) == [NONCE]

@@ -242,13 +242,13 @@ class Day:
             process.lists_until = self.now + self.random.choice((0.0, 1.0, 60.0))
 
     def _tidy(self) -> None:
-        self.host = [each for each in self.host if self._listed(each)]
+        self.host = [each for each in self.host if self._is_listed(each)]
         for tenant in self.tenants:
             if tenant.ended_at is not None:
-                tenant.processes = [each for each in tenant.processes if self._listed(each)]
+                tenant.processes = [each for each in tenant.processes if self._is_listed(each)]
         self.tenants = [t for t in self.tenants if t.ended_at is None or t.processes]
 
-    def _listed(self, process: Process) -> bool:
+    def _is_listed(self, process: Process) -> bool:
         if process.lists_until > self.now:
             return True
         self._used_pids.discard(process.pid)

@@ -74,7 +74,7 @@ class Node:
         file = self.base / directory / "x.cache"
         return v1_file(file, *slots, **{"last_kernel_epoch_s": KERNEL_S, **fields})
 
-    def granted(self, pod: str = "pod-1", **changes: Any) -> None:
+    def add_record(self, pod: str = "pod-1", **changes: Any) -> None:
         record = a_record(a_grant(pod=pod), ids={"x"}, nonce=f"nonce of {pod}")
         self.records.append(dataclasses.replace(record, **changes))
 
@@ -96,7 +96,7 @@ def node(tmp_path: Path) -> Node:
 
 
 async def test_a_sample_has_what_was_granted_and_what_is_held(node: Node) -> None:
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", Slot(total_bytes=5 * MIB), utilization_switch=0)
 
     [sample] = await samples(node.monitor())
@@ -112,7 +112,7 @@ async def test_a_finished_pod_counts_no_more_and_a_deleted_one_until_it_has_left
     node: Node,
 ) -> None:
     for pod in ("runs", "finished", "deleted"):
-        node.granted(pod, cache_dir=f"{pod}_main")
+        node.add_record(pod, cache_dir=f"{pod}_main")
         node.region(f"{pod}_main", Slot(total_bytes=5 * MIB))
         node.pods[pod] = PodRef(uid=PodUid(pod), namespace="default", name=pod)
     monitor = node.monitor()
@@ -125,7 +125,7 @@ async def test_a_finished_pod_counts_no_more_and_a_deleted_one_until_it_has_left
 
 
 async def test_limits_are_the_grants_whatever_the_region_has(node: Node) -> None:
-    node.granted()
+    node.add_record()
     file = node.region("pod-1_main")
     body = bytearray(file.read_bytes())
     body[1600:1608] = (2**50).to_bytes(8, "little")
@@ -140,14 +140,14 @@ async def test_limits_are_the_grants_whatever_the_region_has(node: Node) -> None
 
 
 async def test_a_region_is_believed_about_its_own_cards_alone(node: Node) -> None:
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", uuids=(CARD_A, CARD_B))
 
     assert [sample.uuid for sample in await samples(node.monitor())] == [CARD_A]
 
 
 async def test_the_record_decides_whose_a_directory_is_before_its_name_does(node: Node) -> None:
-    node.granted(cache_dir="pod-2_main")
+    node.add_record(cache_dir="pod-2_main")
     node.pods["pod-2"] = PodRef(uid="pod-2", namespace="default", name="two")
     node.region("pod-2_main")
     node.region("pod-2_other")
@@ -163,7 +163,7 @@ async def test_the_record_decides_whose_a_directory_is_before_its_name_does(node
 
 async def test_a_killed_process_holds_nothing_any_more(node: Node) -> None:
     """The slot stays until another process of the container looks."""
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", Slot(pid=1, started_ticks=500, total_bytes=5 * MIB))
     node.cards[CARD_A] = CardProcesses(pids=frozenset({4711}), busy_percent={4711: 40.0})
     node.alive[4711] = HostProcess(host_pid=4711, inner_pid=1, started_ticks=500, pod_uid="pod-1")
@@ -179,7 +179,7 @@ async def test_a_killed_process_holds_nothing_any_more(node: Node) -> None:
 
 
 async def test_without_the_hosts_processes_the_regions_own_figures_count(node: Node) -> None:
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", Slot(host_pid=99, started_ticks=500))
     node.sees_processes = False
 
@@ -189,7 +189,7 @@ async def test_without_the_hosts_processes_the_regions_own_figures_count(node: N
 
 
 async def test_a_driver_that_does_not_answer_hides_the_percentage_alone(node: Node) -> None:
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", Slot(started_ticks=500, sm_percent=0))
     node.driver = False
 
@@ -200,7 +200,7 @@ async def test_a_driver_that_does_not_answer_hides_the_percentage_alone(node: No
 
 @pytest.mark.parametrize("epoch_s", [0, KERNEL_S + 3600, 2**63])
 async def test_a_time_that_cannot_be_is_unknown(node: Node, epoch_s: int) -> None:
-    node.granted()
+    node.add_record()
     node.region("pod-1_main", last_kernel_epoch_s=epoch_s)
 
     [sample] = await samples(node.monitor())
@@ -209,8 +209,8 @@ async def test_a_time_that_cannot_be_is_unknown(node: Node, epoch_s: int) -> Non
 
 
 async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) -> None:
-    node.granted("pod-1")
-    node.granted("pod-2")
+    node.add_record("pod-1")
+    node.add_record("pod-2")
     assert PRIORITY_ENV == nvidia.PRIORITY_ENV
     node.env = {"pod-1": {PRIORITY_ENV: "0"}, "pod-2": {}}
     first, second = node.region("pod-1_main"), node.region("pod-2_main")
@@ -235,8 +235,8 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
 
 
 async def test_an_agent_that_stops_makes_nobody_wait(node: Node) -> None:
-    node.granted("pod-1")
-    node.granted("pod-2")
+    node.add_record("pod-1")
+    node.add_record("pod-2")
     node.env = {"pod-1": {PRIORITY_ENV: "0"}, "pod-2": {}}
     node.region("pod-1_main")
     second = node.region("pod-2_main")
@@ -259,8 +259,8 @@ def _recent_kernel(file: Path) -> int:
 
 async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
     """The priority in the region is 1 here as everywhere; what counts is the pod's spec."""
-    node.granted("pod-1")
-    node.granted("pod-2")
+    node.add_record("pod-1")
+    node.add_record("pod-2")
     node.env = {"pod-1": {PRIORITY_ENV: "nonsense"}}
     file = node.region("pod-1_main")
     body = bytearray(file.read_bytes())
@@ -278,7 +278,7 @@ async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:
 
 
 async def test_two_that_look_at_the_same_time_read_once(node: Node) -> None:
-    node.granted()
+    node.add_record()
     file = node.region("pod-1_main")
     monitor = node.monitor()
     soon = asyncio.ensure_future(monitor.containers_soon(3600))
@@ -294,7 +294,7 @@ async def test_two_that_look_at_the_same_time_read_once(node: Node) -> None:
 async def test_of_what_did_not_change_nothing_is_made_again_and_each_change_is_seen(
     node: Node,
 ) -> None:
-    node.granted()
+    node.add_record()
     region = node.region("pod-1_main", Slot(pid=7, host_pid=70, started_ticks=5))
     node.alive[70] = HostProcess(host_pid=70, inner_pid=7, started_ticks=5, pod_uid="pod-1")
     monitor = node.monitor()

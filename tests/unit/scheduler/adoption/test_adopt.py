@@ -189,10 +189,10 @@ async def test_a_ledger_that_goes_away_while_nodes_are_judged_is_one_sentence(
     world = World()
     world.run("old")
 
-    async def away(_node: str) -> None:
+    async def raise_unavailable(_node: str) -> None:
         raise Unavailable("Postgres is not available")
 
-    monkeypatch.setattr(world.ledger, "live", away)
+    monkeypatch.setattr(world.ledger, "live", raise_unavailable)
 
     with pytest.raises(Unavailable, match="Postgres is not available"):
         await world.adopt()
@@ -252,7 +252,7 @@ def a_pod(
     }
 
 
-def reported(container: str = "main", **changes: Any) -> HeldContainer:
+def held_container(container: str = "main", **changes: Any) -> HeldContainer:
     testimony = HeldContainer(
         pod_uid="uid-1",
         container=container,
@@ -285,7 +285,7 @@ def verdict(
 
 
 def test_a_pod_whose_annotation_and_node_agree_is_adopted_with_its_evidence() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported())
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), held_container())
 
     assert found.refused is None
     [container] = found.containers
@@ -301,7 +301,7 @@ def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> Non
     # HAMi shows the annotated card whatever ids the kubelet took, unless it prefers ids.
     ids = {"device_ids": (f"{B}-0",), "cards_of_ids": (GpuUuid(B),)}
 
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported(**ids))
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), held_container(**ids))
 
     assert found.containers[0].shares[0].uuid == A
 
@@ -317,7 +317,7 @@ def test_the_card_that_the_container_sees_counts_not_the_one_of_its_ids() -> Non
 def test_the_node_shows_which_container_an_entry_is_for(written: str) -> None:
     pod = a_pod(written, names=("sidecar", "cuda"))
 
-    found = verdict(pod, reported("cuda"))
+    found = verdict(pod, held_container("cuda"))
 
     assert [(c.name, len(c.shares)) for c in found.containers] == [("sidecar", 0), ("cuda", 1)]
 
@@ -325,7 +325,9 @@ def test_the_node_shows_which_container_an_entry_is_for(written: str) -> None:
 def test_init_containers_are_adopted_with_their_own_slices() -> None:
     pod = a_pod(f"{A},NVIDIA,8192,10:;{A},NVIDIA,4096,30:;", init=("prepare",))
 
-    found = verdict(pod, reported(), reported("prepare", memory_mib=(8192,), core_percent=10))
+    found = verdict(
+        pod, held_container(), held_container("prepare", memory_mib=(8192,), core_percent=10)
+    )
 
     assert [(c.name, c.role, c.shares[0].memory_mib) for c in found.containers] == [
         ("prepare", "init", 8192),
@@ -338,45 +340,49 @@ def test_init_containers_are_adopted_with_their_own_slices() -> None:
     [
         pytest.param(a_pod(f"{A},NVIDIA,4096,30:;"), (), Why.NO_EVIDENCE, id="no evidence"),
         pytest.param(
-            a_pod(f"{A},NVIDIA,1,0:;"), (reported(),), Why.DISAGREE, id="annotation has less"
+            a_pod(f"{A},NVIDIA,1,0:;"), (held_container(),), Why.DISAGREE, id="annotation has less"
         ),
         pytest.param(
-            a_pod(f"{B},NVIDIA,4096,30:;"), (reported(),), Why.DISAGREE, id="another card"
+            a_pod(f"{B},NVIDIA,4096,30:;"), (held_container(),), Why.DISAGREE, id="another card"
         ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;", names=("x", "y")),
-            (reported("x"), reported("y")),
+            (held_container("x"), held_container("y")),
             Why.DISAGREE,
             id="fewer containers than the node",
         ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;"),
-            (reported(device_ids=(f"{A}-0", f"{B}-1")),),
+            (held_container(device_ids=(f"{A}-0", f"{B}-1")),),
             Why.DISAGREE,
             id="more ids than cards",
         ),
         pytest.param(
             a_pod("GPU-x,NVIDIA,4096,30:;"),
-            (reported(visible=("GPU-x",)),),
+            (held_container(visible=("GPU-x",)),),
             Why.UNKNOWN_CARD,
             id="a card nobody reports",
         ),
-        pytest.param(a_pod("GPU-x,NVIDIA:;"), (reported(),), Why.MALFORMED, id="fields missing"),
-        pytest.param(a_pod(f"{A},NVIDIA,much,30:;"), (reported(),), Why.MALFORMED, id="no number"),
+        pytest.param(
+            a_pod("GPU-x,NVIDIA:;"), (held_container(),), Why.MALFORMED, id="fields missing"
+        ),
+        pytest.param(
+            a_pod(f"{A},NVIDIA,much,30:;"), (held_container(),), Why.MALFORMED, id="no number"
+        ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;"),
-            (reported(ours=True),),
+            (held_container(ours=True),),
             Why.NOT_HAMI,
             id="our own answer",
         ),
         pytest.param(
             a_pod(f"{A},NVIDIA,4096,30:;"),
-            (reported(memory_mib=()),),
+            (held_container(memory_mib=()),),
             Why.NOT_HAMI,
             id="an answer without HAMi's limits",
         ),
         pytest.param(
-            a_pod(f"{A},NVIDIA,4096,30:;"), (reported(visible=("MIG-1",)),), Why.MIG, id="MIG"
+            a_pod(f"{A},NVIDIA,4096,30:;"), (held_container(visible=("MIG-1",)),), Why.MIG, id="MIG"
         ),
     ],
 )
@@ -393,25 +399,25 @@ def test_an_annotation_of_another_node_is_refused() -> None:
     pod = a_pod(f"{A},NVIDIA,4096,30:;")
     pod["spec"]["nodeName"] = "n2"
 
-    assert verdict(pod, reported()).refused is Why.WRONG_NODE
+    assert verdict(pod, held_container()).refused is Why.WRONG_NODE
 
 
 def test_a_pod_with_devices_of_another_vendor_is_refused() -> None:
     pod = a_pod(f"{A},NVIDIA,4096,30:;")
     pod["metadata"]["annotations"]["hami.io/dcu-devices-allocated"] = "DCU-0,DCU,1024,10:;"
 
-    assert verdict(pod, reported()).refused is Why.OTHER_VENDOR
+    assert verdict(pod, held_container()).refused is Why.OTHER_VENDOR
 
 
 def test_the_node_is_believed_where_the_operator_chooses_so() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), reported(), believe_node=True)
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), held_container(), believe_node=True)
 
     assert found.containers[0].shares[0].memory_mib == 4096
     assert "its annotation has" in found.sentence
 
 
 def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:
-    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), reported(visible=None), believe_node=True)
+    found = verdict(a_pod(f"{A},NVIDIA,1,0:;"), held_container(visible=None), believe_node=True)
 
     assert found.refused is Why.DISAGREE
 
@@ -428,7 +434,7 @@ def test_a_node_that_cannot_read_the_limits_is_not_believed() -> None:
 def test_without_the_answer_the_amounts_must_be_what_the_spec_asks_for(
     written: str, refused: Why | None
 ) -> None:
-    blind = reported(visible=None, memory_mib=(), core_percent=None)
+    blind = held_container(visible=None, memory_mib=(), core_percent=None)
 
     assert verdict(a_pod(written), blind).refused is refused
 
@@ -438,7 +444,7 @@ def test_a_device_that_two_live_pods_claim_is_given_to_neither() -> None:
     ids = {PodUid(f"uid-{n}"): (f"{A}-3",) for n in (1, 2, 3)}
     twice = held_twice(ids, live)
 
-    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), reported(), twice=twice)
+    found = verdict(a_pod(f"{A},NVIDIA,4096,30:;"), held_container(), twice=twice)
 
     assert twice == {f"{A}-3": live}
     assert found.refused is Why.HELD_TWICE

@@ -28,14 +28,14 @@ async def explaining(
     for pod in pods:
         stage.plans.pod_seen(pod)
 
-    async def recorded(uid: PodUid) -> Sequence[dict[str, Any]]:
+    async def read_decisions(uid: PodUid) -> Sequence[dict[str, Any]]:
         return rows if uid == "group/default/g" else ()
 
     explainer = GroupExplainer(
         pods=lambda: pods,
         new_members=lambda: GroupMembers(REQUESTS.of, stage.crd.get, SCHEDULER),
         plans=stage.plans,
-        decisions=recorded,
+        decisions=read_decisions,
     )
     return explainer, stage
 
@@ -52,7 +52,7 @@ async def test_a_group_that_waits_is_explained_with_what_it_would_take() -> None
     assert [each["pod_name"] for each in found["would_take"]] == list("abcd")
     assert len({card for each in found["would_take"] for card in each["devices"]}) == 4
     assert found["asked"] == 1
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
 
 async def test_what_a_group_has_assumed_itself_takes_nothing_away_from_it() -> None:
@@ -64,7 +64,7 @@ async def test_what_a_group_has_assumed_itself_takes_nothing_away_from_it() -> N
 
     assert found["fits"]
     assert found["summary"] == "4 pods fit together, 4 needed"
-    assert (stage.used(), stage.state.changes) == (4 * 600, changes)
+    assert (stage.used_memory_mib(), stage.state.changes) == (4 * 600, changes)
 
 
 async def test_a_group_that_has_started_is_no_question() -> None:

@@ -126,10 +126,10 @@ async def test_what_was_written_is_passed_on_though_it_could_not_be_read_again(
 ) -> None:
     taking = Taking(Store())
 
-    async def away(_nodes: Collection[NodeName]) -> None:
+    async def raise_unavailable(_nodes: Collection[NodeName]) -> None:
         raise Unavailable("Postgres is not available")
 
-    monkeypatch.setattr(taking.view, "refresh_nodes", away)
+    monkeypatch.setattr(taking.view, "refresh_nodes", raise_unavailable)
 
     assert [type(it) for it in await taking.reports.handle_all([message("n1", 1)])] == [Unavailable]
     assert taking.written == ["n1"]

@@ -52,7 +52,7 @@ class Releasing:
         del allocation_id, token
         return False
 
-    async def allocated(
+    async def mark_allocated(
         self,
         allocation_id: AllocationId,
         *,
@@ -248,7 +248,7 @@ def slice_at(start: int) -> DeviceShare:
     )
 
 
-async def allocated(ledger: FakeLedger) -> Allocation:
+async def allocate_slices(ledger: FakeLedger) -> Allocation:
     """An init container without a card, then one with two slices of one card."""
     ledger.add_card(NODE, MIG_CARD)
     containers = (
@@ -291,7 +291,9 @@ class Noting:
         ).note_instances
 
 
-async def kept(ledger: FakeLedger) -> dict[tuple[int, int], tuple[str, int | None, int | None]]:
+async def kept_instances(
+    ledger: FakeLedger,
+) -> dict[tuple[int, int], tuple[str, int | None, int | None]]:
     row = await ledger.get(AllocationId("a"))
     assert row is not None
     assert row.annotations["other"] == "1"
@@ -307,12 +309,12 @@ async def kept(ledger: FakeLedger) -> dict[tuple[int, int], tuple[str, int | Non
 
 async def test_the_names_of_what_was_made_are_kept_and_written_to_the_pod_once() -> None:
     ledger = FakeLedger()
-    allocation = await allocated(ledger)
+    allocation = await allocate_slices(ledger)
     noting = Noting(ledger)
 
     await noting.note(allocation, [ONE])
 
-    assert await kept(ledger) == {(1, 0): ("", None, None), (1, 1): ("MIG-1", 7, 0)}
+    assert await kept_instances(ledger) == {(1, 0): ("", None, None), (1, 1): ("MIG-1", 7, 0)}
     row = await ledger.get(allocation.id)
     assert row is not None
     noting.annotate.assert_awaited_once_with(
@@ -334,7 +336,7 @@ async def test_the_names_of_what_was_made_are_kept_and_written_to_the_pod_once()
 )
 async def test_what_was_not_reserved_is_not_written_down(made: MadeInstance) -> None:
     ledger = FakeLedger()
-    allocation = await allocated(ledger)
+    allocation = await allocate_slices(ledger)
     noting = Noting(ledger)
 
     await noting.note(allocation, [made])
@@ -354,18 +356,18 @@ async def test_an_api_server_that_does_not_take_it_loses_nothing(
     error: HamiError, doubted: bool
 ) -> None:
     ledger = FakeLedger()
-    allocation = await allocated(ledger)
+    allocation = await allocate_slices(ledger)
     noting = Noting(ledger, error)
 
     await noting.note(allocation, [ONE])
 
-    assert (await kept(ledger))[1, 1] == ("MIG-1", 7, 0)
+    assert (await kept_instances(ledger))[1, 1] == ("MIG-1", 7, 0)
     assert noting.doubted.called is doubted
 
 
 async def test_a_grant_that_is_over_is_left_as_it_was() -> None:
     ledger = FakeLedger()
-    allocation = await allocated(ledger)
+    allocation = await allocate_slices(ledger)
     step = StateStep(
         allocation_id=allocation.id,
         sources=frozenset({allocation.state}),
@@ -376,5 +378,5 @@ async def test_a_grant_that_is_over_is_left_as_it_was() -> None:
 
     await noting.note(allocation, [ONE])
 
-    assert (await kept(ledger))[1, 1] == ("", None, None)
+    assert (await kept_instances(ledger))[1, 1] == ("", None, None)
     noting.annotate.assert_not_awaited()

@@ -95,7 +95,7 @@ async def test_if_the_ledger_refuses_one_none_is_granted(world: World) -> None:
 
     assert [type(each) for each in answers] == [Conflict, Conflict, CapacityConflict]
     assert await world.ledger.live() == []
-    assert world.used() == 0
+    assert world.used_memory_mib() == 0
 
 
 async def test_a_group_that_does_not_come_together_in_time_is_given_up(world: World) -> None:
@@ -108,7 +108,7 @@ async def test_a_group_that_does_not_come_together_in_time_is_given_up(world: Wo
     assert {str(each) for each in answers} == {
         "3 of 4 pods of group default/g came to be bound within 0.01 s"
     }
-    assert world.used() == 0
+    assert world.used_memory_mib() == 0
     assert "tried again in" in str(world.ask("a"))
     assert world.ledger.batches == []
 
@@ -187,4 +187,4 @@ async def test_those_that_wait_are_let_go_when_one_of_them_has_no_place_any_more
 
     with pytest.raises(Conflict, match="2 of the 3 pods that start together fit"):
         await waiting
-    assert world.used() == 2 * 900
+    assert world.used_memory_mib() == 2 * 900

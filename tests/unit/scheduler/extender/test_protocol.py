@@ -287,7 +287,7 @@ async def test_a_replica_that_stands_by_decides_nothing_and_names_the_active_one
     monkeypatch.setattr(activity, "ACTIVATION_TIMEOUT_S", 0.01)
     lease = SchedulerLease("ns/lease", "pod-b")
     for renewed in ("1", "2"):
-        lease.on_upsert(held("pod-a_7f", renewed), None)
+        lease.on_upsert(build_lease("pod-a_7f", renewed), None)
     done: list[str] = []
 
     answer = orjson.loads(await call(done, Filtering(done), path=path, lease=lease))
@@ -339,6 +339,6 @@ async def test_the_longest_names_of_four_thousand_nodes_are_read() -> None:
     assert answer == b"{}"
 
 
-def held(identity: str, renewed: str) -> Json:
+def build_lease(identity: str, renewed: str) -> Json:
     spec = {"holderIdentity": identity, "renewTime": renewed, "leaseDurationSeconds": 6}
     return {"spec": spec}

@@ -338,11 +338,11 @@ async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
     reader.put("GPU-0", version=2, memory_mib=500)
     view.apply(change_of(reader.use("GPU-0", 400)))
 
-    async def away(_nodes: object) -> list[LedgerCard]:
+    async def raise_unavailable(_nodes: object) -> list[LedgerCard]:
         raise Unavailable("Postgres")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "cards", away)
+        patch.setattr(reader, "cards", raise_unavailable)
         with pytest.raises(Unavailable):
             await view.refresh()
     await view.refresh()
@@ -381,13 +381,13 @@ async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
     reader.put("GPU-0", node="m", version=2)
     cards = reader.cards
 
-    async def away(nodes: Sequence[NodeName]) -> list[LedgerCard]:
+    async def read_other_cards(nodes: Sequence[NodeName]) -> list[LedgerCard]:
         if "n" in nodes:
             raise Unavailable("Postgres")
         return await cards(nodes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "cards", away)
+        patch.setattr(reader, "cards", read_other_cards)
         with pytest.raises(Unavailable):
             await view.refresh_nodes(NodeName("m"))
     await view.refresh()

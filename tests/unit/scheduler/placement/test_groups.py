@@ -96,7 +96,7 @@ class Stage:
     def record(self) -> list[tuple[str, str]]:
         return [(each.outcome, each.message) for each in self.recorded]
 
-    def used(self) -> int:
+    def used_memory_mib(self) -> int:
         cards = [card for node in NODES for card in self.state.cluster.cards(node)]
         return sum(card.usage.used_memory_mib for card in cards)
 
@@ -142,17 +142,17 @@ async def test_the_first_member_decides_for_all(stage: Stage) -> None:
     first = stage.ask("a")
 
     assert isinstance(first, Draft)
-    assert stage.used() == 4 * 600
+    assert stage.used_memory_mib() == 4 * 600
     drafts = [stage.ask(name) for name in "abcd"]
     assert drafts == [stage.state.assumption(PodUid(name)).draft for name in "abcd"]  # type: ignore[union-attr]
-    assert stage.used() == 4 * 600, "a question that is repeated took more"
+    assert stage.used_memory_mib() == 4 * 600, "a question that is repeated took more"
 
 
 async def test_members_that_do_not_exist_yet_are_waited_for(stage: Stage) -> None:
     stage.show("a", "b", "c")
 
     assert sentence(stage.ask("a")) == "3 of the 4 pods that start together exist"
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
     stage.show("d")
     assert stage.woken == ["a"]
@@ -166,7 +166,7 @@ async def test_a_member_that_the_watch_has_not_shown_yet_is_not_placed_alone(
 
     stage.show("b", size=2)
     assert sentence(stage.ask("a", size=2)) == "1 of the 2 pods that start together exist"
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
     stage.show("a", size=2)
     assert stage.woken == ["a"]
@@ -182,7 +182,7 @@ async def test_a_group_without_room_for_all_holds_nothing_and_knows_why(stage: S
         "4 of the 5 pods that start together fit, in this order; e wants 1 NVIDIA"
     )
     assert "the most free is 400 MiB" in why
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
 
 async def test_a_verdict_answers_all_members_until_something_changes(stage: Stage) -> None:
@@ -237,7 +237,7 @@ async def test_all_are_decided_again_when_one_has_no_place_beside_the_others(sta
 
     assert isinstance(again, Draft)
     assert again.placement.node == NODES[0]
-    assert stage.used() == 3 * 600
+    assert stage.used_memory_mib() == 3 * 600
 
 
 async def test_nobody_is_moved_while_others_wait_at_bind(stage: Stage) -> None:
@@ -254,7 +254,7 @@ async def test_nobody_is_moved_while_others_wait_at_bind(stage: Stage) -> None:
 
     assert "tried again in" in sentence(stage.ask("c", NODES[0]))
     assert len(reasons) == 1
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
 
 async def test_a_group_that_was_given_up_backs_off_longer_each_time(stage: Stage) -> None:
@@ -263,7 +263,7 @@ async def test_a_group_that_was_given_up_backs_off_longer_each_time(stage: Stage
     pauses = []
     for _ in range(8):
         stage.plans.give_up(GROUP, "not all came", result="timed_out")
-        assert stage.used() == 0
+        assert stage.used_memory_mib() == 0
         assert sentence(stage.ask("b")).startswith("not all came; tried again in ")
         began = stage.now
         while isinstance(stage.ask("b"), GroupVerdict):
@@ -298,7 +298,7 @@ async def test_a_quota_has_room_for_all_or_none(stage: Stage) -> None:
     await enough.state.load()
     enough.show("a", "b", "c", "d", size=3)
     assert isinstance(enough.ask("a"), Draft)
-    assert enough.used() == 3 * 600, "the one beyond the quorum has no room in the quota"
+    assert enough.used_memory_mib() == 3 * 600, "the one beyond the quorum has no room in the quota"
 
 
 async def test_bound_members_and_those_without_cards_wait_for_nobody(stage: Stage) -> None:
@@ -377,7 +377,7 @@ async def test_a_large_group_is_looked_at_beside_the_decisions(stage: Stage) -> 
     assert not decision.fits
     assert len(decision.placements) == 4
     assert turns > 1, "the event loop waited for the decision"
-    assert (stage.used(), stage.state.cluster.version) == (0, before)
+    assert (stage.used_memory_mib(), stage.state.cluster.version) == (0, before)
 
 
 async def test_a_group_is_woken_only_if_all_fit_now(stage: Stage) -> None:
@@ -389,7 +389,7 @@ async def test_a_group_is_woken_only_if_all_fit_now(stage: Stage) -> None:
     assert not await stage.plans.would_fit(GROUP)
     stage.state.lift([PodUid("x")])
     assert await stage.plans.would_fit(GROUP)
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
 
 async def test_a_group_whose_podgroup_is_deleted_goes_by_its_pods_own_number(
@@ -404,7 +404,7 @@ async def test_a_group_whose_podgroup_is_deleted_goes_by_its_pods_own_number(
     assert sentence(stage.ask("b")) == "3 of the 4 pods that start together exist"
     stage.show("d")
     assert isinstance(stage.ask("d"), Draft)
-    assert stage.used() == 4 * 600
+    assert stage.used_memory_mib() == 4 * 600
 
 
 async def test_a_group_whose_podgroup_is_deleted_frees_its_cards_by_the_deadline(
@@ -418,7 +418,7 @@ async def test_a_group_whose_podgroup_is_deleted_frees_its_cards_by_the_deadline
     stage.now += stage.plans.bind_s + BIND_MARGIN_S + 1
     stage.state.expire()
 
-    assert stage.used() == 0
+    assert stage.used_memory_mib() == 0
 
 
 async def test_a_group_is_forgotten_with_its_last_pod(stage: Stage) -> None:

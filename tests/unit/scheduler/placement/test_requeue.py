@@ -145,7 +145,7 @@ class Peculiar(Nvidia):
         return self.own
 
 
-def drafted(**rules: Any) -> Any:
+def build_draft(**rules: Any) -> Any:
     vendor = Peculiar(NvidiaConfig(), VendorRules(**rules))
     share = DeviceShare(uuid=CARD.uuid, vendor="NVIDIA", memory_mib=300, core_percent=30)
     request = PodRequest(
@@ -174,7 +174,7 @@ def drafted(**rules: Any) -> Any:
 
 
 def test_a_draft_carries_what_the_vendors_write_on_the_pod_and_what_quotas_count() -> None:
-    draft = drafted()
+    draft = build_draft()
 
     assert draft.annotations == {
         "hami.io/vgpu-devices-to-allocate": ";x,NVIDIA,300,30:;",
@@ -186,9 +186,9 @@ def test_a_draft_carries_what_the_vendors_write_on_the_pod_and_what_quotas_count
 
 
 def test_an_exact_vendor_s_choice_names_the_versions_it_saw() -> None:
-    assert drafted(exact=True).seen == {CARD.uuid: 7}
+    assert build_draft(exact=True).seen == {CARD.uuid: 7}
 
 
 def test_cores_that_a_request_counts_otherwise_are_reported() -> None:
-    draft = drafted(need=lambda request, selection, card: Need(300, 30, of_core=100))
+    draft = build_draft(need=lambda request, selection, card: Need(300, 30, of_core=100))
     assert draft.core_totals == {CARD.uuid: 100}

@@ -203,7 +203,7 @@ class World:
         self.store.rooms = [room]
         return room
 
-    def blocked(self) -> list[str]:
+    def blocked_messages(self) -> list[str]:
         return [each.message for each in self.events.shown if each.reason == "PreemptionBlocked"]
 
 
@@ -254,7 +254,7 @@ async def world(*, victims: int = 1, limits: dict[str, Any] | None = None, **spe
         waiting=waiting,
         state=state,
         writer=cast(Any, Writer(ledger)),
-        pods=watched(high, pod_of("low-0", 10, nodeName="n")),
+        pods=watched_pods(high, pod_of("low-0", 10, nodeName="n")),
         pod_api=pods,
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         announcer=Announcer(events),
@@ -265,7 +265,7 @@ async def world(*, victims: int = 1, limits: dict[str, Any] | None = None, **spe
     return World(preemptor, pods, store, plans, events, ledger)
 
 
-def watched(*pods: Json) -> dict[PodUid, JsonMapping]:
+def watched_pods(*pods: Json) -> dict[PodUid, JsonMapping]:
     """The pods as the watch keeps them."""
     return {PodUid(pod["metadata"]["uid"]): trimmed_pod(pod) for pod in pods}
 
@@ -314,7 +314,7 @@ async def test_a_limit_keeps_pods_alive_and_is_named(
     await made.preemptor.plan_next()
 
     assert (made.pods.tried, made.pods.evicted, await made.room()) == ([], [], "")
-    assert made.blocked() == [f"no pod is preempted for this pod: {why}"]
+    assert made.blocked_messages() == [f"no pod is preempted for this pod: {why}"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ async def test_nobody_ends_for_a_pod_that_kueue_admitted() -> None:
     made = await world()
     high = await made.pods.get("default", "high")
     high["metadata"]["annotations"] = {"kueue.x-k8s.io/workload": "w"}
-    made.preemptor.pods = watched(high, pod_of("low-0", 10, nodeName="n"))
+    made.preemptor.pods = watched_pods(high, pod_of("low-0", 10, nodeName="n"))
     await made.preemptor.plan_next()
     assert (made.plans.asked, await made.room()) == ([], "")
 
@@ -364,7 +364,7 @@ async def test_a_pod_that_is_nominated_is_not_nominated_at_every_look() -> None:
     await made.preemptor.plan_next()
     await made.hold()
     await made.preemptor.keep_rooms()
-    made.preemptor.pods = watched(await made.pods.get("default", "high"))
+    made.preemptor.pods = watched_pods(await made.pods.get("default", "high"))
 
     await made.preemptor.keep_rooms()
 
@@ -378,7 +378,7 @@ async def test_a_budget_that_forbids_the_dry_run_ends_nobody() -> None:
     await made.preemptor.plan_next()
 
     assert (made.pods.evicted, await made.room()) == ([], "")
-    assert "default/low-0 can't be evicted" in made.blocked()[0]
+    assert "default/low-0 can't be evicted" in made.blocked_messages()[0]
     blocked = made.preemptor.instruments.preemption_blocked.labels("eviction")
     assert blocked._value.get() == 1
 
@@ -392,7 +392,7 @@ async def test_a_budget_that_closes_in_between_gives_the_room_up() -> None:
     await made.preemptor.keep_rooms()
 
     assert (made.pods.evicted, await made.room()) == (["low-0"], "")
-    assert "default/low-1 could not be evicted" in made.blocked()[0]
+    assert "default/low-1 could not be evicted" in made.blocked_messages()[0]
     assert [bool(problem) for _, problem in made.store.noted] == [False, True]
 
 
@@ -404,7 +404,7 @@ async def test_nobody_ends_for_a_room_that_was_taken_over() -> None:
 
     await made.preemptor.keep_rooms()
 
-    assert (made.pods.evicted, made.blocked()) == (["low-0"], [])
+    assert (made.pods.evicted, made.blocked_messages()) == (["low-0"], [])
 
 
 async def test_no_plan_takes_a_room_over_while_a_pod_is_evicted_for_it() -> None:
@@ -436,7 +436,7 @@ async def test_a_room_is_kept_when_preemption_is_switched_off_only_if_its_pods_a
     await made.preemptor.keep_rooms()
 
     assert (made.pods.evicted, await made.room()) == ([], state)
-    assert bool(made.blocked()) is (state == "")
+    assert bool(made.blocked_messages()) is (state == "")
 
 
 async def test_an_api_server_that_is_away_is_asked_again() -> None:
@@ -477,7 +477,7 @@ async def test_a_node_that_takes_no_pods_ends_the_room_and_another_one_is_planne
 
     assert (made.pods.evicted, await made.room()) == ([], "")
     assert made.preemptor.rooms.of(PodUid("high")) is None
-    assert made.blocked() == [
+    assert made.blocked_messages() == [
         "the cards reserved on n are no longer reserved: nodes that are cordoned accept no pods"
     ]
     await made.preemptor.plan_next()
@@ -566,7 +566,7 @@ async def test_a_nomination_binds_the_pod_to_its_node_if_it_is_kube_schedulers(
     made.store.recently = (0, rooms)
     made.preemptor.waiting.note_refusal(PodUid("high"), (NODE, NodeName("m")))
     high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
-    made.preemptor.pods = watched(made.pods.put(high), pod_of("x", 1, nodeName="n"))
+    made.preemptor.pods = watched_pods(made.pods.put(high), pod_of("x", 1, nodeName="n"))
 
     await made.preemptor.plan_next()
 
@@ -580,7 +580,7 @@ async def test_a_nominated_pod_waits_its_delay_only_if_others_have_to_end(victim
     made.preemptor.clock = lambda: now
     made.preemptor.limits = replace(made.preemptor.limits, after_s=3601.0)
     high = {**pod_of("high", 1000), "status": {"nominatedNodeName": NODE}}
-    made.preemptor.pods = watched(made.pods.put(high), pod_of("x", 1, nodeName="n"))
+    made.preemptor.pods = watched_pods(made.pods.put(high), pod_of("x", 1, nodeName="n"))
     for _ in range(3):
         await made.preemptor.plan_next()
     assert (len(made.plans.asked), await made.room()) == (1, "" if victims else "reserved")

@@ -97,7 +97,7 @@ class Rows:
         return []
 
 
-def asked(nodes: dict[str, list[str]], memory_mib: int) -> bytes:
+def build_body(nodes: dict[str, list[str]], memory_mib: int) -> bytes:
     """Return the body in the form of kube-scheduler 1.36."""
     meta = {
         node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}
@@ -139,7 +139,7 @@ async def answer(body: bytes, *, may_add: bool) -> dict[str, list[str]]:
 async def test_a_node_is_left_in_where_the_slices_fit_then(
     memory_mib: int, may_add: bool, expected: dict[str, list[str]]
 ) -> None:
-    body = asked({"n": ["small"], "shut": ["small"], "unknown": ["small"]}, memory_mib)
+    body = build_body({"n": ["small"], "shut": ["small"], "unknown": ["small"]}, memory_mib)
     assert await answer(body, may_add=may_add) == expected
 
 
@@ -147,7 +147,7 @@ async def test_a_node_is_left_in_where_the_slices_fit_then(
 async def test_no_pod_is_added_before_the_delay_that_the_pod_asks_for(
     created: int, expected: dict[str, list[str]]
 ) -> None:
-    body = orjson.loads(asked({"n": ["small"]}, 9500))
+    body = orjson.loads(build_body({"n": ["small"]}, 9500))
     at = datetime.now(UTC) + timedelta(seconds=created)
     body["Pod"]["metadata"] |= {
         "annotations": {"hami.io/preemption-delay-seconds": "60"},
@@ -159,17 +159,17 @@ async def test_no_pod_is_added_before_the_delay_that_the_pod_asks_for(
 
 async def test_no_slice_ends_a_placeholder() -> None:
     """Another node would be asked for in place of the one that has come."""
-    assert await answer(asked({"n": ["small", "placeholder"]}, 3500), may_add=True) == {}
+    assert await answer(build_body({"n": ["small", "placeholder"]}, 3500), may_add=True) == {}
 
 
 async def test_a_node_without_victims_is_left_in_only_with_some() -> None:
     """kube-scheduler 1.38 asks about such nodes, and takes none back."""
-    assert await answer(asked({"n": []}, 400), may_add=True) == {}
-    assert await answer(asked({"n": []}, 3000), may_add=True) == {"n": ["small"]}
+    assert await answer(build_body({"n": []}, 400), may_add=True) == {}
+    assert await answer(build_body({"n": []}, 3000), may_add=True) == {"n": ["small"]}
 
 
 async def test_a_pod_without_cards_is_kube_schedulers_own() -> None:
-    body = orjson.loads(asked({"n": ["small"]}, 1))
+    body = orjson.loads(build_body({"n": ["small"]}, 1))
     del body["Pod"]["spec"]["containers"][0]["resources"]
     assert await answer(orjson.dumps(body), may_add=True) == {"n": ["small"]}
 

@@ -53,7 +53,7 @@ def card(uuid: str, index: int) -> GpuDevice:
     return a_device(uuid, index=index, slots=4, memory_mib=1000)
 
 
-async def granted(fake: FakeLedger) -> Grant:
+async def grant_pod(fake: FakeLedger) -> Grant:
     """Grant a pod, as the scheduler does."""
     change = await fake.begin(DRAFT)
     # Long ago: the signature's expiry is for agents that can't ask the ledger.
@@ -127,9 +127,9 @@ def restorer(
     )
 
 
-async def signed() -> str:
+async def signed_grant() -> str:
     """Return the signed grant that the pod carries, from a ledger that is lost."""
-    return sign(await granted(ledger()), KEY)
+    return sign(await grant_pod(ledger()), KEY)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_a_grant_that_the_ledger_never_heard_of_is_entered_under_its_own_i
     statuses: list[dict[str, str]], state: S
 ) -> None:
     fake = ledger()
-    pod = pod_with(await signed(), status={"phase": "Running", "containerStatuses": statuses})
+    pod = pod_with(await signed_grant(), status={"phase": "Running", "containerStatuses": statuses})
 
     assert await restorer(fake).restore(pod) is Outcome.RESTORED
 
@@ -154,7 +154,7 @@ async def test_a_grant_that_the_ledger_never_heard_of_is_entered_under_its_own_i
 
 async def test_it_happens_once() -> None:
     fake = ledger()
-    pod = pod_with(await signed())
+    pod = pod_with(await signed_grant())
 
     assert await restorer(fake).restore(pod) is Outcome.RESTORED
     assert await restorer(fake).restore(pod) is Outcome.NONE
@@ -165,7 +165,7 @@ async def test_it_happens_once() -> None:
 async def test_it_is_counted_where_there_is_no_room_left() -> None:
     """The pod runs there, whatever was granted since."""
     fake = ledger()
-    text = await signed()
+    text = await signed_grant()
     other = AllocationId("00000000-0000-4000-8000-000000000002")
     await fake.begin(replace(DRAFT, allocation_id=other, pod_uid=PodUid("uid-2")))
 
@@ -176,7 +176,7 @@ async def test_it_is_counted_where_there_is_no_room_left() -> None:
 
 async def test_a_grant_that_ended_stays_ended() -> None:
     fake = ledger()
-    text = sign(await granted(fake), KEY)
+    text = sign(await grant_pod(fake), KEY)
     await fake.advance(
         StateStep(
             allocation_id=DRAFT.allocation_id, sources=frozenset({S.BINDING}), target=S.RELEASED
@@ -190,7 +190,7 @@ async def test_a_grant_that_ended_stays_ended() -> None:
 
 async def test_a_grant_that_ended_without_an_event_is_live_again() -> None:
     fake = ledger()
-    text = sign(await granted(fake), KEY)
+    text = sign(await grant_pod(fake), KEY)
     asked: list[AllocationId] = []
 
     async def put_back(allocation_id: AllocationId) -> bool:
@@ -210,12 +210,12 @@ async def test_a_grant_that_ended_without_an_event_is_live_again() -> None:
 async def test_a_grant_copied_from_elsewhere_makes_none(changes: dict[str, str]) -> None:
     fake = ledger()
 
-    assert await restorer(fake).restore(pod_with(await signed(), **changes)) is Outcome.NONE
+    assert await restorer(fake).restore(pod_with(await signed_grant(), **changes)) is Outcome.NONE
 
 
 async def test_what_a_user_writes_makes_none() -> None:
     fake = ledger()
-    grant = await granted(ledger())
+    grant = await grant_pod(ledger())
     forged = [
         "",
         "no grant",
@@ -232,14 +232,14 @@ async def test_what_a_user_writes_makes_none() -> None:
 async def test_a_card_that_is_not_there_is_left_to_the_next_round() -> None:
     empty = FakeLedger(quota_of=lambda _: {})
 
-    assert await restorer(empty).restore(pod_with(await signed())) is Outcome.LATER
+    assert await restorer(empty).restore(pod_with(await signed_grant())) is Outcome.LATER
 
 
 async def test_a_pod_that_was_moved_since_is_entered_where_its_kubelet_has_it() -> None:
     fake = ledger("GPU-1")
     node = Node(held={"main": ("GPU-1",)})
 
-    assert await restorer(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+    assert await restorer(fake, node).restore(pod_with(await signed_grant())) is Outcome.RESTORED
 
     back = await fake.get(DRAFT.allocation_id)
     assert back is not None
@@ -263,7 +263,7 @@ async def test_a_node_that_reports_nothing_is_asked_again_before_the_signed_card
 ) -> None:
     fake = ledger()
     asking = restorer(fake, node)
-    pod = pod_with(await signed())
+    pod = pod_with(await signed_grant())
 
     assert await asking.restore(pod) is Outcome.LATER
     node.now_s = PATIENCE_S - 1
@@ -281,7 +281,7 @@ async def test_a_node_that_answers_late_is_believed() -> None:
     fake = ledger("GPU-1")
     node = Node(held={"main": ("GPU-1",)}, error=Unavailable("the bus is away"))
     asking = restorer(fake, node)
-    pod = pod_with(await signed())
+    pod = pod_with(await signed_grant())
     assert await asking.restore(pod) is Outcome.LATER
 
     node.error = None
@@ -299,7 +299,7 @@ async def test_a_node_that_answers_late_is_believed() -> None:
 async def test_a_checkpoint_without_our_answer_leaves_the_signed_cards(node: Node) -> None:
     fake = ledger()
 
-    assert await restorer(fake, node).restore(pod_with(await signed())) is Outcome.RESTORED
+    assert await restorer(fake, node).restore(pod_with(await signed_grant())) is Outcome.RESTORED
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 600
 

@@ -233,7 +233,7 @@ async def test_pods_that_are_alike_are_one_shape_of_the_question() -> None:
     assert len(question.pods) == 10
 
 
-def grouped(*pods: Json, quorum: int) -> tuple[list[Json], GroupMembers]:
+def build_group(*pods: Json, quorum: int) -> tuple[list[Json], GroupMembers]:
     members = GroupMembers(lambda each: pod_request(each, VENDORS), lambda _: None, "ours")
     for each in pods:
         each["metadata"] |= {
@@ -248,7 +248,7 @@ def grouped(*pods: Json, quorum: int) -> tuple[list[Json], GroupMembers]:
 async def test_a_group_is_one_demand() -> None:
     """No node comes for three pods that start together if there may be two."""
     bounded = ENTRY.model_copy(update={"max": 2})
-    pods, members = grouped(*(pod(f"g{number}") for number in range(3)), quorum=3)
+    pods, members = build_group(*(pod(f"g{number}") for number in range(3)), quorum=3)
     alone = pod("alone")
 
     found = await answer(questions(*pods, alone, members=members, entries=(bounded,)))
@@ -262,7 +262,7 @@ async def test_a_group_is_one_demand() -> None:
 
 async def test_pods_beyond_those_that_start_together_go_alone() -> None:
     bounded = ENTRY.model_copy(update={"max": 2})
-    pods, members = grouped(*(pod(f"g{number}") for number in range(3)), quorum=2)
+    pods, members = build_group(*(pod(f"g{number}") for number in range(3)), quorum=2)
 
     found = await answer(questions(*pods, members=members, entries=(bounded,)))
 
@@ -270,7 +270,7 @@ async def test_pods_beyond_those_that_start_together_go_alone() -> None:
 
 
 def test_no_node_is_wanted_for_a_group_that_is_not_complete() -> None:
-    pods, members = grouped(pod("a"), pod("b"), quorum=3)
+    pods, members = build_group(pod("a"), pod("b"), quorum=3)
 
     assert questions(*pods, members=members).due() == []
 

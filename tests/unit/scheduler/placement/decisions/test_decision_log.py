@@ -68,7 +68,7 @@ class Events:
         self.emitted.append(event)
 
 
-def refused(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> DecisionTrace:
+def refused_trace(queue: DecisionQueue, view: ClusterView, uid: str = "u") -> DecisionTrace:
     decision = decide(WISH, view, candidates=[N])
     assert decision.refusal is not None
     trace = DecisionTrace(
@@ -97,7 +97,7 @@ async def writing(queue: DecisionQueue) -> AsyncIterator[None]:
             await task
 
 
-async def written(queue: DecisionQueue, log: Log) -> None:
+async def write_queue(queue: DecisionQueue, log: Log) -> None:
     async with writing(queue), asyncio.timeout(PATIENCE_S):
         await log.written.wait()
 
@@ -133,7 +133,7 @@ async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> Non
     async with writing(queue):
         with calls.request():
             for number in range(5):
-                queue.add(refused(queue, view, uid=f"u{number}"))
+                queue.add(refused_trace(queue, view, uid=f"u{number}"))
                 await asyncio.sleep(0)  # the writer has its turn, and does not take it
             assert not log.kept
         async with asyncio.timeout(PATIENCE_S):
@@ -147,7 +147,7 @@ async def test_a_burst_without_end_holds_decisions_for_some_seconds_only() -> No
     queue = DecisionQueue(log, Announcer(Events()), until_idle=calls.until_idle)
     async with writing(queue), asyncio.timeout(PATIENCE_S):
         with calls.request():
-            queue.add(refused(queue, view))
+            queue.add(refused_trace(queue, view))
             await log.written.wait()
 
     assert log.together == [1]
@@ -164,7 +164,7 @@ async def test_a_burst_of_many_batches_waits_once(monkeypatch: pytest.MonkeyPatc
     log, view = Log(), a_view()
     queue = DecisionQueue(log, Announcer(Events()), until_idle=until_idle)
     for number in range(5):
-        queue.add(refused(queue, view, uid=f"u{number}"))
+        queue.add(refused_trace(queue, view, uid=f"u{number}"))
     async with writing(queue), asyncio.timeout(PATIENCE_S):
         while len(log.kept) < 5:
             await asyncio.sleep(0)
@@ -181,7 +181,7 @@ async def test_what_waits_when_the_service_stops_is_written(
     async with writing(queue):
         with calls.request():
             for number in range(5):
-                queue.add(refused(queue, view, uid=f"u{number}"))
+                queue.add(refused_trace(queue, view, uid=f"u{number}"))
             await asyncio.sleep(0)  # the writer has the first in its hands
 
     assert [row.pod_uid for row in log.kept] == [f"u{number}" for number in range(5)]
@@ -190,9 +190,9 @@ async def test_what_waits_when_the_service_stops_is_written(
 async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> None:
     log, events, view = Log(), Events(), a_view()
     queue = DecisionQueue(log, Announcer(events), until_idle=at_once)
-    queue.add(refused(queue, view))
+    queue.add(refused_trace(queue, view))
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     [kept] = log.kept
     assert kept.reason_counts == {"CardInsufficientMemory": 1}
@@ -213,11 +213,11 @@ async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> Non
 async def test_a_placement_is_written_with_its_cards_in_its_own_row() -> None:
     log, view = Log(), a_view()
     queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
-    trace = refused(queue, view)
+    trace = refused_trace(queue, view)
     trace.outcome, trace.reasons = "placed", {}
     queue.add(trace)
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     [kept] = log.kept
     assert kept.counters is None
@@ -231,9 +231,9 @@ async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.Monk
     log = Log(away=3)
     queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
     for number in range(5):
-        queue.add(refused(queue, a_view(), uid=f"u{number}"))
+        queue.add(refused_trace(queue, a_view(), uid=f"u{number}"))
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     assert [kept.pod_uid for kept in log.kept] == [f"u{number}" for number in range(5)]
     assert queue.dropped == 0
@@ -244,7 +244,7 @@ async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) ->
     queue, view = DecisionQueue(Log(), Announcer(Events()), until_idle=at_once), a_view()
 
     for _ in range(5):
-        queue.add(refused(queue, view))
+        queue.add(refused_trace(queue, view))
 
     assert (queue.waiting, queue.dropped) == (2, 3)
 
@@ -257,23 +257,23 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
     log = Log()
     queue, view = DecisionQueue(log, Announcer(Events()), until_idle=at_once), a_view()
     for version in range(2, 6):
-        queue.add(refused(queue, view, uid=f"u{version}"))
+        queue.add(refused_trace(queue, view, uid=f"u{version}"))
         view.apply(GpuUuid("g"), slots=1, memory_mib=version, core_percent=1, version=version)
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     assert queue.dropped_moments == 2
     assert [kept.counters is None for kept in log.kept] == [False, False, True, True]
     # Room is made again by what was written.
     view.apply(GpuUuid("g"), slots=1, memory_mib=2, core_percent=1, version=9)
-    queue.add(refused(queue, view))
+    queue.add(refused_trace(queue, view))
     assert queue.dropped_moments == 2
 
 
 def test_refusals_of_one_moment_share_the_cards() -> None:
     queue, view = DecisionQueue(Log(), Announcer(Events()), until_idle=at_once), a_view()
 
-    one, other = refused(queue, view), refused(queue, view)
+    one, other = refused_trace(queue, view), refused_trace(queue, view)
 
     assert one.frozen is other.frozen
 
@@ -305,9 +305,9 @@ async def test_decisions_around_one_that_the_ledger_refuses_are_written(
     log, view = Refusing(), a_view()
     queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
     for uid in ("first", "poison", "last"):
-        queue.add(refused(queue, view, uid))
+        queue.add(refused_trace(queue, view, uid))
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     assert [row.pod_uid for row in log.kept] == ["first", "last"]
 
@@ -326,9 +326,9 @@ async def test_decisions_around_one_that_can_not_be_encoded_are_written(
 
     monkeypatch.setattr(decision_log, "decision_of", decision_of)
     for uid in ("first", "poison", "last"):
-        queue.add(refused(queue, view, uid))
+        queue.add(refused_trace(queue, view, uid))
 
-    await written(queue, log)
+    await write_queue(queue, log)
 
     assert [row.pod_uid for row in log.kept] == ["first", "last"]
     assert bulkhead.failures == {"decisions": 1}
@@ -354,7 +354,7 @@ async def test_a_batch_that_is_encoded_when_the_service_stops_is_written_by_one_
     log, view = Log(), a_view()
     queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
     for number in range(3):
-        queue.add(refused(queue, view, uid=f"u{number}"))
+        queue.add(refused_trace(queue, view, uid=f"u{number}"))
 
     task = asyncio.create_task(queue.run())
     await begun.wait()
