@@ -32,10 +32,6 @@ class ReadableLedger(FakeLedger):
         """See the port QuotaStore."""
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 
-    async def limited_namespaces(self) -> frozenset[str]:
-        """See the port QuotaStore."""
-        return frozenset(namespace for namespace, _ in self._quotas)
-
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """See the port QuotaStore."""
         for resource, limit in limits.items():
