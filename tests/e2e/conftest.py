@@ -145,7 +145,7 @@ def end_shared(config: pytest.Config) -> None:
 
 
 @contextmanager
-def checked(system: System) -> Iterator[System]:
+def checked_system(system: System) -> Iterator[System]:
     """Leave the system without pods, and its ledger with nothing held."""
     yield system
     system.check_invariants()
@@ -176,7 +176,7 @@ def running_cluster(
 @pytest.fixture
 def system(running_cluster: System) -> Iterator[System]:
     """The session's system; after each case its pods are gone and its ledger holds nothing."""
-    with checked(running_cluster) as system:
+    with checked_system(running_cluster) as system:
         yield system
 
 
@@ -190,5 +190,5 @@ def running_crowd(cluster_kind: str, shared: ExitStack) -> System:
 @pytest.fixture
 def crowded(running_crowd: System) -> Iterator[System]:
     """The session's node with ten cards, for many pods; without any before and after."""
-    with checked(running_crowd) as system:
+    with checked_system(running_crowd) as system:
         yield system

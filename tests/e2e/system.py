@@ -224,7 +224,7 @@ class System:
         lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
         return [line for line in lines if " Violation - " in line]
 
-    def converged(self) -> str | None:
+    def ledger_difference(self) -> str | None:
         """None when ledger = pods, else what differs."""
         held = self.sql(
             "SELECT pod_uid || ' ' || node || ' ' || state FROM allocations"

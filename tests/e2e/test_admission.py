@@ -13,7 +13,7 @@ import yaml
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
-from tests.faults.processes import away
+from tests.faults.processes import take_down_service
 from tests.waiting import PATIENCE_S
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
@@ -154,7 +154,7 @@ def test_admission_goes_on_without_postgres_redis_and_nats(system: System) -> No
     asking = a_pod("later", slice_of(1000))
     with ExitStack() as stack:
         for server in ("postgres", "redis", "nats"):
-            stack.enter_context(away(system, server))
+            stack.enter_context(take_down_service(system, server))
             admitted = dry(system, asking)
             assert admitted.status_code == 201, admitted.text
             assert admitted.json()["spec"]["schedulerName"] == "hami-scheduler"

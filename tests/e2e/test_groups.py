@@ -15,7 +15,7 @@ from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.conftest import checked, running_system
+from tests.e2e.conftest import checked_system, running_system
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 
 BIND_S = 6
@@ -34,7 +34,7 @@ def running_groups(cluster_kind: str) -> Iterator[System]:
 
 @pytest.fixture
 def groups(running_groups: System) -> Iterator[System]:
-    with checked(running_groups) as system:
+    with checked_system(running_groups) as system:
         yield system
 
 
@@ -55,7 +55,7 @@ def create(system: System, *pods: Json) -> None:
         assert answer.status_code == 201, answer.text
 
 
-def bound(system: System, group: str) -> int:
+def count_bound(system: System, group: str) -> int:
     return sum(
         bool(pod["spec"].get("nodeName"))
         for pod in system.pods()
@@ -63,7 +63,7 @@ def bound(system: System, group: str) -> int:
     )
 
 
-def held(system: System) -> int:
+def count_held(system: System) -> int:
     return int(system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
 
 
@@ -77,7 +77,7 @@ def test_a_group_that_fits_is_bound_whole(groups: System) -> None:
     began = time.monotonic()
     create(groups, *(member("whole", number, 8) for number in range(8)))
 
-    wait(lambda: bound(groups, "whole") == 8 or None, "all to be bound")
+    wait(lambda: count_bound(groups, "whole") == 8 or None, "all to be bound")
 
     measured.note(f"8 members bound {time.monotonic() - began:.2f} s after the first was created")
     for number in range(8):
@@ -91,15 +91,15 @@ def test_a_group_with_room_for_seven_of_eight_holds_nothing(groups: System) -> N
 
     assert "GroupWaiting" in text
     wait(lambda: metric(groups, "hami_scheduler_group_held_cards") == 0 or None, "nothing held")
-    assert bound(groups, "big") == 0
-    assert held(groups) == 1
+    assert count_bound(groups, "big") == 0
+    assert count_held(groups) == 1
     # Others are placed in the meantime.
     groups.run(a_pod("small", slice_of(CARD_MIB)))
     groups.delete("small")
 
     groups.delete("blocker")
     freed = time.monotonic()
-    wait(lambda: bound(groups, "big") == 8 or None, "all to be bound")
+    wait(lambda: count_bound(groups, "big") == 8 or None, "all to be bound")
     spent_s = time.monotonic() - freed
     measured.note(f"all 8 bound {spent_s:.2f} s after the eighth slice was free")
 
@@ -130,9 +130,9 @@ def test_a_group_that_lacks_a_hosts_cpu_frees_what_it_holds(groups: System) -> N
         "the group to be given up",
         timeout_s=60,
     )
-    assert bound(groups, "short") == 0
+    assert count_bound(groups, "short") == 0
     assert metric(groups, "hami_scheduler_group_held_cards") == 0
-    assert held(groups) == 0
+    assert count_held(groups) == 0
     # The hosts' CPU is free again, and so are the cards.
     groups.run(*(member("alone", number, 1, cpu=str(each)) for number in range(7)))
     groups.delete(*(f"alone-{number}" for number in range(7)))
@@ -141,7 +141,7 @@ def test_a_group_that_lacks_a_hosts_cpu_frees_what_it_holds(groups: System) -> N
     wait(lambda: re.search(attempts, groups.sql(why_it_waited("short"))), "both to be recorded")
 
     groups.delete("blocker")
-    wait(lambda: bound(groups, "short") == 8 or None, "all to be bound", timeout_s=120)
+    wait(lambda: count_bound(groups, "short") == 8 or None, "all to be bound", timeout_s=120)
 
 
 @pytest.mark.parametrize("lacking", ["slices", "cpu"])
@@ -159,14 +159,18 @@ def test_two_groups_that_fit_one_at_a_time_run_one_after_the_other(
         for index in range(size):
             create(groups, *(member(name, index, size, memory_mib, cpu) for name in names))
         first = wait(
-            lambda: next((n for n in names if bound(groups, n) == size), None),  # noqa: B023
+            lambda: next((n for n in names if count_bound(groups, n) == size), None),  # noqa: B023
             "one group to be bound",
             timeout_s=90,
         )
         second = next(name for name in names if name != first)
-        assert bound(groups, second) == 0
+        assert count_bound(groups, second) == 0
         groups.delete(*(f"{first}-{index}" for index in range(size)))
-        wait(lambda: bound(groups, second) == size or None, "the other to be bound", timeout_s=90)  # noqa: B023
+        wait(
+            lambda: count_bound(groups, second) == size or None,  # noqa: B023
+            "the other to be bound",
+            timeout_s=90,
+        )
         groups.delete(*(f"{second}-{index}" for index in range(size)))
         spent.append(time.monotonic() - began)
     measured.note(
@@ -183,12 +187,12 @@ def test_a_group_survives_the_kill_of_its_scheduler(groups: System, after: str) 
     count = 5 if after == "at-the-barrier" else size
     create(groups, *(member("kept", number, size) for number in range(count)))
     if after == "some-bound":
-        wait(lambda: bound(groups, "kept") >= 1 or None, "some to be bound", timeout_s=60)
+        wait(lambda: count_bound(groups, "kept") >= 1 or None, "some to be bound", timeout_s=60)
     os.kill(pid, signal.SIGKILL)
     create(groups, *(member("kept", number, size) for number in range(count, size)))
 
     wait(lambda: groups.pid_of("scheduler") not in (None, pid) or None, "another scheduler")
-    wait(lambda: bound(groups, "kept") == size or None, "all to be bound", timeout_s=90)
+    wait(lambda: count_bound(groups, "kept") == size or None, "all to be bound", timeout_s=90)
     groups.check_invariants()
 
 
@@ -199,7 +203,7 @@ def test_a_member_that_is_deleted_while_others_wait_is_replaced(groups: System) 
 
     create(groups, member("swap", 7, 8), member("swap", 8, 8))
 
-    wait(lambda: bound(groups, "swap") == 8 or None, "all to be bound", timeout_s=60)
+    wait(lambda: count_bound(groups, "swap") == 8 or None, "all to be bound", timeout_s=60)
 
 
 def test_a_wrong_number_is_refused_at_admission(groups: System) -> None:
@@ -276,7 +280,7 @@ def pod_groups(groups: System, cluster_kind: str) -> Iterator[str]:
     assert answer.status_code == 201, answer.text
     path = f"/apis/{POD_GROUPS}/namespaces/default/podgroups"
     wait(lambda: pod_group(groups, path, "probe", 2) in (201, 409), "PodGroups to be served")
-    create(groups, labelled("probe", 0))
+    create(groups, labelled_member("probe", 0))
     wait(lambda: quorum(groups, "probe") == 2, "the scheduler to find PodGroups", timeout_s=90)
     groups.delete("probe-0")
     yield path
@@ -300,7 +304,7 @@ def quorum(system: System, group: str) -> int | None:
     return found
 
 
-def labelled(group: str, number: int) -> Json:
+def labelled_member(group: str, number: int) -> Json:
     """A member that has the label alone: how many start together is in its PodGroup."""
     pod = member(group, number, 1)
     del pod["metadata"]["annotations"]
@@ -310,9 +314,9 @@ def labelled(group: str, number: int) -> Json:
 def test_a_podgroup_of_scheduler_plugins_has_the_quorum(groups: System, pod_groups: str) -> None:
     groups.run(a_pod("blocker", slice_of(CARD_MIB)))
     assert pod_group(groups, pod_groups, "crd", 8) == 201
-    create(groups, *(labelled("crd", number) for number in range(8)))
+    create(groups, *(labelled_member("crd", number) for number in range(8)))
     assert "GroupWaiting" in groups.wait_for_reason("crd-7")
-    assert (bound(groups, "crd"), held(groups), quorum(groups, "crd")) == (0, 1, 8)
+    assert (count_bound(groups, "crd"), count_held(groups), quorum(groups, "crd")) == (0, 1, 8)
 
     groups.delete("blocker")
-    wait(lambda: bound(groups, "crd") == 8 or None, "all to be bound")
+    wait(lambda: count_bound(groups, "crd") == 8 or None, "all to be bound")

@@ -41,14 +41,14 @@ def test_a_killed_process_loses_nothing(system: System, service: str, cluster_ki
     )
     wait(
         lambda: (
-            system.converged() is None
+            system.ledger_difference() is None
             and len([p for p in system.pods() if p["status"].get("phase") == "Running"])
             >= 4 + created
         ),
         "ledger = pods",
         timeout_s=CONVERGED_S,
         why=lambda: (
-            str(system.converged())
+            str(system.ledger_difference())
             + str([(p["metadata"]["name"], p["status"].get("phase")) for p in system.pods()])
         ),
     )

@@ -11,9 +11,9 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.conftest import checked, running_system
+from tests.e2e.conftest import checked_system, running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.e2e.test_groups import CARD_MIB, bound, create, held, metric
+from tests.e2e.test_groups import CARD_MIB, count_bound, count_held, create, metric
 
 pytestmark = pytest.mark.e2e
 
@@ -42,7 +42,7 @@ def running_gangs(cluster_kind: str) -> Iterator[System]:
 
 @pytest.fixture
 def gangs(running_gangs: System) -> Iterator[System]:
-    with checked(running_gangs) as system:
+    with checked_system(running_gangs) as system:
         yield system
         for item in system.get(API)["items"]:
             system.api.delete(f"{API}/{item['metadata']['name']}")
@@ -75,7 +75,7 @@ def processor_s(pid: int) -> float:
 def test_a_gang_that_fits_is_bound_whole(gangs: System) -> None:
     gang(gangs, "whole", 4)
 
-    wait(lambda: bound(gangs, "whole") == 4 or None, "all to be bound", timeout_s=60)
+    wait(lambda: count_bound(gangs, "whole") == 4 or None, "all to be bound", timeout_s=60)
 
 
 def test_a_gang_that_spins_leaks_nothing_and_costs_us_little(gangs: System) -> None:
@@ -94,13 +94,13 @@ def test_a_gang_that_spins_leaks_nothing_and_costs_us_little(gangs: System) -> N
         f"second, {(processor_s(pid) - used_s) / spent_s:.2f} processors of the scheduler's"
     )
     assert metric(gangs, "hami_scheduler_group_held_cards") == 0
-    assert (bound(gangs, "spins"), held(gangs)) == (0, 1)
+    assert (count_bound(gangs, "spins"), count_held(gangs)) == (0, 1)
     # Nothing is held against others: the three cards that are free are used.
     gangs.run(*(a_pod(f"other-{number}", slice_of(CARD_MIB)) for number in range(3)))
     gangs.delete(*(f"other-{number}" for number in range(3)))
 
     gangs.delete("blocker")
-    wait(lambda: bound(gangs, "spins") == 4 or None, "all to be bound", timeout_s=60)
+    wait(lambda: count_bound(gangs, "spins") == 4 or None, "all to be bound", timeout_s=60)
 
 
 def asked_so_far(system: System) -> float:
@@ -121,4 +121,4 @@ def test_workload_aware_preemption_leaves_no_assumption_and_ends_no_pod_for_slic
     assert {
         gangs.wait_for_phase(f"low-{number}", "Running")["status"]["phase"] for number in range(4)
     } == {"Running"}
-    assert held(gangs) == 4
+    assert count_held(gangs) == 4

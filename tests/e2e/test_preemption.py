@@ -12,7 +12,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests import measured
-from tests.e2e.conftest import checked
+from tests.e2e.conftest import checked_system
 from tests.e2e.preempting import (
     BUDGETS,
     CLASSES,
@@ -43,7 +43,7 @@ def preempting(cluster_kind: str) -> Iterator[System]:
 
 @pytest.fixture
 def one(preempting: System) -> Iterator[System]:
-    with checked(preempting) as system:
+    with checked_system(preempting) as system:
         yield system
         release_finalizers(system)
 
@@ -262,17 +262,17 @@ def test_the_verb_fills_an_empty_list_of_victims(one: System) -> None:
     small = pod_of("urgent", "small", 20_000)
     small["metadata"] |= {"namespace": "default", "uid": "small"}
 
-    def judged(pod: Json) -> Json:
+    def victims_of(pod: Json) -> Json:
         body = {"Pod": pod, "NodeNameToMetaVictims": {"node-0": {"Pods": []}}}
         answer = httpx.post(f"{one.scheduler_url}/preempt", json=body, timeout=30)
         assert answer.status_code == 200, answer.text
         return dict(answer.json()["NodeNameToMetaVictims"])
 
     victims = {"Pods": [{"UID": low["metadata"]["uid"]}], "NumPDBViolations": 0}
-    assert judged(high) == {}  # the delay that it asks for is not over
+    assert victims_of(high) == {}  # the delay that it asks for is not over
     del high["metadata"]["annotations"]["hami.io/preemption-delay-seconds"]
-    assert judged(high) == {"node-0": victims}
-    assert judged(small) == {}
+    assert victims_of(high) == {"node-0": victims}
+    assert victims_of(small) == {}
 
 
 def test_kube_schedulers_own_preemption_ends_no_pod_where_cards_are_short(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.e2e.conftest import checked
+from tests.e2e.conftest import checked_system
 from tests.e2e.preempting import (
     HIGH,
     LOW,
@@ -49,7 +49,7 @@ def pair(cluster_kind: str, real_only: None) -> Iterator[System]:
 
 @pytest.fixture
 def two(pair: System) -> Iterator[System]:
-    with checked(pair) as system:
+    with checked_system(pair) as system:
         yield system
         release_finalizers(system)
 
@@ -60,7 +60,7 @@ def alone(cluster_kind: str, real_only: None, request: pytest.FixtureRequest) ->
     verb = {"preemptVerb": request.param}
     with (
         preempting_system(cluster_kind, *PAIR, environment=PREVIEW, extender_verbs=verb) as system,
-        checked(system),
+        checked_system(system),
     ):
         yield system
         release_finalizers(system)
@@ -95,7 +95,7 @@ def fill(system: System, other: str = "urgent") -> None:
     )
 
 
-def evicted(system: System, name: str = "low") -> bool:
+def is_evicted(system: System, name: str = "low") -> bool:
     found = system.pod(name)
     return found is None or "deletionTimestamp" in found["metadata"]
 
@@ -103,7 +103,7 @@ def evicted(system: System, name: str = "low") -> bool:
 def test_a_room_holds_the_hosts_cpu_and_the_nomination_until_the_pod_is_bound(two: System) -> None:
     fill(two)
     assert two.create(with_cpu(pod_of("urgent", "high", CARD_MIB), 900)).status_code == 201
-    wait(lambda: evicted(two), "the victim to be evicted")
+    wait(lambda: is_evicted(two), "the victim to be evicted")
     greedy = on_node(with_cpu(pod_of("batch", "greedy", 1_000), most_cpu(two)), "node-0")
     assert two.create(greedy).status_code == 201
 
@@ -130,13 +130,13 @@ def test_without_a_nomination_another_pod_takes_the_hosts_cpu_and_ends_as_well(
     let_go(two, "low")
 
     two.wait_for_phase("high", "Running", timeout_s=120)
-    assert evicted(two, "greedy")
+    assert is_evicted(two, "greedy")
 
 
 def test_on_several_nodes_the_pods_of_one_end(two: System) -> None:
     fill(two, "batch")
     assert two.create(pod_of("urgent", "high", CARD_MIB)).status_code == 201
-    wait(lambda: evicted(two) or evicted(two, "other"), "one of the two to be evicted")
+    wait(lambda: is_evicted(two) or is_evicted(two, "other"), "one of the two to be evicted")
     release_finalizers(two)
 
     two.wait_for_phase("high", "Running", timeout_s=60)
@@ -161,7 +161,7 @@ def test_without_a_room_an_eviction_loses_the_nomination_and_pods_end_in_vain_un
     uid = alone.create(high).json()["metadata"]["uid"]
 
     if "without it" in request.node.name:
-        wait(lambda: all(evicted(alone, name) for name in hosts), "both to end in vain")
+        wait(lambda: all(is_evicted(alone, name) for name in hosts), "both to end in vain")
         # There is CPU now. A nomination that no room stands behind is lost at the next attempt.
         patch(alone, f"{HIGH}/status", {"status": {"nominatedNodeName": "node-0"}})
         patch(alone, HIGH, {"metadata": {"annotations": {"example.com/woken": "now"}}})
@@ -173,7 +173,7 @@ def test_without_a_room_an_eviction_loses_the_nomination_and_pods_end_in_vain_un
             lambda: any(uid in line and asked in line for line in log.read_text().splitlines()),
             "kube-scheduler to ask about its victims",
         )
-        assert not any(evicted(alone, name) for name in hosts)
+        assert not any(is_evicted(alone, name) for name in hosts)
 
     assert rooms_of(alone) == ""
     assert alone.pod("high")["status"]["phase"] == "Pending"  # type: ignore[index]

@@ -83,12 +83,12 @@ def test_a_plan_goes_round_cordoned_nodes_and_a_pod_that_never_preempts_has_none
             set_unschedulable(system, node, closed=True)
         wait(
             lambda: (
-                planned(system, urgent_pod("late", slice_of(40_000)))["plans"][0]["node"]
+                request_plans(system, urgent_pod("late", slice_of(40_000)))["plans"][0]["node"]
                 == nodes[-1]
             ),
             "the plan to leave out the cordoned nodes",
         )
-        answer = planned(system, urgent_pod("late", slice_of(40_000)))
+        answer = request_plans(system, urgent_pod("late", slice_of(40_000)))
         assert len(answer["plans"]) == 1
         assert "nodes that are cordoned: 2 not considered" in answer["notes"]
         assert_cordons_are_shown(system, closed)
@@ -98,7 +98,7 @@ def test_a_plan_goes_round_cordoned_nodes_and_a_pod_that_never_preempts_has_none
     polite = urgent_pod("polite", slice_of(40_000))
     polite["spec"]["preemptionPolicy"] = "Never"
 
-    refused = planned(system, polite)
+    refused = request_plans(system, polite)
 
     assert refused["plans"] == []
     assert refused["summary"] == "no plan: the pod's preemptionPolicy is Never"
@@ -120,7 +120,7 @@ def assert_cordons_are_shown(system: System, closed: list[str]) -> None:
     wait(reasons, "the explanation to name the cordoned nodes")
 
 
-def planned(system: System, pod: Json) -> Json:
+def request_plans(system: System, pod: Json) -> Json:
     answer = httpx.post(f"{system.scheduler_url}/v1/preempt", json={"pod": pod}, timeout=30)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -139,7 +139,7 @@ def test_a_pod_of_no_higher_priority_has_no_plan(system: System, classes: None) 
     holder = a_pod("equal", slice_of(80_000))
     holder["spec"]["priorityClassName"] = "urgent"
     system.run(holder)
-    answer = planned(system, urgent_pod("late", slice_of(100_000)))
+    answer = request_plans(system, urgent_pod("late", slice_of(100_000)))
 
     assert answer["plans"] == []
     assert "no plan" in answer["summary"]

@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.e2e.conftest import checked
+from tests.e2e.conftest import checked_system
 from tests.e2e.preempting import HIGH, PODS, patch, pod_of, preempting_system, room_of
 from tests.e2e.system import System, slice_of, wait
 from tests.unit.hamicommon import recorded
@@ -124,7 +124,7 @@ def test_one_pod_ends_for_an_urgent_one_like_it(
     many_vendors: System, nodes: list[Json], pod: Json
 ) -> None:
     system = many_vendors
-    with checked(system), nodes_of(system, nodes):
+    with checked_system(system), nodes_of(system, nodes):
         known = "SELECT count(DISTINCT node) FROM devices"
         wait(lambda: int(system.sql(known)) > len(nodes), "the nodes' cards to be known")
         low = fill(system, pod)

@@ -101,7 +101,7 @@ def test_no_autoscaler_makes_a_node_for_a_slice_by_itself(rig: Rig, autoscaler: 
             answer = system.create(pod)
             assert answer.status_code == 201, answer.text
 
-        def judged() -> bool:
+        def has_refused_all() -> bool:
             found = system.get("/api/v1/namespaces/default/events")["items"]
             by = {
                 each["involvedObject"]["name"]
@@ -111,7 +111,7 @@ def test_no_autoscaler_makes_a_node_for_a_slice_by_itself(rig: Rig, autoscaler: 
             }
             return by >= KINDS.keys()
 
-        wait(judged, "the autoscaler to look at each pod", timeout_s=120)
+        wait(has_refused_all, "the autoscaler to look at each pod", timeout_s=120)
         assert nodes_of(system) == []
         system.delete_all()
 

@@ -99,12 +99,12 @@ def condition_of(workload: Json | None, kind: str) -> Json:
 def wait_for_condition(system: System, job: str, kind: str, status: str = "True") -> Json:
     """Wait until the Job's Workload has the condition; returns the Workload."""
 
-    def reached() -> Json | None:
+    def matching_workload() -> Json | None:
         workload = workload_of(system, job)
         return workload if condition_of(workload, kind).get("status") == status else None
 
     return wait(
-        reached,
+        matching_workload,
         f"the Workload of {job} to be {kind}={status}",
         timeout_s=60,
         why=lambda: json.dumps((workload_of(system, job) or {}).get("status")),
@@ -125,7 +125,7 @@ def pods_of(system: System, job: str) -> list[Json]:
     return list(answer.json()["items"])
 
 
-def bound(pods: list[Json]) -> list[Json]:
+def bound_pods(pods: list[Json]) -> list[Json]:
     """Return those that have a node."""
     return [pod for pod in pods if pod["spec"].get("nodeName")]
 
@@ -187,12 +187,12 @@ def queued_system(
 def create_object(system: System, item: Json) -> None:
     """Create an object of Kueue's; right after its start its webhooks may not answer yet."""
 
-    def created() -> bool:
+    def try_create() -> bool:
         answer = system.api.post(COLLECTIONS[item["kind"]], json=item)
         assert answer.status_code in (201, 500), answer.text
         return answer.status_code == 201
 
-    wait(created, f"{item['kind']} to be created")
+    wait(try_create, f"{item['kind']} to be created")
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,7 @@ def _install(api: httpx.Client, manifests: Path, url: str, authority: Path) -> N
         if each["kind"] == "CustomResourceDefinition"
     }
 
-    def discovered() -> bool:
+    def has_kinds() -> bool:
         groups = api.get("/apis", headers={"accept": _DISCOVERY}).json()["items"]
         found = {
             resource["resource"]
@@ -164,4 +164,4 @@ def _install(api: httpx.Client, manifests: Path, url: str, authority: Path) -> N
         }
         return names <= found
 
-    wait(discovered, "the API server to show Kueue's kinds to clients")
+    wait(has_kinds, "the API server to show Kueue's kinds to clients")

@@ -30,7 +30,7 @@ from tests.e2e_kueue.conftest import (
     JOBS,
     KUEUE,
     WORKLOADS,
-    bound,
+    bound_pods,
     condition_of,
     create_job,
     delete_jobs,
@@ -66,12 +66,12 @@ def check_of(system: System, job: str) -> Json:
 
 
 def wait_for_state(system: System, job: str, state: str, message: str = "") -> Json:
-    def reached() -> Json | None:
+    def matching_check() -> Json | None:
         found = check_of(system, job)
         return found if found.get("state") == state and message in found["message"] else None
 
     return wait(
-        reached,
+        matching_check,
         f"the check of {job} to be {state}",
         timeout_s=90,
         why=lambda: str(check_of(system, job)),
@@ -86,7 +86,7 @@ def test_without_the_check_pods_wait_with_quota_in_hand(one_card: System) -> Non
     create_job(one_card, job_of("plain", HALF, pods=2))
 
     wait_for_condition(one_card, "plain", "Admitted")
-    wait(lambda: len(bound(pods_of(one_card, "plain"))) == 1, "the pod that fits to be bound")
+    wait(lambda: len(bound_pods(pods_of(one_card, "plain"))) == 1, "the pod that fits to be bound")
     [waiting] = [pod for pod in pods_of(one_card, "plain") if not pod["spec"].get("nodeName")]
     assert "nodes are available" in one_card.wait_for_reason(waiting["metadata"]["name"])
 
@@ -110,7 +110,7 @@ def test_with_the_check_a_job_starts_when_its_slices_are_there_and_not_before(
 
     freed = time.monotonic()
     one_card.delete("full-0")
-    wait(lambda: len(bound(pods_of(one_card, "checked"))) == 2, "both pods to be bound")
+    wait(lambda: len(bound_pods(pods_of(one_card, "checked"))) == 2, "both pods to be bound")
     took_s = time.monotonic() - freed
 
     measured.note(f"room there -> both pods of the Job bound: {took_s:.2f} s")
@@ -158,13 +158,13 @@ def race(system: System, number: int) -> float:
         ready_names, "both to be answered", why=lambda: str([check_of(system, n) for n in names])
     )
     [second] = [name for name in names if name != first]
-    wait(lambda: bound(pods_of(system, first)), "the first Job's pod to be bound")
+    wait(lambda: bound_pods(pods_of(system, first)), "the first Job's pod to be bound")
     assert check_of(system, second)["state"] == "Pending"
     system.check_invariants()
     delete_job(system, first)
     wait(lambda: pods_of(system, first) == [], "the first Job's pod to be gone")
     freed = time.monotonic()
-    wait(lambda: bound(pods_of(system, second)), "the second Job's pod to be bound")
+    wait(lambda: bound_pods(pods_of(system, second)), "the second Job's pod to be bound")
     took_s = time.monotonic() - freed
     delete_job(system, second)
     wait(lambda: pods_of(system, second) == [], "the second Job's pod to be gone")
@@ -214,7 +214,7 @@ def test_a_killed_scheduler_loses_bookings_and_nothing_else(one_card: System) ->
         os.kill(pid, signal.SIGKILL)
 
         wait(
-            lambda name=name, pods=pods: len(bound(pods_of(one_card, name))) == pods,
+            lambda name=name, pods=pods: len(bound_pods(pods_of(one_card, name))) == pods,
             "every pod of the Job to be bound",
         )
         one_card.check_invariants()
@@ -238,7 +238,7 @@ def test_a_group_behind_the_check_takes_what_is_kept_for_it(one_card: System) ->
     wait_for_state(one_card, "group", "Ready")
     began = time.monotonic()
 
-    wait(lambda: len(bound(pods_of(one_card, "group"))) == 2, "both pods to be bound")
+    wait(lambda: len(bound_pods(pods_of(one_card, "group"))) == 2, "both pods to be bound")
 
     # Otherwise it would wait for the deadline of its own bookings.
     measured.note(f"Ready -> a group of 2 bound: {time.monotonic() - began:.2f} s")
@@ -256,10 +256,10 @@ def test_the_pods_of_a_job_without_a_queue_start_together_by_their_label(one_car
     wait(lambda: len(pods_of(one_card, "together")) == 2, "the Job's pods to exist")
     for pod in pods_of(one_card, "together"):
         assert "GroupWaiting" in one_card.wait_for_reason(pod["metadata"]["name"])
-    assert bound(pods_of(one_card, "together")) == []
+    assert bound_pods(pods_of(one_card, "together")) == []
 
     one_card.delete("full-0")
-    wait(lambda: len(bound(pods_of(one_card, "together"))) == 2, "both pods to be bound")
+    wait(lambda: len(bound_pods(pods_of(one_card, "together"))) == 2, "both pods to be bound")
 
 
 @pytest.mark.slow
@@ -389,7 +389,7 @@ def test_how_long_a_job_takes_from_its_creation_to_its_pods_nodes(
         began = time.monotonic()
         create_job(queued, job_of(name, slice_of(4000), pods=4, queue=queue))
         deadline = began + 60
-        while len(bound(pods_of(queued, name))) < 4:
+        while len(bound_pods(pods_of(queued, name))) < 4:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         times.append(time.monotonic() - began)

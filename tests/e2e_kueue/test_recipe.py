@@ -18,7 +18,7 @@ from tests.e2e_kueue.conftest import (
     JOBS,
     QUEUE_LABEL,
     WORKLOADS,
-    bound,
+    bound_pods,
     condition_of,
     create_job,
     create_object,
@@ -65,7 +65,7 @@ def test_kueue_counts_the_template_as_the_page_states(
     workload = wait_for_condition(queued, "counted", "Admitted")
 
     assert quota_used(workload) == counted
-    wait(lambda: bound(pods_of(queued, "counted")), "the Job's pod to be bound")
+    wait(lambda: bound_pods(pods_of(queued, "counted")), "the Job's pod to be bound")
 
 
 def test_memory_in_percent_is_never_admitted(queued: System) -> None:
@@ -87,13 +87,13 @@ def policy(queued: System) -> Iterator[System]:
     for item in objects:
         create_object(queued, item)
 
-    def refused() -> bool:
+    def is_refused() -> bool:
         asked = queued.api.post(
             JOBS, params={"dryRun": "All"}, json=job_of("probe", MISCOUNTED["whole-card"][0])
         )
         return asked.status_code == 422 and POLICY_NAME in asked.text
 
-    wait(refused, "the policy to be in force")
+    wait(is_refused, "the policy to be in force")
     yield queued
     for item in objects:
         path = f"{COLLECTIONS[item['kind']]}/{item['metadata']['name']}"
@@ -124,7 +124,7 @@ def test_the_policy_leaves_jobs_alone_that_are_counted_rightly_or_have_no_queue(
     create_job(policy, job_of("whole", {GPU: 1}, queue=""))
 
     wait_for_condition(policy, "right", "Admitted")
-    wait(lambda: bound(pods_of(policy, "whole")), "the pod without a queue to be bound")
+    wait(lambda: bound_pods(pods_of(policy, "whole")), "the pod without a queue to be bound")
 
 
 def test_a_plain_pod_is_gated_and_counted_after_admission(queued: System) -> None:
@@ -145,14 +145,14 @@ def test_a_plain_pod_is_gated_and_counted_after_admission(queued: System) -> Non
 def pod_as_admitted(system: System, *, by_us: bool) -> Json:
     """Return a pod for the queue as it would be stored, once our webhook is called, or is not."""
 
-    def admitted() -> Json | None:
+    def admitted_pod() -> Json | None:
         pod = a_pod("order", {MEMORY: 1000})
         pod["metadata"]["labels"] = {QUEUE_LABEL: "gpu"}
         found = system.api.post(PODS, params={"dryRun": "All"}, json=pod).json()
         limits = found["spec"]["containers"][0]["resources"]["limits"]
         return found if (GPU in limits) == by_us else None
 
-    found = wait(admitted, f"a pod that our webhook {'saw' if by_us else 'did not see'}")
+    found = wait(admitted_pod, f"a pod that our webhook {'saw' if by_us else 'did not see'}")
     metadata = found["metadata"]
     # Kueue's hash is of the pod as its webhook got it.
     annotations = {
@@ -195,7 +195,7 @@ def test_a_deployments_pod_is_gated_and_counted_after_admission(queued: System) 
     answer = queued.api.post(f"{DEPLOYMENTS}", json=deployment)
     assert answer.status_code == 201, answer.text
 
-    wait(lambda: bound(queued.pods()), "the Deployment's pod to be bound")
+    wait(lambda: bound_pods(queued.pods()), "the Deployment's pod to be bound")
 
     [workload] = queued.get(WORKLOADS)["items"]
     assert quota_used(workload) == {GPU: "1", TOTAL_MEMORY: "1k"}
@@ -256,10 +256,10 @@ def test_the_policy_looks_at_every_template_of_a_set(
     dry = {"dryRun": "All"}
     identity = {"apiVersion": f"{group}/{version}", "kind": kind}
 
-    def asked(limits: object) -> int:
+    def dry_run_status(limits: object) -> int:
         return policy.api.post(path, params=dry, json=identity | set_of(kind, limits)).status_code
 
-    wait(lambda: asked(slice_of(1000)) == 201, f"{kind} to be served")
-    wait(lambda: asked({GPU: 1}) == 422, f"the policy to see {kind}")
-    assert asked({"cpu": 1}) == 201
+    wait(lambda: dry_run_status(slice_of(1000)) == 201, f"{kind} to be served")
+    wait(lambda: dry_run_status({GPU: 1}) == 422, f"the policy to see {kind}")
+    assert dry_run_status({"cpu": 1}) == 201
     assert policy.api.delete(f"{CRDS}/{plural}.{group}").status_code == 200

@@ -191,7 +191,7 @@ class Cluster:
                     return {p["name"]: p["containerPort"] for p in container["ports"]}[name]
         raise AssertionError(f"no pods behind the Service {application}")
 
-    def denied(self) -> list[Json]:
+    def denied_calls(self) -> list[Json]:
         """Calls of our accounts and of the node that the API server refused."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         return [

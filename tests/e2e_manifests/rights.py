@@ -167,7 +167,7 @@ class Mutants:
         answer = self._api.post(path, json=body)
         assert answer.status_code == 201, answer.text
 
-    def known(self, user: str) -> bool:
+    def is_known(self, user: str) -> bool:
         """Whether the API server has the roles of a mutant, as its own caches do soon."""
         spec = {"user": user, "nonResourceAttributes": {"path": f"/{user}", "verb": "get"}}
         return self._review(spec)
@@ -205,7 +205,7 @@ def denied_without(
         assert needing, f"{right}: another rule allows all of it"
         wait(
             lambda user=user, allowed=allowed: (
-                mutants.known(user) and all(mutants.may(user, call) for call in allowed)
+                mutants.is_known(user) and all(mutants.may(user, call) for call in allowed)
             ),
             f"{user} has the other rights",
         )

@@ -172,7 +172,7 @@ def test_a_secret_is_made_new_while_pods_come(steady: Cluster, heading: str) -> 
 
     assert {name for name in after if after[name] != before.get(name)} == ROTATED[heading]
     assert before.keys() == after.keys()
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
     for name in (*made, "afterwards"):
         cluster.sh("kubectl", "delete", "pod", name, "--grace-period=1")
     live = "SELECT string_agg(pod_name, ' ') FROM allocations WHERE ended_at IS NULL"
@@ -201,7 +201,7 @@ def test_a_drained_node_gives_its_slices_back_and_takes_pods_again(installed: Cl
     assert not runs(cluster, "again")
     cluster.run(*(NODE if part == "NODE" else part for part in again))
     wait_until_runs(cluster, "again")
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
 
 
 def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> None:
@@ -232,7 +232,7 @@ def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> Non
         lambda: sql(cluster, live) == names, "ledger = pods", why=lambda: sql(cluster, live)
     )
     assert {name: identity(cluster, name) for name in began} == began
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
 
 
 def spoil(cluster: Cluster) -> None:
@@ -265,7 +265,7 @@ def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster)
         for right in unused
         if (right.account, right.verb, right.resource) in USED_IN_OTHER_TESTS
     }
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
     assert sorted(map(str, unused - elsewhere)) == []
     assert USED_IN_OTHER_TESTS.keys() <= {(r.account, r.verb, r.resource) for r in rights}
     for case in USED_IN_OTHER_TESTS.values():
@@ -296,7 +296,7 @@ def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(
     for _ in steps:
         pass
 
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
     kinds = cluster.sh("kubectl", "api-resources", "--verbs=list", "-o", "name").stdout.split()
     # The two with a deprecation's warning hold nothing of their own.
     skipped = ("events", "componentstatuses", "endpoints")

@@ -94,7 +94,7 @@ def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
     # On a busy machine a first try may have timed out; what ended is not what the pods run with.
     held = "SELECT string_agg(state, ' ') FROM allocations WHERE ended_at IS NULL"
     assert sql(cluster, held) == " ".join(["allocated"] * len(pods))
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
     lines = seen_cards(cluster, "one")
     assert {line["total_bytes"] >> 20 for line in lines} == {4096}
 
@@ -118,8 +118,8 @@ def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
     measured.note(f"from nothing to {len(pods)} running pods: {from_nothing_s:.1f} s")
     calls = ", ".join(f"{name} {count}" for name, count in sorted(cluster.calls().items()))
     measured.note(f"calls by account: {calls}")
-    measured.note(f"denied calls in the audit log: {len(cluster.denied())}")
-    assert cluster.denied() == []
+    measured.note(f"denied calls in the audit log: {len(cluster.denied_calls())}")
+    assert cluster.denied_calls() == []
 
 
 def checked_policies(cluster: Cluster) -> list[str] | None:

@@ -121,7 +121,7 @@ def test_a_release_comes_changes_and_goes_and_pods_with_slices_stay(cluster: Clu
     run_pod(cluster, "after", 1024)
     held = "SELECT count(*) FROM allocations WHERE ended_at IS NULL AND state = 'allocated'"
     assert sql(cluster, held) == "3"
-    assert cluster.denied() == []
+    assert cluster.denied_calls() == []
 
     helm(cluster, "uninstall", "hami")
     cluster.wait(lambda: not cluster.pods.pods, "our pods are gone")

@@ -232,14 +232,14 @@ class NodeSystem(System):
         """Return the number of live allocations in the ledger."""
         return int(self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL"))
 
-    def offered(self) -> int:
+    def offered_slots(self) -> int:
         """Device slots that the kubelet reports to the API server."""
         status = self.get(f"/api/v1/nodes/{self.node.name}")["status"]
         return int(status["allocatable"].get("nvidia.com/gpu", "0"))
 
     def wait_until_offered(self) -> None:
         """Waits until all slots of all cards are on the Node object."""
-        wait(lambda: self.offered() == CARDS * SLOTS_PER_CARD, "the slots to be on the Node")
+        wait(lambda: self.offered_slots() == CARDS * SLOTS_PER_CARD, "the slots to be on the Node")
 
 
 def _card_of(pid: int) -> str:

@@ -35,14 +35,14 @@ def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
     library = (NATIVE / "libvgpu/build/libvgpu.so").read_bytes()
     (base / "libvgpu.so.v2.10.0").write_bytes(library)
     system.agent.kill()
-    wait(lambda: system.offered() == 0, "the kubelet to miss our plugin")
+    wait(lambda: system.offered_slots() == 0, "the kubelet to miss our plugin")
 
     def pending() -> list[Json]:
         return [p for p in system.pods() if p["status"].get("phase") == "Pending"]
 
     plugin = HamiPlugin(cards=cards, slots=SLOTS_PER_CARD, base=base, pending=pending)
     with plugin.serving(system.node.device_plugins):
-        wait(lambda: system.offered() == CARDS * SLOTS_PER_CARD, "HAMi's slots on the Node")
+        wait(lambda: system.offered_slots() == CARDS * SLOTS_PER_CARD, "HAMi's slots on the Node")
         pods = {}
         for name, mib in (("steady", 4096), ("shaken", 6000)):
             pod = past(system, name, slice_of(mib, 30))

@@ -123,25 +123,25 @@ def test_a_restarted_kubelet_touches_no_running_pod(system: NodeSystem) -> None:
 
     [after] = system.run(system.pod_like("after", slice_of(2048, 10)))
     assert system.seen_mib(after) == [2048]
-    _untouched(system, before, process)
+    _assert_untouched(system, before, process)
 
 
 def test_sums_of_cards_stay_in_the_nodes_capacity_and_are_taken_off(system: NodeSystem) -> None:
     names = {"nvidia.com/gpumem", "nvidia.com/gpucores"}
 
-    def listed() -> set[str]:
+    def listed_names() -> set[str]:
         """Return which of them the kubelet's Node lists as allocatable, with an amount."""
         allocatable = system.get("/api/v1/nodes/real")["status"]["allocatable"]
         return {name for name in names if allocatable.get(name, "0") != "0"}
 
     def restart(report: str) -> None:
         system.agent.kill()
-        wait(lambda: system.offered() == 0, "the kubelet to miss the plugin")
+        wait(lambda: system.offered_slots() == 0, "the kubelet to miss the plugin")
         system.agent.start(HAMI_NODE_AGENT_REPORT_CAPACITY=report)
         system.wait_until_offered()
 
     restart("on")
-    wait(lambda: listed() == names, "the sums")
+    wait(lambda: listed_names() == names, "the sums")
     # The kubelet admits by them now.
     [first] = system.run(system.pod_like("first", slice_of(4096, 30)))
     count = system.agent.log.count("Registered with the kubelet")
@@ -149,11 +149,11 @@ def test_sums_of_cards_stay_in_the_nodes_capacity_and_are_taken_off(system: Node
     wait(lambda: system.agent.log.count("Registered with the kubelet") > count, "the registration")
     system.wait_until_offered()
     [second] = system.run(system.pod_like("second", slice_of(4096, 30)))
-    assert listed() == names
+    assert listed_names() == names
     assert [system.seen_mib(pod) for pod in (first, second)] == [[4096], [4096]]
 
     restart("remove")
-    wait(lambda: not listed(), "the sums to go")
+    wait(lambda: not listed_names(), "the sums to go")
     capacity = system.get("/api/v1/nodes/real")["status"]["capacity"]
     assert names.isdisjoint(capacity)
     restart("off")
@@ -165,13 +165,13 @@ def test_a_killed_agent_comes_back_and_touches_no_running_pod(system: NodeSystem
     process = system.container_pid(before)
 
     system.agent.kill()
-    wait(lambda: system.offered() == 0, "the kubelet to miss the plugin")
+    wait(lambda: system.offered_slots() == 0, "the kubelet to miss the plugin")
     system.agent.start()
     system.wait_until_offered()
 
     [after] = system.run(system.pod_like("after", slice_of(2048, 10)))
     assert system.seen_mib(after) == [2048]
-    _untouched(system, before, process)
+    _assert_untouched(system, before, process)
 
 
 def test_a_pod_that_comes_while_the_agent_is_away_waits_for_it(system: NodeSystem) -> None:
@@ -246,7 +246,7 @@ def _events(system: NodeSystem, pod: Json, event: str) -> list[Json]:
     return [line for line in system.log(pod, "cuda") if line["event"] == event]
 
 
-def _untouched(system: NodeSystem, pod: Json, process: int) -> None:
+def _assert_untouched(system: NodeSystem, pod: Json, process: int) -> None:
     assert system.container_pid(pod) == process
     assert len(_events(system, pod, "launched")) == 1
     status = system.get(f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}")["status"]

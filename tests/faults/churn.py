@@ -38,7 +38,7 @@ class Churn:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The churn goes on inside the block."""
-        threads = [threading.Thread(target=self._guarded, args=(w,)) for w in ("come", "look")]
+        threads = [threading.Thread(target=self._run_loop, args=(w,)) for w in ("come", "look")]
         for thread in threads:
             thread.start()
         try:
@@ -49,7 +49,7 @@ class Churn:
                 thread.join()
         assert not self.errors, self.errors
 
-    def _guarded(self, what: str) -> None:
+    def _run_loop(self, what: str) -> None:
         try:
             while not self._done.is_set():
                 (self._come if what == "come" else self.look)()

@@ -57,7 +57,7 @@ def pytest_runtest_teardown(
         kind = str(item.config.getoption("--cluster"))
         new = {name: {kind: round(seconds, 1)} for name, seconds in MEASURED.items()}
         stash = item.config.stash
-        every = stash[EVERY] if EVERY in stash else stash.setdefault(EVERY, rows.collected())
+        every = stash[EVERY] if EVERY in stash else stash.setdefault(EVERY, rows.collect_rows())
         rows.PAGE.write_text(rows.with_rows(rows.PAGE.read_text(), every))
         figures = rows.with_figures(every, rows.figures(), new)
         rows.FIGURES.write_text(json.dumps(figures, indent=1) + "\n")

@@ -64,7 +64,7 @@ def crash(system: System, *services: str) -> None:
 
 
 @contextmanager
-def stopped(system: System, service: str) -> Iterator[None]:
+def suspend_service(system: System, service: str) -> Iterator[None]:
     """SIGSTOP inside the block: to its peers the service is there and does not answer."""
     family = _family(serving_pid(system, service))
     for pid in family:
@@ -77,7 +77,7 @@ def stopped(system: System, service: str) -> Iterator[None]:
 
 
 @contextmanager
-def away(system: System, service: str) -> Iterator[None]:
+def take_down_service(system: System, service: str) -> Iterator[None]:
     """Killed inside the block and not started again: its address refuses connections."""
     supervisor = int(json.loads((system.folder / "state.json").read_text())["supervisor"]["pid"])
     _signal(supervisor, signal.SIGSTOP)
@@ -143,7 +143,7 @@ def _serves(url: str) -> bool:
 
 
 @contextmanager
-def paused(pid: int) -> Iterator[None]:
+def suspend_process(pid: int) -> Iterator[None]:
     """SIGSTOP inside the block, for a process that the supervisor does not know."""
     _signal(pid, signal.SIGSTOP)
     try:

@@ -64,7 +64,7 @@ def row_of(item: pytest.Item) -> Row:
     return Row(name=inner if "-" in inner else item.name, **found)
 
 
-def collected() -> list[Row]:
+def collect_rows() -> list[Row]:
     """The rows of all cases that there are, from a collection in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"

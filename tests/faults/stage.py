@@ -107,9 +107,9 @@ class Stage:
                 pod["spec"]["tolerations"] = [{"operator": "Exists"}]
             self.sizes_mib[name] = size_mib
             self._made[name] = pod
-            wait(lambda pod=pod: self._created(pod), f"{name} to be taken", timeout_s=timeout_s)
+            wait(lambda pod=pod: self._try_create(pod), f"{name} to be taken", timeout_s=timeout_s)
 
-    def _created(self, pod: Json) -> bool:
+    def _try_create(self, pod: Json) -> bool:
         try:
             answer = self.system.create(pod)
         except httpx.TransportError:
@@ -135,7 +135,7 @@ class Stage:
         return (
             all(is_running(pod) or is_refused(pod) for pod in self.mine())
             and len(self.mine()) == len(self.sizes_mib)
-            and self.system.converged() is None
+            and self.system.ledger_difference() is None
             and self.system.sql(_UNTOLD) == "0"
         )
 
@@ -145,7 +145,7 @@ class Stage:
         lost = [n for n in self.sizes_mib if n not in here or is_refused(here[n])]
         for name in lost:
             self.system.delete(name)
-            wait(lambda name=name: self._created(self._made[name]), f"{name} to be taken again")
+            wait(lambda name=name: self._try_create(self._made[name]), f"{name} to be taken again")
         self.replaced += len(lost)
         return bool(lost)
 
@@ -159,7 +159,7 @@ class Stage:
             lambda: not (replacing and self.replace_lost()) and quietly(self.is_settled)(),
             "every pod to run, and the ledger to have them so",
             timeout_s=timeout_s,
-            why=lambda: f"{self.system.converged()} {phases(self.mine())}",
+            why=lambda: f"{self.system.ledger_difference()} {phases(self.mine())}",
         )
         return time.monotonic() - began_s
 

@@ -26,7 +26,7 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
 from tests.faults.churn import POLL_S, Churn
-from tests.faults.processes import away, stopped
+from tests.faults.processes import suspend_service, take_down_service
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -52,10 +52,10 @@ STARTS_S = 60.0
 def outage(system: System, service: str, way: str) -> Iterator[None]:
     """The service is away inside the block, and serves soon after it."""
     if way == "hangs":
-        with stopped(system, service):
+        with suspend_service(system, service):
             yield
         return
-    with away(system, service):
+    with take_down_service(system, service):
         yield
 
 
@@ -152,10 +152,10 @@ def _wait_until_recovered(system: System, back_s: float) -> float:
         " + (SELECT count(*) FROM outbox WHERE published_at IS NULL)"
     )
     wait(
-        lambda: system.converged() is None and system.sql(waits) == "0",
+        lambda: system.ledger_difference() is None and system.sql(waits) == "0",
         "ledger = pods, and every fact on the bus",
         timeout_s=RECOVERED_S,
-        why=lambda: f"{system.converged()}; {system.sql(waits)} facts wait",
+        why=lambda: f"{system.ledger_difference()}; {system.sql(waits)} facts wait",
     )
     return time.monotonic() - back_s
 

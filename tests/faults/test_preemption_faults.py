@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import measured
-from tests.e2e.conftest import checked
+from tests.e2e.conftest import checked_system
 from tests.e2e.preempting import (
     BUDGETS,
     FINALIZER,
@@ -33,8 +33,8 @@ from tests.e2e.preempting import (
     set_budget,
 )
 from tests.e2e.system import System, wait
-from tests.faults.control_plane.api_proxy import proxied
-from tests.faults.processes import kill, replica, stopped, wait_until_back
+from tests.faults.control_plane.api_proxy import proxy_services
+from tests.faults.processes import kill, replica, suspend_service, wait_until_back
 from tests.faults.rows import row_of
 from tests.faults.stage import MEASURED, Failpoints, since
 
@@ -166,7 +166,7 @@ def full(preempting: Failpoints, request: pytest.FixtureRequest) -> Iterator[Cas
     """The system with its card full."""
     has_row = request.node.get_closest_marker("row") is not None
     name = row_of(request.node).name if has_row else request.node.name
-    with checked(preempting.system) as system:
+    with checked_system(preempting.system) as system:
         lows = (pod_of("batch", f"low-{number}", 25_000) for number in range(2))
         system.run(*lows, pod_of("urgent", "stays", 20_000))
         yield Case(system=system, file=preempting.file, name=name, began_s=time.monotonic())
@@ -206,12 +206,12 @@ def first_eviction(full: Case) -> Iterator[None]:
     """Hold the loop for three seconds after it has evicted one of the two pods."""
     full.plan("rooms.note_eviction.after=delay:3*1")
     come(full.system)
-    wait(lambda: len(deleted(full.system)) == 1, "the first pod to be evicted")
+    wait(lambda: len(deleted_pods(full.system)) == 1, "the first pod to be evicted")
     yield
     full.plan()
 
 
-def deleted(system: System) -> set[str]:
+def deleted_pods(system: System) -> set[str]:
     """The pods that are gone or are being deleted, of the two that may end."""
     about = (pod["metadata"] for pod in system.pods())
     return {"low-0", "low-1"} - {each["name"] for each in about if "deletionTimestamp" not in each}
@@ -231,7 +231,7 @@ def test_nobody_ends_for_a_pod_that_was_deleted_between_two_evictions(full: Case
     # A pod that comes later shows that the loop has gone on.
     assert system.create(pod_of("critical", "next", 2_000)).status_code == 201
     system.wait_for_phase("next", "Running")
-    assert len(deleted(system)) == 1
+    assert len(deleted_pods(system)) == 1
     full.note()
 
 
@@ -252,7 +252,7 @@ def test_a_budget_that_closes_between_two_evictions_gives_the_room_up(
         with first_eviction(full):
             set_budget(system, "low", 0)
         wait(lambda: room_of(system, "high") == "failed", "the room to be given up")
-        assert len(deleted(system)) == 1
+        assert len(deleted_pods(system)) == 1
         assert any("could not be evicted" in text for _, text in system.events("high"))
     finally:
         system.api.delete(f"{BUDGETS}/low")
@@ -283,7 +283,7 @@ def test_a_nomination_that_another_writer_takes_away_comes_back(full: Case) -> N
     system = full.system
     patch(system, f"{PODS}/low-0", {"metadata": {"finalizers": [FINALIZER]}})
     come(system)
-    wait(lambda: len(deleted(system)) == 2, "both pods to be evicted")
+    wait(lambda: len(deleted_pods(system)) == 2, "both pods to be evicted")
 
     patch(system, f"{HIGH}/status", {"status": {"nominatedNodeName": None}})
 
@@ -304,7 +304,7 @@ def test_a_nomination_that_another_writer_takes_away_comes_back(full: Case) -> N
 @pytest.mark.parametrize("state", ["", "reserved"], ids=["the pod comes", "its room is held"])
 def test_a_watch_that_is_late_ends_nobody_else(full: Case, state: str) -> None:
     system = full.system
-    with proxied(system, ("scheduler",)) as proxy:
+    with proxy_services(system, ("scheduler",)) as proxy:
         if state:
             full.plan("pods.nominate.before=delay:2*1")
             come(system)
@@ -339,7 +339,7 @@ def test_a_room_outlives_its_database(full: Case) -> None:
 @pytest.mark.slow
 def test_a_room_whose_node_reports_nothing_expires(full: Case) -> None:
     system = full.system
-    with stopped(system, "node-agent-node-0"):
+    with suspend_service(system, "node-agent-node-0"):
         come(system)
         wait(lambda: room_of(system, "high") == "reserved", "the room to be held")
         wait(

@@ -126,7 +126,7 @@ class Played:
         found: dict[str, Placement | None] = {}
 
         async def has_every_pod() -> bool:
-            refused = await self._refused()
+            refused = await self._refused_uids()
             for uid in uids.keys() - found.keys():
                 if self.bench.runs(uid):
                     found[uid] = await self._placement(uid)
@@ -138,7 +138,7 @@ class Played:
         await self._clear(asked)
         return {uids[uid]: placement for uid, placement in found.items()}
 
-    async def _refused(self) -> set[str]:
+    async def _refused_uids(self) -> set[str]:
         """Uids of pods for which there is no room, by the ledger, by kube-scheduler or at their
         preparation."""
         rows = await self.ledger.fetch("SELECT pod_uid FROM decisions WHERE outcome = 'refused'")

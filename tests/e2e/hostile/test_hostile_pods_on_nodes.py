@@ -264,7 +264,11 @@ def play(
     measured.note(f"{attempts.number} hostile pods: {dict(attempts.done)}")
 
     wait(lambda: read_states(system, "honest") == {"enforced"}, "the honest pod to be enforced")
-    wait(lambda: system.converged() is None, "ledger = pods", why=lambda: str(system.converged()))
+    wait(
+        lambda: system.ledger_difference() is None,
+        "ledger = pods",
+        why=lambda: str(system.ledger_difference()),
+    )
     wait(
         lambda: folders(system) <= there,
         "the tenants' trees to be removed",

@@ -70,7 +70,7 @@ class OldNode:
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 
-    def offered(self) -> int:
+    def offered_slots(self) -> int:
         status = self.system.get(f"/api/v1/nodes/{NODE}")["status"]
         return int((status.get("allocatable") or {}).get("nvidia.com/gpu", "0"))
 
@@ -128,7 +128,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     (node.hook / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
     plugin = HamiPlugin(cards=node.cards, slots=10, base=node.hook, pending=node.pending)
     with plugin.serving(node.sockets):
-        wait(lambda: node.offered() == 20, "HAMi's slots to be on the Node")
+        wait(lambda: node.offered_slots() == 20, "HAMi's slots to be on the Node")
         pods = {}
         for name, card, mib in (("a", first, 4096), ("b", first, 6000), ("c", second, 10000)):
             made = a_pod(name, slice_of(mib, 30))
@@ -142,7 +142,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
         node.hamis_pod("forged", f"{second},NVIDIA,1000,10:;", forged)
 
     node.agent.start()
-    wait(lambda: node.offered() == 20, "our slots to be on the Node")
+    wait(lambda: node.offered_slots() == 20, "our slots to be on the Node")
     wait(lambda: system.sql("SELECT count(*) FROM devices WHERE present") == "2", "the cards")
     held_back = restarts(system, "looping")
 

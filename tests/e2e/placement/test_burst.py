@@ -46,9 +46,13 @@ def test_a_hundred_pods_on_one_node_all_run(crowded: System) -> None:
     measured.note(
         f"{PODS} one-slice pods at once on one node of ten cards: all running after"
         f" {time.monotonic() - began_s:.1f} s; {_phases(system)};"
-        f" {_spent(used_s, _cpu_s(system))}"
+        f" {_cpu_text(used_s, _cpu_s(system))}"
     )
-    wait(lambda: system.converged() is None, "ledger = pods", why=lambda: str(system.converged()))
+    wait(
+        lambda: system.ledger_difference() is None,
+        "ledger = pods",
+        why=lambda: str(system.ledger_difference()),
+    )
     system.check_invariants()
     assert system.sql("SELECT DISTINCT used_slots, used_memory_mib FROM devices") == "10|81920"
 
@@ -84,7 +88,7 @@ def _cpu_s(system: System) -> dict[str, float]:
     return {name: ticks / os.sysconf("SC_CLK_TCK") for name, ticks in used.items()}
 
 
-def _spent(before: dict[str, float], after: dict[str, float]) -> str:
+def _cpu_text(before: dict[str, float], after: dict[str, float]) -> str:
     spent = {name: after[name] - before.get(name, 0.0) for name in after}
     most = sorted(spent, key=lambda name: -spent[name])[:6]
     each = ", ".join(f"{name} {spent[name]:.1f}" for name in most)

@@ -57,7 +57,7 @@ class PodVolumes:
             files, mode = self._objects.data("configmaps", volume["configMap"]["name"]), 0o644
             mode = volume["configMap"].get("defaultMode", mode)
         else:
-            files, mode = self._projected(pod, volume["projected"]), 0o640
+            files, mode = self._projected_files(pod, volume["projected"]), 0o640
         for name, content in files.items():
             _write(place / name, content, group, mode)
         return place
@@ -74,7 +74,7 @@ class PodVolumes:
                 with contextlib.suppress(Missing):
                     self._volume(pod, folder, volume)
 
-    def _projected(self, pod: Json, volume: Json) -> dict[str, bytes]:
+    def _projected_files(self, pod: Json, volume: Json) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
         for source in volume["sources"]:
             if "serviceAccountToken" in source:

@@ -62,9 +62,9 @@ def has_its_slice(system: NodeSystem, name: str = "one") -> Json:
     pod = system.wait_for_phase(name, "Running")
     assert list(system.limits(pod).values()) == [(SIZE_MIB, CORES)]
     wait(
-        lambda: system.converged() is None,
+        lambda: system.ledger_difference() is None,
         "ledger = pods",
-        why=lambda: str(system.converged()),
+        why=lambda: str(system.ledger_difference()),
     )
     assert len(descriptions(system)) == system.live_allocations()
     system.check_invariants()

@@ -202,7 +202,7 @@ def _has_reached(churn: Churn, ways: Sequence[Future[None]], goal: int) -> bool:
 
 def _differs(system: NodeSystem) -> str:
     """Describe a difference between ledger, claims and pods; empty if there is none."""
-    different = system.converged()
+    different = system.ledger_difference()
     if different:
         return different
     held = {claim["metadata"]["name"] for claim in system.get(CLAIMS)["items"] if _is_held(claim)}

@@ -17,7 +17,7 @@ from tests.e2e_node.dra.claims import (
     start,
 )
 from tests.e2e_node.node_system import NodeSystem
-from tests.faults.processes import away
+from tests.faults.processes import take_down_service
 
 BUDGET_MIB, PART_MIB = 4096, 3000
 HOLDERS = (
@@ -141,7 +141,7 @@ def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_
     assert system.create(pod).status_code == 201
     first = system.wait_for_phase("first", "Running")
     wait(lambda: system.live_allocations() == 1, "the first one's grant")
-    with away(system, "scheduler"):
+    with take_down_service(system, "scheduler"):
         pod = taking(claiming_pod(system, "second", of="shared"), 1000)
         assert system.create(pod).status_code == 201
         second = system.wait_for_phase("second", "Running")

@@ -104,10 +104,10 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
     restored_s = time.monotonic() - started
     system.check_invariants()
     wait(
-        lambda: system.converged() is None,
+        lambda: system.ledger_difference() is None,
         "ledger = pods",
         timeout_s=GONE_S,
-        why=lambda: f"{system.converged()}, {system.sql(TABLES)}",
+        why=lambda: f"{system.ledger_difference()}, {system.sql(TABLES)}",
     )
 
     system.check_invariants()
@@ -124,5 +124,5 @@ def test_yesterdays_backup_is_made_to_fit_todays_cluster(faulty: Faulty, tmp_pat
     system.run(a_pod("after", slice_of(1000, 10)))
     system.check_invariants()
     system.delete("comes")
-    wait(lambda: system.converged() is None, "the restored grant to end")
+    wait(lambda: system.ledger_difference() is None, "the restored grant to end")
     stage.report(restored_s, more="0 restarts, ledger = pods")

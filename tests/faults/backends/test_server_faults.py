@@ -27,7 +27,7 @@ from tests.faults.processes import (
     kill_services,
     programs_of,
     replica,
-    stopped,
+    suspend_service,
     wait_until_back,
 )
 from tests.faults.replicas.extender import CALL_TIMEOUT_S
@@ -153,7 +153,7 @@ def test_f35_postgres_killed(faulty: Faulty, stage: Stage) -> None:
 @pytest.mark.row(kind="delay")
 def test_stopped_server(faulty: Faulty, stage: Stage, server: str) -> None:
     stage.run_before(1)
-    with stopped(faulty.system, server):
+    with suspend_service(faulty.system, server):
         stage.come(4)
         time.sleep(STOPPED_S)
     stage.recover()
@@ -178,7 +178,7 @@ def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty, system: System, sta
         why=lambda: str(stage.mine()),
     )
     binding = system.sql("SELECT count(*) FROM allocations WHERE state = 'binding'")
-    with stopped(system, "postgres"):
+    with suspend_service(system, "postgres"):
         time.sleep(STOPPED_S)
     faulty.plan()
 
@@ -312,7 +312,7 @@ def test_killed_server(faulty: Faulty, stage: Stage, server: str) -> None:
 )
 def test_f41_pods_run_while_nats_is_silent(system: System, stage: Stage) -> None:
     stage.run_before(1)
-    with stopped(system, "nats"):
+    with suspend_service(system, "nats"):
         stage.come(3)
         silent_s = time.monotonic()
         wait(
@@ -335,7 +335,7 @@ def test_f41_pods_run_while_nats_is_silent(system: System, stage: Stage) -> None
 @pytest.mark.slow
 def test_f43_node_cut_off(system: System, stage: Stage) -> None:
     stage.run_before(2)
-    with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
+    with suspend_service(system, f"kubelet-{NODE}"), suspend_service(system, f"node-agent-{NODE}"):
         stage.come(3)
         time.sleep(STOPPED_S)
     stage.recover()
@@ -356,7 +356,7 @@ def test_f43_core_cut_off(system: System, stage: Stage) -> None:
     before = set(programs_of(pod))
     with ExitStack() as cut:
         for server in ("apiserver", "nats", "postgres", "redis"):
-            cut.enter_context(stopped(system, server))
+            cut.enter_context(suspend_service(system, server))
         killed_s = time.monotonic()
         for pid in before:
             os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """A reverse proxy before the API server that misbehaves as overloaded ones do.
 
-`proxied(system)` points the scheduler and the agents at it: the kubeconfig is rewritten and they
-are started again. kube-scheduler, the kubelets and the test itself stay on the straight way.
+`proxy_services(system)` points the scheduler and the agents at it: the kubeconfig is rewritten and
+they are started again. kube-scheduler, the kubelets and the test itself stay on the straight way.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ _FORWARDED = ("authorization", "accept", "content-type")
 
 
 @contextmanager
-def proxied(system: System, services: Sequence[str]) -> Iterator[ApiProxy]:
+def proxy_services(system: System, services: Sequence[str]) -> Iterator[ApiProxy]:
     """The services talk through the proxy inside the block."""
     kubeconfig = Path(system.described["kubeconfig"])
     straight = kubeconfig.read_text()

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.system import wait
-from tests.faults.control_plane.api_proxy import ApiProxy, proxied
-from tests.faults.pod_path.test_group_faults import SIZE, bound, come
+from tests.faults.control_plane.api_proxy import ApiProxy, proxy_services
+from tests.faults.pod_path.test_group_faults import SIZE, bound_members, come
 from tests.faults.processes import serving_pid
 from tests.faults.stage import Faulty, Stage
 
@@ -24,7 +24,7 @@ PAUSE_S = 0.2
 @pytest.fixture(scope="module")
 def proxy(faulty_cluster: Faulty) -> Iterator[ApiProxy]:
     """Between the API server and our services, for this module's cases that ask for it."""
-    with proxied(faulty_cluster.system, SERVICES) as made:
+    with proxy_services(faulty_cluster.system, SERVICES) as made:
         yield made
 
 
@@ -139,8 +139,8 @@ def test_f20_a_group_that_the_watch_shows_late(stage: Stage, proxy: ApiProxy) ->
     proxy.holds_watches = True
     come(stage, *range(SIZE))
     time.sleep(FAULT_S)
-    assert bound(stage) == []
+    assert bound_members(stage) == []
 
     proxy.holds_watches = False
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=60)
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=60)
     stage.recover()

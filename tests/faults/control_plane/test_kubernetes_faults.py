@@ -6,7 +6,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, wait
-from tests.faults.processes import crash, stopped
+from tests.faults.processes import crash, suspend_service
 from tests.faults.stage import Faulty, Stage
 
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
@@ -122,7 +122,7 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(
     uids = [f"'{pod['metadata']['uid']}'" for pod in stage.mine()]
 
     # The machine is gone for good: kubelet and agent silent, then the objects.
-    with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
+    with suspend_service(system, f"kubelet-{NODE}"), suspend_service(system, f"node-agent-{NODE}"):
         for name in stage.sizes_mib:
             system.force_delete(name)
         assert system.api.delete(f"/api/v1/nodes/{NODE}").status_code == 200
@@ -159,7 +159,7 @@ def test_f21_a_zombie_kube_scheduler_that_binds_late(
     faulty.plan("lock.acquire.before=delay:1*4")
     stage.come(4)
     wait(lambda: _states(system) != [], "a reservation")
-    with stopped(system, "kube-scheduler"):
+    with suspend_service(system, "kube-scheduler"):
         time.sleep(3.0)
     faulty.plan()
     stage.recover()

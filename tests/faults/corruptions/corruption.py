@@ -74,9 +74,9 @@ class Room:
 
     def sql(self, query: str) -> str:
         """Asks or changes the ledger; names of the room are filled in."""
-        return self.system.sql(self.filled(query))
+        return self.system.sql(self.fill_names(query))
 
-    def filled(self, query: str) -> str:
+    def fill_names(self, query: str) -> str:
         """`{pod}`, `{node}`, `{other}`, `{card}` and `{id}` are what they are here."""
         for key, value in (
             ("{uid}", self.uid),
@@ -174,7 +174,7 @@ def statement(query: str) -> Callable[[Room], object]:
 
 def answers(query: str, answer: str) -> Callable[[Room], bool]:
     """Whether the ledger answers so."""
-    return lambda room: room.sql(query) == room.filled(answer)
+    return lambda room: room.sql(query) == room.fill_names(answer)
 
 
 def expect_journal_line(kind: str) -> Callable[[Room], object]:

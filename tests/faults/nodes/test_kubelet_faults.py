@@ -19,7 +19,7 @@ from tests.faults.nodes.node import (
     restart_container,
     statuses,
 )
-from tests.faults.processes import away, kill_services, stopped
+from tests.faults.processes import kill_services, suspend_service, take_down_service
 from tests.faults.stage import Faulty, Stage, is_refused, since
 from tests.waiting import Unhurried
 
@@ -52,7 +52,7 @@ def test_f22_kubelet(system: System, stage: Stage, action: str) -> None:
         with kill_services(system, KUBELET, alone=True):
             stage.come(2, node=NODE)
     else:
-        with stopped(system, KUBELET):
+        with suspend_service(system, KUBELET):
             stage.come(3, node=NODE)
             time.sleep(SILENT_S)
     stage.recover()
@@ -85,7 +85,7 @@ def _allocate_out_of_order(stage: Stage) -> float:
     system = stage.system
     stage.run_before(1, node=NODE)
     redis = system.redis()
-    with stopped(system, KUBELET):
+    with suspend_service(system, KUBELET):
         stage.faulty.plan("pods.bind.before=delay:3*1")
         stage.come(3, node=NODE)
         wait(lambda: redis.flushall() and len(_list_bound(system)) == 4, "all to be bound")
@@ -190,7 +190,7 @@ def test_f26_agent_away_at_allocate(faulty: Faulty, system: System) -> None:
     stage.come(1, node=NODE)
     wait(lambda: _hits(system, "pods.bind.before") > before, "the binding to be under way")
 
-    with away(system, AGENT):
+    with take_down_service(system, AGENT):
         wait(lambda: is_refused(stage.mine()[-1]), "the kubelet to refuse the pod")
         refused_s = time.monotonic()
         uid = stage.mine()[-1]["metadata"]["uid"]

@@ -191,7 +191,7 @@ class Crowd:
             if self.chance.randrange(100) < UNMANAGED_PERCENT:
                 self.bypassing.append(name)
                 node = f"node-{self.chance.randrange(NODES)}"
-                way = self.chance.choice((self._pinned, self._bound_by_another))
+                way = self.chance.choice((self._create_pinned, self._bound_by_another))
                 pod = a_pod(name, {"nvidia.com/gpu": 1}, command=PROBE)
                 jobs.append(partial(way, pod, node))
             else:
@@ -228,7 +228,7 @@ class Crowd:
 
         wait(is_created, f"{pod['metadata']['name']} to be taken")
 
-    def _pinned(self, pod: Json, node: str) -> None:
+    def _create_pinned(self, pod: Json, node: str) -> None:
         """spec.nodeName, and a scheduler of its own, which admission lets be."""
         pod["spec"] |= {"nodeName": node, "schedulerName": "another"}
         self._create(pod)

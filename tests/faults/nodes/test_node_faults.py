@@ -15,7 +15,7 @@ from tests.faults.nodes.node import (
     restart_container,
     statuses,
 )
-from tests.faults.processes import crash, kill_services, programs_of, stopped
+from tests.faults.processes import crash, kill_services, programs_of, suspend_service
 from tests.faults.stage import Faulty, Stage, is_running, since
 
 
@@ -165,7 +165,7 @@ def test_force_deleted_pod_with_a_live_process(system: System, stage: Stage) -> 
     victim = next(p for p in system.pods() if p["spec"]["nodeName"] == NODE)
     name = victim["metadata"]["name"]
 
-    with stopped(system, KUBELET):
+    with suspend_service(system, KUBELET):
         system.force_delete(name)
         stage.come(1)
         deadline_s = time.monotonic() + 6.0

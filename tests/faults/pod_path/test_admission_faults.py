@@ -9,7 +9,7 @@ import pytest
 from hamilocal.servers.certificates import Authority
 
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.processes import kill_services, stopped
+from tests.faults.processes import kill_services, suspend_service
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import Unhurried
 
@@ -49,7 +49,7 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(system: System, st
 def test_f2_a_webhook_that_answers_late_is_waited_for(faulty: Faulty, stage: Stage) -> None:
     pod = a_pod("late", slice_of(1024, 5), command=("vgpu-probe", "--no-launch"))
 
-    with stopped(faulty.system, "webhook"):
+    with suspend_service(faulty.system, "webhook"):
         asking = Unhurried()
         # The failure policy is Fail: after its time-out the pod is refused, never let through.
         answer = faulty.system.create(pod)
@@ -119,7 +119,7 @@ def test_f4_f5_a_pod_that_was_mutated_before_is_left_as_it_is(system: System, st
         assert seen == [size_mib]
     granted = twice["metadata"]["annotations"]["hami.io/grant"]
     assert granted != first["metadata"]["annotations"]["hami.io/grant"]
-    wait(lambda: system.converged() is None, "ledger = pods")
+    wait(lambda: system.ledger_difference() is None, "ledger = pods")
     stage.check()
     stage.report(0.0)
 

@@ -12,7 +12,7 @@ from hamicommon.k8s.pod_groups import GROUP_LABEL
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.processes import kill, stopped, wait_until_back
+from tests.faults.processes import kill, suspend_service, wait_until_back
 from tests.faults.stage import Faulty, Stage, since
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2")]
@@ -51,7 +51,7 @@ def last_one_kept_out(stage: Stage, *last: int) -> Iterator[None]:
     system.delete(*names)
 
 
-def bound(stage: Stage) -> list[Json]:
+def bound_members(stage: Stage) -> list[Json]:
     return [pod for pod in stage.mine() if pod["spec"].get("nodeName")]
 
 
@@ -91,7 +91,7 @@ def bound(stage: Stage) -> list[Json]:
 def test_a_group_survives_its_scheduler(faulty: Faulty, stage: Stage, fault: str) -> None:
     faulty.plan(fault)
     come(stage, *range(SIZE))
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=90)
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=90)
     faulty.plan()
 
     stage.recover()
@@ -108,16 +108,16 @@ def test_a_group_at_its_barrier_survives_its_scheduler(
 ) -> None:
     with last_one_kept_out(stage, SIZE - 1):
         come(stage, *range(SIZE - 1))
-        wait(lambda: held(system) or None, "members to hold cards", timeout_s=60)
+        wait(lambda: held_slices(system) or None, "members to hold cards", timeout_s=60)
         pid = kill(system, "scheduler")
         wait_until_back(system, "scheduler", pid)
-        assert bound(stage) == []
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=120)
+        assert bound_members(stage) == []
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=120)
 
     stage.recover()
 
 
-def held(system: System) -> float:
+def held_slices(system: System) -> float:
     """Slices that members hold while they wait for others."""
     text = httpx.get(f"{system.scheduler_url}/metrics").text
     lines = text.splitlines()
@@ -134,7 +134,7 @@ def held(system: System) -> float:
 def test_a_group_is_bound_by_a_slow_api_server(faulty: Faulty, stage: Stage) -> None:
     faulty.plan("pods.bind.before=delay:5*4")
     come(stage, *range(SIZE))
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=90)
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=90)
     faulty.plan()
 
     stage.recover()
@@ -147,12 +147,12 @@ def test_a_group_is_bound_by_a_slow_api_server(faulty: Faulty, stage: Stage) -> 
     answer="no member is bound until it is back, then all are",
 )
 def test_a_group_waits_for_postgres(faulty: Faulty, system: System, stage: Stage) -> None:
-    with stopped(system, "postgres"):
+    with suspend_service(system, "postgres"):
         come(stage, *range(SIZE))
         time.sleep(STOPPED_S)
-        assert bound(stage) == []
+        assert bound_members(stage) == []
     back_s = time.monotonic()
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=120)
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=120)
 
     stage.check()
     stage.report(since(back_s))
@@ -167,11 +167,11 @@ def test_a_group_waits_for_postgres(faulty: Faulty, system: System, stage: Stage
 def test_a_member_that_goes_is_replaced(faulty: Faulty, system: System, stage: Stage) -> None:
     with last_one_kept_out(stage, SIZE - 1):
         come(stage, *range(SIZE - 1))
-        wait(lambda: held(system) or None, "members to hold cards", timeout_s=60)
+        wait(lambda: held_slices(system) or None, "members to hold cards", timeout_s=60)
         system.delete(f"{stage.prefix}-{SIZE - 1}")
         del stage.sizes_mib[f"{stage.prefix}-{SIZE - 1}"]
-        assert bound(stage) == []
+        assert bound_members(stage) == []
 
         come(stage, SIZE)
-    wait(lambda: len(bound(stage)) == SIZE or None, "all to be bound", timeout_s=120)
+    wait(lambda: len(bound_members(stage)) == SIZE or None, "all to be bound", timeout_s=120)
     stage.recover()

@@ -14,7 +14,7 @@ from hamicommon.k8s.types import Json
 from tests.e2e.system import System, wait
 from tests.faults.nodes.node import NODE
 from tests.faults.pod_path.test_group_faults import SIZE, come
-from tests.faults.processes import paused, replica, stopped
+from tests.faults.processes import replica, suspend_process, suspend_service
 from tests.faults.stage import Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
 
@@ -35,7 +35,7 @@ LOCK_S = 2.0
 def test_f10_two_replicas_decide_the_same_pods(
     system: System, stage: Stage, tmp_path: Path
 ) -> None:
-    with replica(system, tmp_path) as (url, _), stopped(system, "kube-scheduler"):
+    with replica(system, tmp_path) as (url, _), suspend_service(system, "kube-scheduler"):
         stage.come(5)
         urls = (system.scheduler_url, url)
         with ThreadPoolExecutor(16) as threads:
@@ -66,7 +66,7 @@ def test_f10_two_replicas_decide_the_same_pods(
     answer="all members are granted once",
 )
 def test_f10_two_replicas_bind_the_same_group(system: System, stage: Stage, tmp_path: Path) -> None:
-    with replica(system, tmp_path) as (url, _), stopped(system, "kube-scheduler"):
+    with replica(system, tmp_path) as (url, _), suspend_service(system, "kube-scheduler"):
         come(stage, *range(SIZE))
         asked = [(each, pod) for pod in stage.mine() for each in (system.scheduler_url, url)]
         # Each replica's own watch has to show all members first.
@@ -102,14 +102,14 @@ def test_f39_holder_stopped_past_its_expiry(system: System, stage: Stage, tmp_pa
     plan.write_text("lock.acquire.after=delay:0.5*1")
     own = {"HAMI_SCHEDULER_LOCK_S": str(LOCK_S), "HAMI_FAILPOINTS_FILE": str(plan)}
     with replica(system, tmp_path, **own) as (url, pid), ThreadPoolExecutor(1) as threads:
-        with stopped(system, "kube-scheduler"):
+        with suspend_service(system, "kube-scheduler"):
             stage.come(1, node=NODE)
             [late] = stage.mine()
             assert _filter(url, late, NODE) == NODE
             answer = threads.submit(_bind, url, late, NODE)
             wait(lambda: redis.exists(f"hami:nodelock:{NODE}"), "the replica to hold the lock")
             stopping = ExitStack()
-            stopping.enter_context(paused(pid))
+            stopping.enter_context(suspend_process(pid))
         with stopping:
             wait(lambda: not redis.exists(f"hami:nodelock:{NODE}"), "the lock to expire")
             stage.come(3, node=NODE)

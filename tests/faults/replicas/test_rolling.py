@@ -91,7 +91,11 @@ def nothing_failed_and_nothing_is_granted_twice(system: System, churn: Churn) ->
         timeout_s=STARTS_S,
         why=lambda: str([name for name in churn.created_s if name not in churn.ran_s]),
     )
-    wait(lambda: system.converged() is None, "ledger = pods", why=lambda: str(system.converged()))
+    wait(
+        lambda: system.ledger_difference() is None,
+        "ledger = pods",
+        why=lambda: str(system.ledger_difference()),
+    )
     assert churn.failed == []
     ledger_holds(system)
     check_node_files(system)

@@ -9,7 +9,7 @@ from tests.faults import rows
 
 @pytest.fixture(scope="module")
 def collected() -> list[rows.Row]:
-    return rows.collected()
+    return rows.collect_rows()
 
 
 def test_the_table_has_a_line_for_every_case_and_no_other(collected: list[rows.Row]) -> None:
