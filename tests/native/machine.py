@@ -166,7 +166,7 @@ class Machine:
         )
         return json.loads(result.stdout) if arguments == ("show",) else None
 
-    def used(self, card: int = 0) -> int:
+    def used_bytes(self, card: int = 0) -> int:
         """Bytes that the card really gave away, to anybody."""
         return int(self.ctl("show")["cards"][card]["used_bytes"])
 

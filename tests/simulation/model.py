@@ -1,6 +1,6 @@
 """The reference model: who may hold what, written with plain loops, and the promises checked on it.
 
-`Model.committed` hears every change of the ledger, `Model.started` and `stopped` every container;
+`Model.on_commit` hears every change of the ledger, `Model.on_start` and `on_stop` every container;
 `check` compares all of it with the ledger after each step. It knows nothing of how the service
 decides: it adds up slices itself, has its own table of legal steps (architecture 4), and
 counts what really runs on each card. The promises SAFE-1..6, LIVE-1 and LIVE-2 are architecture 6.
@@ -118,7 +118,7 @@ class Model:
         self._token = 0
         self._dirty = False
 
-    def committed(self, change: Change, before: Allocation | None) -> None:
+    def on_commit(self, change: Change, before: Allocation | None) -> None:
         """A transaction of the ledger; SAFE-2, SAFE-3, SAFE-5 and SAFE-6 are judged on the spot."""
         # Who speaks for the node is the node's fact, not the allocation's.
         row = replace(change.allocation, has_agent=True)
@@ -147,7 +147,7 @@ class Model:
             self.excused.add(row.pod_uid)
         self._rows[row.id] = row
 
-    def started(self, container: Running, needed: Sequence[tuple[int, int]]) -> None:
+    def on_start(self, container: Running, needed: Sequence[tuple[int, int]]) -> None:
         """A container starts; `needed`: (MiB, percent) of each card, as its pod asks."""
         self.starts += 1
         self._dirty = True
@@ -167,7 +167,7 @@ class Model:
             raise Broken(f"SAFE-2: {name} starts with {container.shares}, granted are {granted}")
         self.running[container.pod_uid, container.container] = container
 
-    def stopped(self, pod_uid: str, container: str) -> None:
+    def on_stop(self, pod_uid: str, container: str) -> None:
         """A container ended."""
         self.running.pop((pod_uid, container), None)
 

@@ -53,7 +53,7 @@ class World:
         self.api = ApiServer()
         self.hub = Hub()
         self.redis = RedisServer()
-        self.ledger = SimLedger(on_commit=self._committed, quota_of=quota_of, rules=RULES)
+        self.ledger = SimLedger(on_commit=self._on_commit, quota_of=quota_of, rules=RULES)
         self.replicas: dict[str, Replica] = {}
         self.agents: dict[str, Agent] = {}
         self._starts = 0
@@ -65,7 +65,7 @@ class World:
             model=self.model,
             replicas=lambda: list(self.replicas.values()),
             note=self.note,
-            failed=self._failed,
+            failed=self._on_failure,
         )
 
     async def begin(self) -> None:
@@ -94,7 +94,7 @@ class World:
         try:
             self.model.check(self.ledger)
         except Broken as exc:
-            self._failed(exc)
+            self._on_failure(exc)
 
     def digest(self) -> str:
         """Return the hash of the history, to compare two runs."""
@@ -106,7 +106,7 @@ class World:
             a.process for a in self.agents.values()
         ]:
             if process.crash is not None:
-                self._failed(process.crash)
+                self._on_failure(process.crash)
         if self.broken is not None:
             raise self.broken
 
@@ -189,7 +189,7 @@ class World:
                 disk=self._disks[node],
                 cards=self.cards[node],
             )
-            self.kubelets[node].registered(self.agents[node])
+            self.kubelets[node].on_registration(self.agents[node])
 
     def _kubelet(self, node: str) -> Kubelet:
         return Kubelet(
@@ -200,7 +200,7 @@ class World:
             cards=self.cards[node],
             disk=self._disks[node],
             note=self.note,
-            failed=self._failed,
+            failed=self._on_failure,
             orderly=self.scenario.orderly,
         )
 
@@ -220,18 +220,18 @@ class World:
             return False
         return True
 
-    def _committed(self, changes: Sequence[tuple[Change, Allocation | None]]) -> None:
+    def _on_commit(self, changes: Sequence[tuple[Change, Allocation | None]]) -> None:
         rows = []
         for change, before in changes:
             row = change.allocation
             rows.append(f"{row.pod_uid}#{row.attempt} {row.state} on {row.node} ({row.reason})")
             try:
-                self.model.committed(change, before)
+                self.model.on_commit(change, before)
             except Broken as exc:
-                self._failed(exc)
+                self._on_failure(exc)
         self.note(f"commit {', '.join(rows)}")
 
-    def _failed(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         if self.broken is None:
             self.broken = error
             self.history.append(f"{self._loop.time():9.3f} BROKEN {error!r}")

@@ -217,7 +217,7 @@ class Node:
         status = (await self.object())["status"]
         return status["capacity"].get(RESOURCE, ""), status["allocatable"].get(RESOURCE, "")
 
-    async def deserted(self) -> bool:
+    async def is_deserted(self) -> bool:
         """Whether the node has noticed that its plugin is gone."""
         return (await self.devices())[1] == "0"
 

@@ -87,7 +87,7 @@ async def plugin(node: Node, tmp_path: Path) -> AsyncIterator[Plugin]:
         yield plugin
     finally:
         await plugin.stop()
-    await eventually(node.deserted)
+    await eventually(node.is_deserted)
 
 
 async def until_phase(node: Node, name: str, phase: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ async def test_capacity_appears_with_the_registration(node: Node, tmp_path: Path
         await eventually(is_shown)
     finally:
         await plugin.stop()
-    await eventually(node.deserted)
+    await eventually(node.is_deserted)
 
 
 async def test_an_unknown_version_is_refused(node: Node, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_a_refused_pre_start_blocks_the_start_until_it_is_allowed(
 async def test_the_end_of_the_stream_leaves_nothing_allocatable(node: Node, plugin: Plugin) -> None:
     await plugin.stop()
 
-    await eventually(node.deserted)
+    await eventually(node.is_deserted)
     assert await node.devices() == ("10", "0")
 
 

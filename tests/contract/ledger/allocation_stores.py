@@ -153,7 +153,7 @@ class Harness:
         assert self.inventory is not None
         return (await self.inventory.versions())[uuid][1]
 
-    async def used(self, name: str) -> tuple[int, int, int]:
+    async def used_amounts(self, name: str) -> tuple[int, int, int]:
         usage = await self.usage(name)
         return usage.used_slots, usage.used_memory_mib, usage.used_core_percent
 
@@ -195,7 +195,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+async def open_store(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """The store that `request.param` names."""
     if request.param == "fake":
         fake = FakeLedger(quota_of=quota_of, rules=RULES)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.ledger.allocation_stores import Harness, opened
+from tests.contract.ledger.allocation_stores import Harness, open_store
 
 
 @pytest.fixture(
@@ -12,5 +12,5 @@ from tests.contract.ledger.allocation_stores import Harness, opened
 )
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """Each store in turn."""
-    async with opened(request) as harness:
+    async with open_store(request) as harness:
         yield harness

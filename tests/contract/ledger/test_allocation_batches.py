@@ -60,7 +60,7 @@ async def test_grants_begin_together_each_with_a_token_of_its_own(harness: Harne
 
     assert [one.pod_uid for one in found] == list(PODS)
     assert len({one.token for one in found}) == len(PODS)
-    assert await harness.used("0") == (3, 300, 30)
+    assert await harness.used_amounts("0") == (3, 300, 30)
     for allocation, pod in zip(found, PODS, strict=True):
         assert await harness.store.get(allocation.id) == allocation
         assert await harness.history(pod) == [(1, None, "binding")]
@@ -136,7 +136,7 @@ async def test_what_ends_gives_its_slices_to_what_begins_beside_it(harness: Harn
     answers = await harness.store.commit([Entry(draft=slice_of("b", 800)), end])
 
     assert outcomes(answers) == ["binding", "released"]
-    assert await harness.used("0") == (1, 800, 10)
+    assert await harness.used_amounts("0") == (1, 800, 10)
 
 
 async def test_what_does_not_fit_together_begins_as_far_as_it_fits(harness: Harness) -> None:
@@ -153,7 +153,7 @@ async def test_what_does_not_fit_together_begins_as_far_as_it_fits(harness: Harn
     refused = answers[1]
     assert isinstance(refused, CapacityConflict)
     assert refused.subject == "GPU-0"
-    assert await harness.used("0") == (2, 1000, 20)
+    assert await harness.used_amounts("0") == (2, 1000, 20)
     assert await harness.history("b") == []
 
 
@@ -164,7 +164,7 @@ async def test_of_two_cards_a_refused_pod_takes_none(harness: Harness) -> None:
     answers = await harness.store.commit([Entry(draft=both), Entry(draft=slice_of("b"))])
 
     assert outcomes(answers) == ["CapacityConflict", "binding"]
-    assert await harness.used("0") == (1, 100, 10)
+    assert await harness.used_amounts("0") == (1, 100, 10)
 
 
 async def test_a_pod_that_has_a_grant_refuses_alone(harness: Harness) -> None:
@@ -173,7 +173,7 @@ async def test_a_pod_that_has_a_grant_refuses_alone(harness: Harness) -> None:
     answers = await harness.store.commit([Entry(draft=slice_of(pod)) for pod in ("b", "a", "b")])
 
     assert outcomes(answers) == ["binding", "Conflict", "Conflict"]
-    assert await harness.used("0") == (2, 200, 20)
+    assert await harness.used_amounts("0") == (2, 200, 20)
 
 
 async def test_a_quota_is_guarded_in_a_batch_and_its_use_is_answered(harness: Harness) -> None:
@@ -241,7 +241,7 @@ async def test_a_command_that_the_ledger_refuses_keeps_the_whole_batch_out(
     assert outcomes(await harness.store.commit([Entry(draft=unknown)])) == ["CapacityConflict"]
     with pytest.raises(InvalidRequest):
         await harness.store.commit([impossible, Entry(draft=slice_of("c"))])
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_a_row_that_another_transaction_has_locked_is_waited_for_and_given_up(
@@ -271,7 +271,7 @@ async def test_entries_of_one_name_are_granted_together(harness: Harness) -> Non
     answers = await harness.store.commit([make_group_entry(pod) for pod in PODS])
 
     assert outcomes(answers) == ["binding"] * 3
-    assert await harness.used("0") == (3, 300, 30)
+    assert await harness.used_amounts("0") == (3, 300, 30)
 
 
 async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness: Harness) -> None:
@@ -292,8 +292,8 @@ async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness:
         *("Change", "Conflict", "QuotaConflict", "Conflict", "Change")
     ]
     assert "one of default/g was refused" in str(answers[1])
-    assert await harness.used("0") == (2, 200, 20)
+    assert await harness.used_amounts("0") == (2, 200, 20)
     assert await harness.history("a") == []
     # What was taken back is free.
     assert outcomes(await harness.store.commit([make_group_entry("a")])) == ["binding"]
-    assert await harness.used("0") == (3, 300, 30)
+    assert await harness.used_amounts("0") == (3, 300, 30)

@@ -62,7 +62,7 @@ async def test_a_claim_of_two_pods_is_counted_once_and_given_back_with_the_last(
     first = (await harness.store.enter(entry("p", make_claimed_slice("c")))).allocation
     second = (await harness.store.enter(entry("q", make_claimed_slice("c")))).allocation
 
-    assert await harness.used("0") == (1, 400, 10)
+    assert await harness.used_amounts("0") == (1, 400, 10)
     assert [each.counted for each in first.claims] == [True]
     assert [each.counted for each in second.claims] == [False]
     assert second.containers[0].shares == ()
@@ -70,12 +70,12 @@ async def test_a_claim_of_two_pods_is_counted_once_and_given_back_with_the_last(
 
     await harness.advance("p", S.RELEASED)
     heir = await live(harness, "q")
-    assert await harness.used("0") == (1, 400, 10)
+    assert await harness.used_amounts("0") == (1, 400, 10)
     assert heir.containers[0].shares == first.containers[0].shares
     assert [each.counted for each in heir.claims] == [True]
 
     await harness.advance("q", S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_the_second_holder_may_go_first(harness: Harness) -> None:
@@ -83,9 +83,9 @@ async def test_the_second_holder_may_go_first(harness: Harness) -> None:
     await harness.store.enter(entry("p", make_claimed_slice("c")))
     await harness.store.enter(entry("q", make_claimed_slice("c")))
     await harness.advance("q", S.RELEASED)
-    assert await harness.used("0") == (1, 400, 10)
+    assert await harness.used_amounts("0") == (1, 400, 10)
     await harness.advance("p", S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_of_many_holders_each_in_turn_has_the_slice_counted(harness: Harness) -> None:
@@ -95,10 +95,10 @@ async def test_of_many_holders_each_in_turn_has_the_slice_counted(harness: Harne
         await harness.store.enter(entry(pod, make_claimed_slice("c")))
     for pod in pods[:-1]:
         await harness.advance(pod, S.RELEASED)
-        assert await harness.used("0") == (1, 400, 10)
+        assert await harness.used_amounts("0") == (1, 400, 10)
     assert [each.counted for each in (await live(harness, pods[-1])).claims] == [True]
     await harness.advance(pods[-1], S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_own_slices_beside_a_shared_one_are_counted_and_given_back(harness: Harness) -> None:
@@ -109,20 +109,29 @@ async def test_own_slices_beside_a_shared_one_are_counted_and_given_back(harness
     await harness.store.enter(
         entry("q", make_claimed_slice("shared"), make_claimed_slice("own-q", card="1", mib=200))
     )
-    assert (await harness.used("0"), await harness.used("1")) == ((2, 500, 20), (1, 200, 10))
+    assert (await harness.used_amounts("0"), await harness.used_amounts("1")) == (
+        (2, 500, 20),
+        (1, 200, 10),
+    )
 
     await harness.advance("p", S.RELEASED)
-    assert (await harness.used("0"), await harness.used("1")) == ((1, 400, 10), (1, 200, 10))
+    assert (await harness.used_amounts("0"), await harness.used_amounts("1")) == (
+        (1, 400, 10),
+        (1, 200, 10),
+    )
     assert sum(len(c.shares) for c in (await live(harness, "q")).containers) == 2
     await harness.advance("q", S.FAILED)
-    assert (await harness.used("0"), await harness.used("1")) == ((0, 0, 0), (0, 0, 0))
+    assert (await harness.used_amounts("0"), await harness.used_amounts("1")) == (
+        (0, 0, 0),
+        (0, 0, 0),
+    )
 
 
 async def test_a_claim_that_was_allocated_again_is_another_slice(harness: Harness) -> None:
     await harness.add(card("0"))
     await harness.store.enter(entry("p", make_claimed_slice("c", share="before")))
     await harness.store.enter(entry("q", make_claimed_slice("c", share="after")))
-    assert await harness.used("0") == (2, 800, 20)
+    assert await harness.used_amounts("0") == (2, 800, 20)
     with pytest.raises(CapacityConflict):
         await harness.store.enter(entry("r", make_claimed_slice("c", share="again")))
 
@@ -139,7 +148,7 @@ async def test_of_pods_that_come_at_once_one_is_counted(harness: Harness) -> Non
     changes = await asyncio.gather(*map(enter, range(6)))
     counted = [each for change in changes for each in change.allocation.claims if each.counted]
     assert len(counted) == 1
-    assert await harness.used("0") == (1, 400, 10)
+    assert await harness.used_amounts("0") == (1, 400, 10)
 
 
 async def test_a_holder_that_comes_while_the_other_ends_has_the_slice(harness: Harness) -> None:
@@ -151,9 +160,9 @@ async def test_a_holder_that_comes_while_the_other_ends_has_the_slice(harness: H
             harness.store.enter(entry(f"q{turn}", make_claimed_slice("c", share=str(turn)))),
         )
         assert [each.counted for each in (await live(harness, f"q{turn}")).claims] == [True]
-        assert await harness.used("0") == (1, 400, 10)
+        assert await harness.used_amounts("0") == (1, 400, 10)
         await harness.advance(f"q{turn}", S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_a_quota_counts_a_shared_slice_once(harness: Harness) -> None:

@@ -44,9 +44,9 @@ async def test_a_pod_that_is_on_its_node_enters_with_a_token(
     assert (held.origin, held.deadline, change.sequence) == (origin, None, 1)
     assert held.token is not None
     assert await harness.store.live_of(PodUid("p")) == held
-    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.used_amounts("0") == (1, 400, 30)
     await harness.advance("p", S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_what_is_held_already_enters_beyond_capacity_and_closes_the_card(
@@ -58,12 +58,12 @@ async def test_what_is_held_already_enters_beyond_capacity_and_closes_the_card(
             entry(pod, container(("0", 700, 60)), origin=Origin.ADOPTED, quota={MEMORY: 700})
         )
 
-    assert await harness.used("0") == (2, 1400, 120)
+    assert await harness.used_amounts("0") == (2, 1400, 120)
     with pytest.raises(CapacityConflict):
         await harness.store.begin(draft("r", container(("0", 1, 1))))
     await harness.advance("p", S.RELEASED)
     await harness.store.begin(draft("r", container(("0", 300, 40))))
-    assert await harness.used("0") == (2, 1000, 100)
+    assert await harness.used_amounts("0") == (2, 1000, 100)
 
 
 async def test_a_pod_that_came_past_us_enters_only_where_there_is_room(harness: Harness) -> None:
@@ -74,7 +74,7 @@ async def test_a_pod_that_came_past_us_enters_only_where_there_is_room(harness: 
         await harness.store.enter(entry("q", container(("0", 301, 1)), origin=Origin.UNMANAGED))
     await harness.store.enter(entry("q", container(("0", 300, 1)), origin=Origin.UNMANAGED))
 
-    assert await harness.used("0") == (2, 1000, 11)
+    assert await harness.used_amounts("0") == (2, 1000, 11)
 
 
 @pytest.mark.parametrize("origin", [Origin.ADOPTED, Origin.UNMANAGED])
@@ -90,4 +90,4 @@ async def test_a_pod_enters_once_and_only_on_cards_of_its_node(
     with pytest.raises(Conflict):
         await harness.store.enter(entry("p", container(("0", 1, 1)), origin=origin))
 
-    assert await harness.used("0") == (1, 1, 1)
+    assert await harness.used_amounts("0") == (1, 1, 1)

@@ -27,7 +27,7 @@ async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) ->
     assert read == change.allocation
     assert read.containers == (holding(share),)
     assert read.annotations == {"hami.io/vgpu-time": "1"}
-    assert await harness.used("0") == (3, 100, 10)
+    assert await harness.used_amounts("0") == (3, 100, 10)
     assert (await harness.usage("0")).device.info == {"link": [1, 2]}
 
 
@@ -100,7 +100,7 @@ async def test_the_rules_of_whole_and_no_cores_are_the_vendors_own(harness: Harn
     await harness.store.begin(draft("q", make_grant("loose", 1, 100)))
     await harness.store.begin(draft("r", make_grant("loose", 1, 0)))
 
-    assert await harness.used("0") == (3, 3, 100)
+    assert await harness.used_amounts("0") == (3, 3, 100)
 
 
 async def test_a_cordon_closes_a_card_for_vendors_that_respect_it(harness: Harness) -> None:
@@ -137,7 +137,7 @@ async def test_cores_may_be_counted_otherwise_than_registered(harness: Harness) 
         await harness.store.begin(draft("q", make_grant("NVIDIA", 1, 31), core_totals=totals))
     await harness.store.begin(draft("r", make_grant("NVIDIA", 1, 30), core_totals=totals))
 
-    assert await harness.used("0") == (2, 2, 100)
+    assert await harness.used_amounts("0") == (2, 2, 100)
     await harness.advance("p", S.RELEASED)
     await harness.advance("r", S.RELEASED)
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)

@@ -34,7 +34,7 @@ async def test_a_grant_takes_its_slices_and_starts_the_history(harness: Harness)
     assert change.allocation.state is S.BINDING
     assert (change.allocation.attempt, change.sequence) == (1, 1)
     assert change.allocation.deadline is not None
-    assert await harness.used("0") == (1, 400, 30)
+    assert await harness.used_amounts("0") == (1, 400, 30)
     [counters] = change.counters
     assert (counters.used_slots, counters.used_memory_mib, counters.used_core_percent) == (
         1,
@@ -59,8 +59,8 @@ async def test_what_is_read_back_is_what_was_granted(harness: Harness) -> None:
     assert read is not None
     assert read.containers == containers
     assert read.traceparent == "00-1-2-01"
-    assert await harness.used("0") == (1, 300, 30)
-    assert await harness.used("1") == (1, 200, 20)
+    assert await harness.used_amounts("0") == (1, 300, 30)
+    assert await harness.used_amounts("1") == (1, 200, 20)
 
 
 async def test_an_init_container_is_counted_with_the_sidecars_before_it(harness: Harness) -> None:
@@ -76,12 +76,12 @@ async def test_an_init_container_is_counted_with_the_sidecars_before_it(harness:
     read = await harness.store.get(change.allocation.id)
     assert read is not None
     assert read.containers == containers
-    assert await harness.used("0") == (2, 700, 60)
-    assert await harness.used("1") == (1, 5, 5)
+    assert await harness.used_amounts("0") == (2, 700, 60)
+    assert await harness.used_amounts("1") == (1, 5, 5)
     with pytest.raises(CapacityConflict):
         await harness.store.begin(draft("q", container(("0", 301, 0))))
     await harness.advance("p", S.RELEASED)
-    assert await harness.used("0") == await harness.used("1") == (0, 0, 0)
+    assert await harness.used_amounts("0") == await harness.used_amounts("1") == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ async def test_a_card_that_can_not_hold_it_refuses_by_name(
 ) -> None:
     await harness.add(card("0"))
     await harness.store.begin(draft("p", container(("0", *first))))
-    before = await harness.used("0")
+    before = await harness.used_amounts("0")
 
     with pytest.raises(CapacityConflict) as caught:
         await harness.store.begin(draft("q", container(("0", *second))))
 
     assert caught.value.subject == "GPU-0"
-    assert await harness.used("0") == before
+    assert await harness.used_amounts("0") == before
     assert await harness.store.live_of(PodUid("q")) is None
     assert await harness.history("q") == []
 
@@ -142,7 +142,7 @@ async def test_of_two_cards_none_is_taken_when_one_refuses(harness: Harness) -> 
         await harness.store.begin(draft("p", container(("0", 200, 1), ("1", 200, 1))))
 
     assert caught.value.subject == "GPU-1"
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
 
 
 async def test_one_pod_has_one_live_allocation(harness: Harness) -> None:
@@ -152,7 +152,7 @@ async def test_one_pod_has_one_live_allocation(harness: Harness) -> None:
     with pytest.raises(Conflict):
         await harness.store.begin(draft("p", container(("0", 1, 1))))
 
-    assert await harness.used("0") == (1, 1, 1)
+    assert await harness.used_amounts("0") == (1, 1, 1)
 
 
 async def test_each_binding_gets_a_higher_token(harness: Harness) -> None:
@@ -195,7 +195,7 @@ async def test_every_end_gives_everything_back_once(harness: Harness, end: S) ->
 
     assert again is None
     assert [c.used_memory_mib for c in change.counters] == [0]
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
     assert await harness.store.live_of(PodUid("p")) is None
     assert (await harness.store.get(allocation.id)).state is end
 
@@ -319,5 +319,5 @@ async def test_a_grant_that_has_ended_is_not_begun_again_under_its_id(harness: H
     with pytest.raises(Conflict):
         await harness.store.begin(placed)
 
-    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used_amounts("0") == (0, 0, 0)
     assert (await harness.store.begin(draft("p", container(("0", 400, 30))))).sequence == 3

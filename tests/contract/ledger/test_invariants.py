@@ -56,11 +56,11 @@ async def play(harness: Harness, script: list[tuple[str, int, Any]]) -> list[Any
         except Conflict:
             results.append("conflict")
         for name in CARDS:
-            slots, memory, core = await harness.used(name)
+            slots, memory, core = await harness.used_amounts(name)
             assert 0 <= slots <= 3
             assert 0 <= memory <= 1000
             assert 0 <= core <= 100
-    results.append([await harness.used(name) for name in CARDS])
+    results.append([await harness.used_amounts(name) for name in CARDS])
     return results
 
 

@@ -61,7 +61,7 @@ def slice_of(pod: str, **changes: Any) -> Draft:
     return draft(pod, container(("0", 10, 0)), **changes)
 
 
-def placed(**changes: Any) -> dict[str, Any]:
+def placement_fields(**changes: Any) -> dict[str, Any]:
     made = slice_of("bad").placement
     assert isinstance(made, Placement)
     return {"placement": replace(made, **changes)}
@@ -79,9 +79,9 @@ POISONED = [
     pytest.param({"lease_s": 1e300}, Unavailable, id="interval-out-of-range"),
     pytest.param({"lease_s": float("nan")}, Unavailable, id="interval-of-no-number"),
     pytest.param({"pod_name": LONG}, InvalidRequest, id="index-row-too-long"),
-    pytest.param(placed(score="high"), Unavailable, id="text-for-a-number"),
+    pytest.param(placement_fields(score="high"), Unavailable, id="text-for-a-number"),
     pytest.param(
-        placed(containers=(container(("0", 1, 0), index=1 << 15),)),
+        placement_fields(containers=(container(("0", 1, 0), index=1 << 15),)),
         Unavailable,
         id="index-out-of-range",
     ),

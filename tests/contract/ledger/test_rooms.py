@@ -20,7 +20,7 @@ from tests.contract.ledger.allocation_stores import (
     draft,
     holding,
     instance,
-    opened,
+    open_store,
 )
 
 
@@ -53,17 +53,17 @@ async def test_a_room_counts_beside_its_victim_and_is_taken_when_that_is_gone(
     change = await harness.store.enter(room_of("high", container(("0", 900, 60)), victims=[victim]))
 
     assert change.allocation.state is S.RESERVED
-    assert await harness.used("0") == (2, 1700, 110)
+    assert await harness.used_amounts("0") == (2, 1700, 110)
     with pytest.raises(CapacityConflict):
         await take_room(harness, "high")
     assert (await harness.store.live_of(PodUid("high"))) == change.allocation
     await harness.advance("low", S.RELEASED)
-    assert await harness.used("0") == (1, 900, 60)
+    assert await harness.used_amounts("0") == (1, 900, 60)
     await take_room(harness, "high")
     found = await harness.store.live_of(PodUid("high"))
     assert found is not None
     assert (found.state, found.containers) == (S.BINDING, change.allocation.containers)
-    assert await harness.used("0") == (1, 900, 60)
+    assert await harness.used_amounts("0") == (1, 900, 60)
     assert [step[1:] for step in await harness.history("high")] == [
         (None, "reserved"),
         ("reserved", "binding"),
@@ -81,7 +81,7 @@ async def test_nobody_gets_what_is_freed_for_a_room(harness: Harness) -> None:
     await harness.store.begin(draft("small", container(("0", 100, 1))))
     await take_room(harness, "high")
 
-    assert await harness.used("0") == (2, 1000, 61)
+    assert await harness.used_amounts("0") == (2, 1000, 61)
 
 
 async def test_a_room_that_ends_gives_its_cards_back(harness: Harness) -> None:
@@ -90,7 +90,7 @@ async def test_a_room_that_ends_gives_its_cards_back(harness: Harness) -> None:
     await harness.store.enter(room_of("high", container(("0", 900, 60)), victims=[victim]))
 
     await harness.advance("high", S.EXPIRED)
-    assert await harness.used("0") == (1, 800, 50)
+    assert await harness.used_amounts("0") == (1, 800, 50)
     await harness.store.begin(draft("other", container(("0", 200, 1))))
 
 
@@ -106,7 +106,7 @@ async def test_a_room_that_would_not_fit_without_its_victims_is_refused(
 
     with pytest.raises(CapacityConflict):
         await harness.store.enter(room_of("high", container(("0", memory, 10)), victims=[victim]))
-    assert await harness.used("0") == (2, 700, 60), why
+    assert await harness.used_amounts("0") == (2, 700, 60), why
 
 
 async def test_rooms_share_a_victim_as_far_as_its_slices_go(harness: Harness) -> None:
@@ -123,7 +123,7 @@ async def test_rooms_share_a_victim_as_far_as_its_slices_go(harness: Harness) ->
     await take_room(harness, "other")
     await take_room(harness, "high")
 
-    assert await harness.used("0") == (2, 1000, 20)
+    assert await harness.used_amounts("0") == (2, 1000, 20)
 
 
 async def test_a_victim_that_is_over_is_refused(harness: Harness) -> None:
@@ -233,7 +233,7 @@ async def test_a_room_is_refused_where_the_instance_of_another_stays(harness: Ha
 @pytest.fixture(params=[pytest.param("postgres", marks=pytest.mark.integration)])
 async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     """The store that counts evictions."""
-    async with opened(request) as harness:
+    async with open_store(request) as harness:
         yield harness
 
 

@@ -223,7 +223,7 @@ def install(guarded: Guarded) -> None:
     )
 
 
-def refused(answer: httpx.Response, *texts: str) -> bool:
+def is_refused(answer: httpx.Response, *texts: str) -> bool:
     """Whether a policy of ours refused it, with a sentence that has these texts."""
     message = answer.json().get("message", "") if answer.status_code != 200 else ""
     assert answer.status_code == 403, (answer.status_code, answer.text)
@@ -233,6 +233,6 @@ def refused(answer: httpx.Response, *texts: str) -> bool:
     return True
 
 
-def allowed(answer: httpx.Response) -> bool:
+def is_allowed(answer: httpx.Response) -> bool:
     assert answer.status_code in (200, 201), (answer.status_code, answer.text)
     return True

@@ -14,7 +14,7 @@ from hamicommon.dra.shapes import templates_path
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.informer import Informer
 
-from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, allowed
+from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, is_allowed
 from tests.contract.policies.test_slices import COMPONENT, a_slice, agent
 from tests.e2e_manifests.rights import Call, Mutants, Right, calls, denied_without, rights_of
 from tests.waiting import eventually, wait
@@ -83,11 +83,11 @@ async def test_each_right_of_the_driver_is_used_and_a_call_fails_without_it(
     guarded: Guarded, agent: User, tmp_path: Path
 ) -> None:
     claim = {"metadata": {"name": "of-the-driver"}, "spec": {"devices": {}}}
-    assert allowed(guarded.admin.post(CLAIMS, claim))
+    assert is_allowed(guarded.admin.post(CLAIMS, claim))
     # As kube-scheduler does; our scheduler takes it off again.
     path = f"{CLAIMS}/of-the-driver"
     allocated = {"status": {"allocation": {"devices": {}}}}
-    assert allowed(guarded.admin.patch(f"{path}/status", allocated))
+    assert is_allowed(guarded.admin.patch(f"{path}/status", allocated))
     scheduler = guarded.account(SYSTEM, "hami-scheduler")
     wait(lambda: scheduler.get(path).status_code == 200, "the scheduler's role")
 

@@ -11,9 +11,9 @@ from tests.contract.policies.guarded import (
     TENANTS,
     Guarded,
     User,
-    allowed,
+    is_allowed,
+    is_refused,
     manifests,
-    refused,
 )
 
 NAMESPACE = f"/api/v1/namespaces/{TENANTS}"
@@ -38,21 +38,21 @@ def test_an_owner_of_namespaces_opens_none_to_the_system(owner: User, key: str) 
     value = "ignore" if key == "hami.io/webhook" else "enabled"
     sentence = f"olga may not change these labels of a namespace: {key}"
 
-    assert refused(owner.patch(NAMESPACE, label(key, value)), sentence)
-    assert refused(owner.patch(f"{NAMESPACE}/status", label(key, value)), sentence)
+    assert is_refused(owner.patch(NAMESPACE, label(key, value)), sentence)
+    assert is_refused(owner.patch(f"{NAMESPACE}/status", label(key, value)), sentence)
     made = {"metadata": {"name": "opened", "labels": {key: value}}}
-    assert refused(owner.post("/api/v1/namespaces", made), sentence)
+    assert is_refused(owner.post("/api/v1/namespaces", made), sentence)
 
 
 def test_an_owner_of_namespaces_has_all_other_labels(guarded: Guarded, owner: User) -> None:
     name = f"n-{uuid.uuid4().hex[:8]}"
     path = f"/api/v1/namespaces/{name}"
-    assert allowed(owner.post("/api/v1/namespaces", {"metadata": {"name": name}}))
-    assert allowed(owner.patch(path, label("team", "a")))
-    assert allowed(guarded.admin.patch(path, label("hami.io/webhook", "ignore")))
+    assert is_allowed(owner.post("/api/v1/namespaces", {"metadata": {"name": name}}))
+    assert is_allowed(owner.patch(path, label("team", "a")))
+    assert is_allowed(guarded.admin.patch(path, label("hami.io/webhook", "ignore")))
     # What an administrator set stays, and hinders nobody.
-    assert allowed(owner.patch(path, label("team", "b")))
-    assert refused(owner.patch(path, label("hami.io/webhook", None)), "hami.io/webhook")
+    assert is_allowed(owner.patch(path, label("team", "b")))
+    assert is_refused(owner.patch(path, label("hami.io/webhook", None)), "hami.io/webhook")
 
 
 def test_who_holds_the_role_labels_namespaces(guarded: Guarded, owner: User) -> None:
@@ -62,7 +62,7 @@ def test_who_holds_the_role_labels_namespaces(guarded: Guarded, owner: User) -> 
 
     labeller = guarded.person("lena")
     for value in ("enabled", None):
-        assert allowed(labeller.patch(NAMESPACE, label("hami.io/metrics", value)))
+        assert is_allowed(labeller.patch(NAMESPACE, label("hami.io/metrics", value)))
 
 
 def templates() -> dict[str, Json]:
@@ -106,17 +106,17 @@ def test_every_part_but_the_agent_is_as_restricted_asks(guarded: Guarded, name: 
 
     for namespace in ("restricted", SYSTEM):
         path = f"/api/v1/namespaces/{namespace}/pods"
-        assert allowed(guarded.admin.post(path, pod_of(name), dryRun="All")), namespace
+        assert is_allowed(guarded.admin.post(path, pod_of(name), dryRun="All")), namespace
 
 
 def test_the_agent_runs_as_its_daemon_sets_pods_alone(guarded: Guarded) -> None:
     agent = pod_of("hami-node-agent", owner="hami-node-agent")
     controller = guarded.person(DAEMON_SETS, "system:masters")
 
-    assert allowed(controller.post(SYSTEM_PODS, agent, dryRun="All"))
-    assert refused(guarded.admin.post(SYSTEM_PODS, agent, dryRun="All"), "of its host")
+    assert is_allowed(controller.post(SYSTEM_PODS, agent, dryRun="All"))
+    assert is_refused(guarded.admin.post(SYSTEM_PODS, agent, dryRun="All"), "of its host")
     other = pod_of("hami-node-agent", owner="mine")
-    assert refused(controller.post(SYSTEM_PODS, other, dryRun="All"), "of its host")
+    assert is_refused(controller.post(SYSTEM_PODS, other, dryRun="All"), "of its host")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_pod_of_the_system_that_is_not_restricted_is_refused(
     added = change.get("volumes", [])
     pod["spec"] |= change | {"volumes": [*pod["spec"]["volumes"], *added]}
 
-    assert refused(guarded.admin.post(SYSTEM_PODS, pod, dryRun="All"), text)
+    assert is_refused(guarded.admin.post(SYSTEM_PODS, pod, dryRun="All"), text)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_container_of_the_system_that_is_not_restricted_is_refused(
     bare = {"name": "bare", "image": "none", "securityContext": context}
     pod["spec"][kind] = [*pod["spec"].get(kind, []), bare]
 
-    assert refused(guarded.admin.post(SYSTEM_PODS, pod, dryRun="All"), "drops all capabilities")
+    assert is_refused(guarded.admin.post(SYSTEM_PODS, pod, dryRun="All"), "drops all capabilities")
 
 
 def test_a_debug_container_in_the_system_is_restricted_too(guarded: Guarded) -> None:
@@ -167,6 +167,6 @@ def test_a_debug_container_in_the_system_is_restricted_too(guarded: Guarded) -> 
     bare = {"name": "shell", "image": "none", "targetContainerName": "c"}
     held["spec"]["ephemeralContainers"] = [bare]
 
-    assert refused(guarded.admin.put(path, held), "drops all capabilities")
+    assert is_refused(guarded.admin.put(path, held), "drops all capabilities")
     bare["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}  # type: ignore[assignment]
-    assert allowed(guarded.admin.put(path, held))
+    assert is_allowed(guarded.admin.put(path, held))

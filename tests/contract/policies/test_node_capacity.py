@@ -17,7 +17,7 @@ from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.process.shutdown import end
 
-from tests.contract.policies.guarded import PLURALS, SYSTEM, Guarded, User, refused
+from tests.contract.policies.guarded import PLURALS, SYSTEM, Guarded, User, is_refused
 from tests.contract.policies.test_claim_rights import kubeconfig_of
 from tests.unit.node_agent.inventory.driver import Driver, facts, tracker_of
 from tests.waiting import eventually
@@ -110,10 +110,10 @@ def test_an_agent_writes_nothing_else_of_a_nodes_status(
         {"status": status},
         media="application/merge-patch+json",
     )
-    assert refused(answer, text)
+    assert is_refused(answer, text)
 
 
 def test_an_agent_writes_sums_of_no_other_node(allowed_agent: User) -> None:
     change = {"status": {"capacity": {MEMORY: "1"}}}
     answer = allowed_agent.patch("/api/v1/nodes/others/status", change)
-    assert refused(answer, "the node-agent of sums changes its own Node, not others")
+    assert is_refused(answer, "the node-agent of sums changes its own Node, not others")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.policies.guarded import SYSTEM, Guarded, User, allowed, refused
+from tests.contract.policies.guarded import SYSTEM, Guarded, User, is_allowed, is_refused
 
 OWN, OTHER = "/api/v1/nodes/node-a", "/api/v1/nodes/node-b"
 CARDS = {
@@ -32,13 +32,13 @@ def agent(guarded: Guarded) -> Iterator[User]:
 
 
 def test_an_agent_writes_the_cards_of_its_own_node(agent: User) -> None:
-    assert allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
+    assert is_allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
     # Nothing of ours changes: a controller or a kubelet of the node may write the same object.
-    assert allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
+    assert is_allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
 
 
 def test_an_agent_writes_no_other_node(agent: User) -> None:
-    assert refused(
+    assert is_refused(
         agent.patch(OTHER, {"metadata": {"annotations": CARDS}}),
         "the node-agent of node-a changes its own Node, not node-b",
     )
@@ -47,7 +47,7 @@ def test_an_agent_writes_no_other_node(agent: User) -> None:
 def test_a_token_of_no_pod_is_no_nodes(guarded: Guarded, agent: User) -> None:
     stray = guarded.account(SYSTEM, "hami-node-agent")
 
-    assert refused(
+    assert is_refused(
         stray.patch(OWN, {"metadata": {"annotations": CARDS}}),
         "the node-agent of no node changes its own Node, not node-a",
     )
@@ -81,16 +81,16 @@ def test_a_token_of_no_pod_is_no_nodes(guarded: Guarded, agent: User) -> None:
 def test_an_agent_changes_nothing_else_of_its_own_node(
     agent: User, change: Json, text: str
 ) -> None:
-    assert refused(agent.patch(OWN, change), text)
+    assert is_refused(agent.patch(OWN, change), text)
 
 
 def test_an_agent_neither_deletes_nor_makes_nodes_nor_reports_their_status(agent: User) -> None:
-    assert refused(agent.delete(OWN), "makes and deletes no Nodes")
-    assert refused(
+    assert is_refused(agent.delete(OWN), "makes and deletes no Nodes")
+    assert is_refused(
         agent.post("/api/v1/nodes", {"metadata": {"name": "made"}}), "makes and deletes no Nodes"
     )
     change = {"status": {"capacity": {"nvidia.com/gpu": "99"}}}
-    assert refused(agent.patch(f"{OWN}/status", change), "sums of its cards: not nvidia.com/gpu")
+    assert is_refused(agent.patch(f"{OWN}/status", change), "sums of its cards: not nvidia.com/gpu")
 
 
 def test_an_agent_ends_pods_of_its_own_node_alone(guarded: Guarded, agent: User) -> None:
@@ -98,24 +98,24 @@ def test_an_agent_ends_pods_of_its_own_node_alone(guarded: Guarded, agent: User)
         guarded.pod(name, node=node)
     path = "/api/v1/namespaces/tenants/pods"
 
-    assert refused(agent.delete(f"{path}/there"), "ends pods of its own node, not of node-b")
-    assert refused(agent.delete(f"{path}/nowhere"), "not of none")
-    assert allowed(agent.delete(f"{path}/here"))
+    assert is_refused(agent.delete(f"{path}/there"), "ends pods of its own node, not of node-b")
+    assert is_refused(agent.delete(f"{path}/nowhere"), "not of none")
+    assert is_allowed(agent.delete(f"{path}/here"))
 
 
 def test_an_agent_makes_changes_and_evicts_no_pod(guarded: Guarded, agent: User) -> None:
     pod = guarded.pod("kept", node="node-a")
     path = "/api/v1/namespaces/tenants/pods"
 
-    assert refused(agent.patch(f"{path}/kept", annotations(a="b")), "makes, changes, binds and")
+    assert is_refused(agent.patch(f"{path}/kept", annotations(a="b")), "makes, changes, binds and")
     body = {"metadata": {"name": "new"}, "spec": pod["spec"]}
-    assert refused(agent.post(path, body), "makes, changes")
+    assert is_refused(agent.post(path, body), "makes, changes")
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": "kept", "namespace": "tenants"},
     }
-    assert refused(agent.post(f"{path}/kept/eviction", eviction), "evicts no pods")
+    assert is_refused(agent.post(f"{path}/kept/eviction", eviction), "evicts no pods")
 
 
 def event(name: str, **changes: object) -> Json:
@@ -132,14 +132,16 @@ def event(name: str, **changes: object) -> Json:
 
 def test_an_agent_speaks_for_its_own_node_in_events(guarded: Guarded, agent: User) -> None:
     path = "/api/v1/namespaces/tenants/events"
-    assert allowed(agent.post(path, event("own")))
+    assert is_allowed(agent.post(path, event("own")))
 
     other = {"component": "hami-node-agent", "host": "node-b"}
     scheduler = {"component": "hami-scheduler", "host": "node-a"}
     for forged in ({"source": other}, {"source": scheduler}, {"source": {}}, {"type": "Normal"}):
-        assert refused(agent.post(path, event("forged", **forged)), "of its own node, here node-a")
+        assert is_refused(
+            agent.post(path, event("forged", **forged)), "of its own node, here node-a"
+        )
     stray = guarded.account(SYSTEM, "hami-node-agent")
-    assert refused(stray.post(path, event("stray")), "here none")
+    assert is_refused(stray.post(path, event("stray")), "here none")
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +160,18 @@ def scheduler(guarded: Guarded, agent: User) -> User:
 )
 def test_the_scheduler_locks_and_asks_nodes(scheduler: User, key: str) -> None:
     for value in ("2026-01-01T00:00:00Z", None):
-        assert allowed(scheduler.patch(OTHER, {"metadata": {"annotations": {key: value}}}))
+        assert is_allowed(scheduler.patch(OTHER, {"metadata": {"annotations": {key: value}}}))
 
 
 def test_the_scheduler_adds_the_label_that_placeholders_exclude_nodes_by(scheduler: User) -> None:
-    def labelled(value: str | None) -> Json:
+    def hostname_label(value: str | None) -> Json:
         return {"metadata": {"labels": {"hami.io/hostname": value}}}
 
-    assert allowed(scheduler.patch(OTHER, labelled("node-b")))
+    assert is_allowed(scheduler.patch(OTHER, hostname_label("node-b")))
     for changed in ("another", None):
-        assert refused(scheduler.patch(OTHER, labelled(changed)), "adds the label hami.io/hostname")
+        assert is_refused(
+            scheduler.patch(OTHER, hostname_label(changed)), "adds the label hami.io/hostname"
+        )
 
 
 @pytest.mark.parametrize(
@@ -183,13 +187,13 @@ def test_the_scheduler_adds_the_label_that_placeholders_exclude_nodes_by(schedul
 def test_the_scheduler_changes_nothing_else_of_nodes(
     scheduler: User, change: Json, text: str
 ) -> None:
-    assert refused(scheduler.patch(OTHER, change), text)
+    assert is_refused(scheduler.patch(OTHER, change), text)
 
 
 def test_kubelets_and_administrators_change_nodes_as_before(guarded: Guarded, agent: User) -> None:
     kubelet = guarded.person("system:node:node-a", "system:nodes")
 
-    assert allowed(kubelet.patch(f"{OWN}/status", {"status": {"capacity": {"cpu": "4"}}}))
-    assert allowed(kubelet.patch(OWN, {"metadata": {"labels": {"a": "b"}}}))
-    assert allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": True}}))
-    assert allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": None}}))
+    assert is_allowed(kubelet.patch(f"{OWN}/status", {"status": {"capacity": {"cpu": "4"}}}))
+    assert is_allowed(kubelet.patch(OWN, {"metadata": {"labels": {"a": "b"}}}))
+    assert is_allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": True}}))
+    assert is_allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": None}}))

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, allowed, refused
+from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, is_allowed, is_refused
 
 PODS = f"/api/v1/namespaces/{TENANTS}/pods"
 PLACED = {
@@ -60,7 +60,7 @@ def test_a_tenant_changes_nothing_that_the_scheduler_wrote(
 ) -> None:
     sentence = f"ann may not change what hami-scheduler wrote on the pod: {key}"
 
-    assert refused(tenant.patch(pod, annotate(key, value)), sentence)
+    assert is_refused(tenant.patch(pod, annotate(key, value)), sentence)
 
 
 def test_a_tenant_gets_no_further_by_replacing_applying_or_clearing(tenant: User, pod: str) -> None:
@@ -70,9 +70,9 @@ def test_a_tenant_gets_no_further_by_replacing_applying_or_clearing(tenant: User
     applied = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": PLACED}}
     applied["metadata"]["annotations"] |= {"hami.io/bind-phase": "failed"}  # type: ignore[index]
 
-    assert refused(tenant.put(pod, held), "hami.io/grant")
-    assert refused(tenant.apply(pod, applied), "hami.io/bind-phase")
-    assert refused(tenant.patch(pod, {"metadata": {"annotations": None}}), "hami.io/vgpu-node")
+    assert is_refused(tenant.put(pod, held), "hami.io/grant")
+    assert is_refused(tenant.apply(pod, applied), "hami.io/bind-phase")
+    assert is_refused(tenant.patch(pod, {"metadata": {"annotations": None}}), "hami.io/vgpu-node")
 
 
 @pytest.mark.parametrize("value", ["node-x", None])
@@ -81,7 +81,7 @@ def test_a_tenant_changes_not_the_label_of_the_node(
 ) -> None:
     change = {"metadata": {"labels": {"hami.io/vgpu-node": value}}}
 
-    assert refused(tenant.patch(pod, change), "the label hami.io/vgpu-node")
+    assert is_refused(tenant.patch(pod, change), "the label hami.io/vgpu-node")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_a_tenant_changes_not_the_label_of_the_node(
 def test_a_tenant_writes_what_is_its_own(
     tenant: User, pod: str, key: str, value: str | None
 ) -> None:
-    assert allowed(tenant.patch(pod, annotate(key, value)))
-    assert allowed(tenant.patch(pod, {"metadata": {"labels": {"a": "b"}}}))
+    assert is_allowed(tenant.patch(pod, annotate(key, value)))
+    assert is_allowed(tenant.patch(pod, {"metadata": {"labels": {"a": "b"}}}))
 
 
 def test_keys_of_other_vendors_are_nobodys_on_a_pod_that_was_not_placed_here(
@@ -107,8 +107,8 @@ def test_keys_of_other_vendors_are_nobodys_on_a_pod_that_was_not_placed_here(
     """Volcano writes `predicate-time` too."""
     guarded.pod("volcanos", annotations={"predicate-time": "1"})
 
-    assert allowed(tenant.patch(f"{PODS}/volcanos", annotate("predicate-time", "2")))
-    assert allowed(tenant.delete(f"{PODS}/volcanos"))
+    assert is_allowed(tenant.patch(f"{PODS}/volcanos", annotate("predicate-time", "2")))
+    assert is_allowed(tenant.delete(f"{PODS}/volcanos"))
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -128,11 +128,11 @@ def test_a_binding_carries_no_annotation_of_ours_but_the_schedulers(
             "target": {"apiVersion": "v1", "kind": "Node", "name": "node-p"},
         }
 
-    assert refused(tenant.post(path, binding({"hami.io/grant": "forged"})), "hami.io/grant")
+    assert is_refused(tenant.post(path, binding({"hami.io/grant": "forged"})), "hami.io/grant")
     if legacy:
-        assert allowed(tenant.post(path, binding({})))
+        assert is_allowed(tenant.post(path, binding({})))
         return
-    assert allowed(scheduler.post(path, binding({"hami.io/grant": "signed"})))
+    assert is_allowed(scheduler.post(path, binding({"hami.io/grant": "signed"})))
     bound = tenant.get(f"{PODS}/{name}").json()
     assert bound["metadata"]["annotations"]["hami.io/grant"] == "signed"
 
@@ -146,7 +146,7 @@ def test_the_scheduler_writes_its_annotations_and_its_label(guarded: Guarded, po
         }
     }
 
-    assert allowed(scheduler.patch(pod, change))
+    assert is_allowed(scheduler.patch(pod, change))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_a_stolen_token_of_the_scheduler_changes_nothing_else_of_a_pod(
     guarded: Guarded, tenant: User, pod: str, change: Json, text: str
 ) -> None:
     scheduler = guarded.account(SYSTEM, "hami-scheduler")
-    assert allowed(tenant.patch(pod, {"metadata": {"labels": {"app": "mine"}}}))
+    assert is_allowed(tenant.patch(pod, {"metadata": {"labels": {"app": "mine"}}}))
 
-    assert refused(scheduler.patch(pod, change), text)
+    assert is_refused(scheduler.patch(pod, change), text)
 
 
 def test_the_scheduler_ends_pods_that_are_bound_and_have_not_started_and_no_others(
@@ -177,12 +177,12 @@ def test_the_scheduler_ends_pods_that_are_bound_and_have_not_started_and_no_othe
     guarded.pod(unbound)
     text = "hami-scheduler ends pods that are bound and have not started"
 
-    assert refused(scheduler.delete(f"{PODS}/{unbound}"), text)
+    assert is_refused(scheduler.delete(f"{PODS}/{unbound}"), text)
     kubelet = guarded.person("system:node:node-p", "system:nodes")
-    assert allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Running"}}))
-    assert refused(scheduler.delete(pod), text)
-    assert allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Pending"}}))
-    assert allowed(scheduler.delete(pod))
+    assert is_allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Running"}}))
+    assert is_refused(scheduler.delete(pod), text)
+    assert is_allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Pending"}}))
+    assert is_allowed(scheduler.delete(pod))
 
 
 def test_device_plugins_of_kube_system_answer_in_annotations(guarded: Guarded, pod: str) -> None:
@@ -193,17 +193,17 @@ def test_device_plugins_of_kube_system_answer_in_annotations(guarded: Guarded, p
     change = annotate("hami.io/bind-phase", "success")
 
     plugin = guarded.account("kube-system", "vendor-plugin", node="node-p")
-    assert allowed(plugin.patch(pod, change | annotate("hami.io/bind-phase", "failed")))
+    assert is_allowed(plugin.patch(pod, change | annotate("hami.io/bind-phase", "failed")))
     elsewhere = guarded.account(TENANTS, "vendor-plugin", node="node-p")
-    assert refused(elsewhere.patch(pod, change), "vendor-plugin may not change")
+    assert is_refused(elsewhere.patch(pod, change), "vendor-plugin may not change")
     guarded.bind("hami-pod-annotator", "ServiceAccount", f"{TENANTS}:vendor-plugin")
-    assert allowed(elsewhere.patch(pod, change))
+    assert is_allowed(elsewhere.patch(pod, change))
 
 
 def test_kubelets_and_administrators_are_not_hindered(guarded: Guarded, pod: str) -> None:
     kubelet = guarded.person("system:node:node-p", "system:nodes")
     running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
 
-    assert allowed(kubelet.patch(f"{pod}/status", running))
-    assert allowed(guarded.admin.patch(pod, annotate("hami.io/grant", None)))
-    assert allowed(kubelet.delete(pod))
+    assert is_allowed(kubelet.patch(f"{pod}/status", running))
+    assert is_allowed(guarded.admin.patch(pod, annotate("hami.io/grant", None)))
+    assert is_allowed(kubelet.delete(pod))

@@ -8,7 +8,7 @@ from hami_node_agent.dra.slices import wanted_slice
 from hamicommon.dra.devices import DRIVER
 from hamicommon.k8s.types import Json
 
-from tests.contract.policies.guarded import PLURALS, SYSTEM, Guarded, User, allowed, refused
+from tests.contract.policies.guarded import PLURALS, SYSTEM, Guarded, User, is_allowed, is_refused
 from tests.control_plane import Assets
 from tests.waiting import wait
 
@@ -45,11 +45,11 @@ def agent(guarded: Guarded, kubernetes_assets: Assets) -> User:
 
 def test_an_agent_writes_the_slices_of_its_own_node(agent: User) -> None:
     made = agent.post(SLICES, a_slice("own"))
-    assert allowed(made)
+    assert is_allowed(made)
     body = made.json()
     body["spec"]["pool"]["generation"] = 2
-    assert allowed(agent.put(f"{SLICES}/own", body))
-    assert allowed(agent.delete(f"{SLICES}/own"))
+    assert is_allowed(agent.put(f"{SLICES}/own", body))
+    assert is_allowed(agent.delete(f"{SLICES}/own"))
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_an_agent_writes_the_slices_of_its_own_node(agent: User) -> None:
     ],
 )
 def test_an_agent_writes_no_others(agent: User, body: Json) -> None:
-    assert refused(agent.post(SLICES, body), "a node-agent of node node-a may only write")
+    assert is_refused(agent.post(SLICES, body), "a node-agent of node node-a may only write")
 
 
 def test_an_agent_deletes_no_others(guarded: Guarded, agent: User) -> None:
-    assert allowed(guarded.admin.post(SLICES, a_slice("b-s", node="node-b")))
-    assert refused(agent.delete(f"{SLICES}/b-s"), "a node-agent of node node-a may only write")
-    assert allowed(guarded.admin.delete(f"{SLICES}/b-s"))
+    assert is_allowed(guarded.admin.post(SLICES, a_slice("b-s", node="node-b")))
+    assert is_refused(agent.delete(f"{SLICES}/b-s"), "a node-agent of node node-a may only write")
+    assert is_allowed(guarded.admin.delete(f"{SLICES}/b-s"))
 
 
 def test_a_token_of_no_pod_is_no_nodes(guarded: Guarded, agent: User) -> None:
     del agent
     stray = guarded.account(SYSTEM, "hami-node-agent")
-    assert refused(stray.post(SLICES, a_slice("stray")), "may only write")
+    assert is_refused(stray.post(SLICES, a_slice("stray")), "may only write")

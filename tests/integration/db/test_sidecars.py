@@ -83,10 +83,10 @@ async def test_what_was_granted_before_the_upgrade_counts_as_it_was_counted(
                 container(("0", 3000, 0), index=1, name="setup", role="init"),
             )
         )
-        assert await harness.used("0") == (4, 16_000, 0)
+        assert await harness.used_amounts("0") == (4, 16_000, 0)
         assert await broken(empty_postgres_dsn) == []
         await harness.advance("old", S.RELEASED)
-        assert await harness.used("0") == (2, 4000, 0)
+        assert await harness.used_amounts("0") == (2, 4000, 0)
         assert await broken(empty_postgres_dsn) == []
 
 
@@ -160,7 +160,7 @@ async def test_every_sum_of_the_ledger_is_what_the_pods_hold(
         for name in names
     }
 
-    assert {f"GPU-{name}": [*await harness.used(name)] for name in names} == held
+    assert {f"GPU-{name}": [*await harness.used_amounts(name)] for name in names} == held
     connection = await connect(postgres_dsn)
     try:
         assert await invariants.broken(connection) == []

@@ -115,7 +115,7 @@ class Control:
         file = self.agent_state
         await eventually(lambda: file.exists() and f'"{uid}"' in file.read_text(), uid)
 
-    def reported(self, kind: str) -> list[Any]:
+    def reports_of(self, kind: str) -> list[Any]:
         return [report for report in self.reports if report.kind == kind]
 
     async def snapshot(self, subject: str, data: bytes) -> events.GrantSnapshot:

@@ -259,7 +259,7 @@ class Kubelet:
         for socket in self.machine.sockets.glob("*.sock"):
             socket.unlink()
         await self._stack.enter_async_context(
-            serve_pod_resources(self.machine.pod_resources, self._listed)
+            serve_pod_resources(self.machine.pod_resources, self._pod_devices)
         )
         await self._stack.enter_async_context(
             serve_registration(
@@ -352,7 +352,7 @@ class Kubelet:
             content = checkpoint.encode(self.allocations.values(), {})
             self.machine.checkpoint.write_bytes(content)
 
-    def _listed(self) -> list[PodDevices]:
+    def _pod_devices(self) -> list[PodDevices]:
         return [
             PodDevices(
                 name=name,

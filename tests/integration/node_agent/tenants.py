@@ -73,7 +73,7 @@ class Tenants:
         )
         return self._pods.uids[name]
 
-    async def granted(self, name: str, control: Control, device: int = 0) -> str:
+    async def create_with_slice(self, name: str, control: Control, device: int = 0) -> str:
         """The same, with a slice of the first card."""
         uid = await self.create(name)
         await control.announce(grant(uid))
@@ -128,10 +128,10 @@ class Tenants:
             "LD_LIBRARY_PATH": str(FAKEGPU),
             "FAKEGPU_CONFIG": str(self._machine.root / "fakegpu.json"),
             "FAKEGPU_VISIBLE_DEVICES": cards,
-            **(self._preloaded(mapped) if preload else {}),
+            **(self._preload_env(mapped) if preload else {}),
         }
 
-    def _preloaded(self, mapped: dict[str, Path]) -> dict[str, str]:
+    def _preload_env(self, mapped: dict[str, Path]) -> dict[str, str]:
         table = ";".join(f"{path}={mapped[path]}" for path in ("/etc/hami", "/usr/local/vgpu"))
         return {
             "HAMI_PATHMAP": table,
@@ -157,7 +157,7 @@ class Checks:
     def __init__(self) -> None:
         self.messages: list[events.LimitCheck] = []
 
-    def found(self, uid: str) -> events.LimitFinding | None:
+    def finding_of(self, uid: str) -> events.LimitFinding | None:
         """Return the last report's finding on a pod."""
         if not self.messages:
             return None

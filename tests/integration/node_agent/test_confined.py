@@ -67,7 +67,7 @@ async def test_a_pod_gets_its_slice_from_an_agent_that_may_write_nothing_else(
 
     limits = Path(mounts_of(answer)["/etc/hami"]) / "limits"
     assert f"memory_bytes {4096 << 20}" in limits.read_text()
-    await eventually(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a"})
+    await eventually(lambda: {r.pod_uid for r in control.reports_of("allocated")} == {"a"})
     status = (Path("/proc") / str(confined.pid) / "status").read_text()
     assert ("Uid:\t65534" in status) == ("65534" in " ".join(confined.command))
     assert "ERROR" not in confined.log
@@ -94,10 +94,10 @@ async def test_pods_come_and_go_on_while_the_api_server_is_away_and_leave_when_i
     await kubelet.prestart(A_0)  # a container that starts again
     assert (await asyncio.to_thread(agent.get, "/readyz"))[0] == 200
     # Unknown is not gone.
-    assert control.reported("gone") == []
+    assert control.reports_of("gone") == []
     assert (Path(mounts_of(answer)["/etc/hami"]) / "limits").exists()
 
     await api_server.start()
     await api_pods.delete("before")
     kubelet.forget(before)
-    await eventually(lambda: [r.pod_uid for r in control.reported("gone")] == [before])
+    await eventually(lambda: [r.pod_uid for r in control.reports_of("gone")] == [before])

@@ -93,7 +93,7 @@ async def test_every_way_that_is_not_held_is_seen(
     what: dict[str, str] = {}
     for number, (way, start) in enumerate(starts.items()):
         pod = f"way-{number}"
-        await tenants.granted(pod, control, device=number)
+        await tenants.create_with_slice(pod, control, device=number)
         programs[pod], what[pod] = start(pod), way
         assert await asyncio.to_thread(answer, programs[pod]) == 0
         began_s[pod] = time.monotonic()

@@ -20,7 +20,7 @@ GRANTED_MIB = 4096
 async def test_who_keeps_to_his_grant_is_enforced(
     tenants: Tenants, agent: AgentProcess, control: Control, checks: Checks
 ) -> None:
-    uid = await tenants.granted("honest", control)
+    uid = await tenants.create_with_slice("honest", control)
     program = tenants.program("honest")
     assert program.alloc(GRANTED_MIB * MIB)[0] == 0
     assert program.alloc(MIB)[0] == 2
@@ -28,7 +28,7 @@ async def test_who_keeps_to_his_grant_is_enforced(
     await until_seen(agent, "honest", "enforced", "a full slice")
     await asyncio.sleep(5 * GRACE_S)
     assert states(agent) == {"honest": "enforced"}
-    assert checks.found(uid) is None
+    assert checks.finding_of(uid) is None
     _, text = agent.get("/metrics")
     assert re.search(r"hami_vgpu_driver_memory_used_bytes\{.*\} 4\.294967296e\+09", text)
 
@@ -36,8 +36,8 @@ async def test_who_keeps_to_his_grant_is_enforced(
 async def test_a_program_past_the_library_is_seen_and_then_what_it_holds(
     tenants: Tenants, agent: AgentProcess, control: Control, checks: Checks
 ) -> None:
-    uid = await tenants.granted("past", control)
-    honest = await tenants.granted("beside", control, device=1)
+    uid = await tenants.create_with_slice("past", control)
+    honest = await tenants.create_with_slice("beside", control, device=1)
     beside = tenants.program("beside")
     assert beside.alloc(100 * MIB)[0] == 0
     program = tenants.program("past", preload=False)
@@ -45,11 +45,11 @@ async def test_a_program_past_the_library_is_seen_and_then_what_it_holds(
     assert program.alloc(20_480 * MIB)[0] == 0
     await until_seen(agent, "past", "exceeded", "20 GiB of a slice of 4 GiB")
 
-    found = await eventually(lambda: _is(checks.found(uid), "exceeded"))
+    found = await eventually(lambda: _is(checks.finding_of(uid), "exceeded"))
     assert (found.pod, found.namespace, found.container) == ("past", "default", "main")
     assert (found.held_mib, found.granted_mib, found.uuid) == (20_480, GRANTED_MIB, CARDS[0])
     assert found.violating
-    assert checks.found(honest) is None
+    assert checks.finding_of(honest) is None
     assert states(agent)["beside"] == "enforced"
 
 
@@ -58,13 +58,13 @@ async def test_a_card_without_a_grant_is_seen(
 ) -> None:
     """NVIDIA_VISIBLE_DEVICES=all of a pod that asked for no card, and of one that asked for one."""
     nothing = await tenants.create("nothing")
-    one = await tenants.granted("one", control)
+    one = await tenants.create_with_slice("one", control)
     for name, card in (("nothing", CARDS[0]), ("one", CARDS[1])):
         program = tenants.program(name, preload=False, cards=card)
         assert program.alloc(1024 * MIB)[0] == 0
     await until_seen(agent, "nothing", "bypassed", "a pod without a grant")
     for uid, card in ((nothing, CARDS[0]), (one, CARDS[1])):
-        found = await eventually(lambda uid=uid: checks.found(uid))
+        found = await eventually(lambda uid=uid: checks.finding_of(uid))
         assert (found.state, found.granted_mib, found.uuid) == ("bypassed", 0, card)
         assert "of which it has no grant" in found.reason
 
@@ -73,7 +73,7 @@ async def test_a_region_that_is_taken_away_multiplies_no_slice_unseen(
     tenants: Tenants, agent: AgentProcess, control: Control
 ) -> None:
     """`rm` between processes: each counts alone, and only the last one is in the region."""
-    await tenants.granted("rm", control)
+    await tenants.create_with_slice("rm", control)
     for _ in range(3):
         program = tenants.program("rm")
         assert program.alloc(4000 * MIB)[0] == 0
@@ -84,7 +84,7 @@ async def test_a_region_that_is_taken_away_multiplies_no_slice_unseen(
 async def test_a_region_that_is_scribbled_on_hides_no_memory(
     tenants: Tenants, agent: AgentProcess, control: Control
 ) -> None:
-    await tenants.granted("scribbled", control)
+    await tenants.create_with_slice("scribbled", control)
     program = tenants.program("scribbled", preload=False)
     assert program.alloc(8192 * MIB)[0] == 0
     region = tenants.region("scribbled")
@@ -107,25 +107,25 @@ async def test_processes_of_nobody_are_counted_and_not_blamed(
 
     await eventually(is_shown)
     await asyncio.sleep(3 * GRACE_S)
-    assert checks.found(uid) is None
+    assert checks.finding_of(uid) is None
 
 
 async def test_the_agents_restart_loses_nobody_and_blames_nobody(
     tenants: Tenants, agent: AgentProcess, control: Control, checks: Checks
 ) -> None:
-    await tenants.granted("honest", control)
-    cheat = await tenants.granted("cheat", control, device=1)
+    await tenants.create_with_slice("honest", control)
+    cheat = await tenants.create_with_slice("cheat", control, device=1)
     program = tenants.program("honest")
     assert program.alloc(1000 * MIB)[0] == 0
     assert tenants.program("cheat", preload=False).alloc(9000 * MIB)[0] == 0
     await until_seen(agent, "cheat", "exceeded", "before a restart")
-    await eventually(lambda: _is(checks.found(cheat), "exceeded"))
+    await eventually(lambda: _is(checks.finding_of(cheat), "exceeded"))
 
     await asyncio.to_thread(agent.stop)
     before = len(checks.messages)
     await agent.start_again()
     await until_seen(agent, "cheat", "exceeded", "after a restart of the agent")
-    await eventually(lambda: len(checks.messages) > before and checks.found(cheat))
+    await eventually(lambda: len(checks.messages) > before and checks.finding_of(cheat))
     after = checks.messages[before:]
     assert not any(check.settled for check in after if not check.findings)
     assert {f.pod for check in after for f in check.findings} == {"cheat"}

@@ -241,7 +241,7 @@ async def test_allocate_continues_the_trace_of_the_grant(
 
     await kubelet.allocate("a", "main", f"{CARDS[0]}-0")
 
-    [report] = await eventually(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reports_of("allocated"))
     assert trace_id in report.traceparent
     agent.stop(signal.SIGTERM)
     spans = [json.loads(line) for line in (machine.root / "traces.jsonl").read_text().splitlines()]

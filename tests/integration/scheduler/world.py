@@ -164,7 +164,7 @@ class World:
         devices = [inventory_device(u, i, **card) for i, u in enumerate(uuids)]
         again_at = 0.0
 
-        async def known() -> bool:
+        async def is_known() -> bool:
             # As an agent repeats it: that a node of this name was deleted may be seen later.
             nonlocal again_at
             now = asyncio.get_running_loop().time()
@@ -178,7 +178,7 @@ class World:
                 replica.cards(name) == uuids for replica in self.replicas
             )
 
-        await eventually(known, f"the cards of {name}")
+        await eventually(is_known, f"the cards of {name}")
         return uuids
 
     async def report(
@@ -265,22 +265,22 @@ class World:
     async def until(self, pod: Json, *states: str) -> Json:
         """Waits until the pod's latest allocation is in one of the states."""
 
-        async def reached() -> Json | None:
+        async def row_in_states() -> Json | None:
             rows = await self.rows(pod)
             return rows[-1] if rows and rows[-1]["state"] in states else None
 
-        return await eventually(reached, f"{pod['metadata']['name']} to be {states}")
+        return await eventually(row_in_states, f"{pod['metadata']['name']} to be {states}")
 
     async def until_labelled(self, pod: Json, node: str) -> None:
         """Waits for the label that follows the binding when there is time."""
 
-        async def labelled() -> bool:
+        async def is_labelled() -> bool:
             labels = (await self.read(pod))["metadata"].get("labels") or {}
             return bool(labels == {"hami.io/vgpu-node": node})
 
-        await eventually(labelled, f"{pod['metadata']['name']} to be labelled")
+        await eventually(is_labelled, f"{pod['metadata']['name']} to be labelled")
 
-    async def used(self, card: str) -> tuple[int, int, int]:
+    async def used_amounts(self, card: str) -> tuple[int, int, int]:
         row = await self.database.fetchrow(
             "SELECT used_slots, used_memory_mib, used_core_percent FROM devices WHERE uuid = $1",
             card,

@@ -57,21 +57,23 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
     """One kind in a container of two processes with a slice of 12 MiB."""
     container.limit(LIMIT)
     client, other = open_context(container), open_context(container)
-    before = machine.used()
+    before = machine.used_bytes()
     result, token = take(client, kind, SIZE)
-    really = machine.used() - before
+    really = machine.used_bytes() - before
     counted = result == 0 and really == SIZE and client.info() == (LIMIT - SIZE, LIMIT)
     refused = other if KINDS[kind].given_up else client
     limited = take(refused, "alloc", SIZE)[0] == OUT_OF_MEMORY
     shared = other.info() == (LIMIT - SIZE, LIMIT) and take(other, kind, SIZE)[0] == OUT_OF_MEMORY
-    limited = limited and machine.used() - before == really
+    limited = limited and machine.used_bytes() - before == really
     freed = (
-        give_back(client, token) and client.info() == (LIMIT, LIMIT) and machine.used() == before
+        give_back(client, token)
+        and client.info() == (LIMIT, LIMIT)
+        and machine.used_bytes() == before
     )
     # The other way round: the kind itself is refused where there is no room, and leaves nothing.
     held = take(other, "alloc", SIZE)[1]
     limited = limited and take(client, kind, SIZE)[0] == OUT_OF_MEMORY
-    limited = limited and machine.used() == before + SIZE
+    limited = limited and machine.used_bytes() == before + SIZE
     freed = freed and give_back(other, held)
     freed = freed and take(client, kind, SIZE)[0] == 0
     client.kill()

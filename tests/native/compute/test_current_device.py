@@ -13,7 +13,7 @@ PAID_AT = 1856 + 1960 + 1160 + 24
 """slots[1].util[0].spare[0]: until when the device's time is paid for; the next device is 48 on."""
 
 
-def paid(container: Container) -> list[bool]:
+def paid_flags(container: Container) -> list[bool]:
     content = container.region.read_bytes()
     return [struct.unpack_from("<q", content, PAID_AT + 48 * device)[0] > 0 for device in (0, 1)]
 
@@ -29,7 +29,7 @@ def test_a_launch_after_a_change_of_context_is_charged_to_the_new_device(
     client = container.start()
     assert client.call("open_device") == {"result": 0}
     assert client.call("launch_on_both", how=how) == {"result": 0}
-    assert paid(container) == [True, True]
+    assert paid_flags(container) == [True, True]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -48,7 +48,7 @@ def test_a_launch_on_several_devices_is_charged_to_each(
     client = container.start()
     assert client.call("open_device") == {"result": 0}
     assert client.call("launch_cooperatively", first=first) == {"result": 0}
-    assert paid(container) == list(limited)
+    assert paid_flags(container) == list(limited)
 
 
 @pytest.mark.parametrize("how", ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"])
@@ -59,7 +59,7 @@ def test_launches_as_before_cuda_4_are_charged_too(container: Container, how: st
     client = container.start(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
     assert client.call("open_device") == {"result": 0}
     assert client.call("launch_as_before_cuda_4", how=how, kernels=20) == {"result": 0}
-    assert paid(container) == [True, False]
+    assert paid_flags(container) == [True, False]
 
 
 RECORDS = """

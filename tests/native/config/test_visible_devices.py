@@ -91,7 +91,7 @@ def assert_limits(client: Client, machine: Machine, cards: list[int]) -> None:
         assert client.call("total_mem", ordinal=ordinal)["total"] == slice_of(card)
         assert client.alloc(slice_of(card))[0] == 0
         assert client.alloc(1)[0] == 2
-        assert machine.used(card) == slice_of(card)
+        assert machine.used_bytes(card) == slice_of(card)
     assert client.call("total_mem", ordinal=len(cards))["result"] != 0
     # NVML's order is that of the bus, whatever CUDA is configured to.
     for card in range(4):
@@ -137,7 +137,7 @@ def test_variables_count_the_cards_that_the_container_has(
     assert client.call("open_device") == {"result": 0}
     assert client.info()[1] == 2 * MIB  # CUDA's first is the fourth card, the faster one
     assert client.alloc(2 * MIB)[0] == 0
-    assert machine.used(3) == 2 * MIB
+    assert machine.used_bytes(3) == 2 * MIB
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_limits_follow_the_instance(
     assert client.info() == (granted, granted)
     assert client.alloc(granted + 1)[0] == 2
     assert client.alloc(granted)[0] == 0
-    assert cut.used(3) == granted
+    assert cut.used_bytes(3) == granted
 
 
 def test_an_instance_of_a_card_that_is_listed_whole_has_the_cards_limit(
@@ -207,7 +207,7 @@ def test_an_instance_that_was_not_granted_gives_nothing(cut: Machine, container:
     client = container.start(CUDA_VISIBLE_DEVICES=INSTANCES[1])
     assert client.call("open_device") == {"result": 0}
     assert client.alloc(1)[0] == 2
-    assert cut.used(3) == 0
+    assert cut.used_bytes(3) == 0
 
 
 def test_sixty_four_cards_reversed(tmp_path: Path) -> None:
@@ -222,6 +222,6 @@ def test_sixty_four_cards_reversed(tmp_path: Path) -> None:
             assert client.call("open_device", ordinal=ordinal) == {"result": 0}
             assert client.info()[1] == slice_of(63 - ordinal)
             assert client.alloc(slice_of(63 - ordinal))[0] == 0
-            assert machine.used(63 - ordinal) == slice_of(63 - ordinal)
+            assert machine.used_bytes(63 - ordinal) == slice_of(63 - ordinal)
     finally:
         client.end()

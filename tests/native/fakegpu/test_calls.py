@@ -26,7 +26,7 @@ show(cuda.cuStreamQuery(stream), cuda.cuEventQuery(event))
 """,
     )
     assert program.rest() == ["600 600", "0 0"]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_memory_freed_in_a_stream_is_on_the_card_until_the_stream_gets_there(
@@ -56,13 +56,13 @@ sys.stdin.readline()
 """,
     )
     assert program.line() == "1"  # a second free is an error at once
-    assert machine.used() == 64 * MIB
+    assert machine.used_bytes() == 64 * MIB
     program.go_on()
     assert program.line() == "True"
-    assert machine.used() == 64 * MIB  # the same stream has the same bytes again
+    assert machine.used_bytes() == 64 * MIB  # the same stream has the same bytes again
     program.go_on()
     assert program.line() == "idle"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     program.go_on()
     program.rest()
 
@@ -98,13 +98,13 @@ if at.value:
 """
     reader = Program(machine, body, handle)
     assert [reader.line(), reader.line(), reader.line()] == ["0", "41", "written"]
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     maker.go_on()
     assert maker.rest() == ["42"]
-    assert machine.used() == 8 * MIB  # its maker is gone, a holder is not
+    assert machine.used_bytes() == 8 * MIB  # its maker is gone, a holder is not
     reader.go_on()
     assert reader.line() == "42 1 0 1"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     reader.go_on()
     reader.rest()
     assert Program(machine, body, handle).rest() == ["1"]  # a stale handle
@@ -186,10 +186,10 @@ show("gone")
     assert [program.line() for _ in range(3)] == ["[801, 801, 801, 0]"] * 3
     for _ in range(3):
         assert program.line() == "held"
-        assert machine.used() == 8 * MIB
+        assert machine.used_bytes() == 8 * MIB
         program.go_on()
     assert program.rest() == ["gone"]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_an_exported_handle_keeps_memory_on_the_card_after_its_maker(machine: Machine) -> None:
@@ -227,7 +227,7 @@ sys.stdin.readline()
     holder = Program(machine, body)
     for step, used in (("alone", 8 * MIB), ("mapped", 8 * MIB), ("gone", 0)):
         assert holder.line() == step
-        assert machine.used() == used
+        assert machine.used_bytes() == used
         holder.go_on()
     holder.rest()
 
@@ -281,10 +281,10 @@ show(cuda.cuMipmappedArrayDestroy(flat), cuda.cuMipmappedArrayDestroy(None))
     def round_up(size: int) -> int:
         return -(-size // 512) * 512
 
-    assert machine.used() == round_up(flat) + round_up(layered) + small
+    assert machine.used_bytes() == round_up(flat) + round_up(layered) + small
     program.go_on()
     assert program.rest() == ["400 400"]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_tiles_are_mapped_as_a_whole_and_from_memory_for_tiles(machine: Machine) -> None:

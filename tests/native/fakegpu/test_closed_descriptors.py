@@ -140,8 +140,8 @@ def test_who_closes_everything_in_a_pid_namespace_of_its_own_keeps_its_memory(
     apart.call("close_descriptors", path=None)
     other = open_context(machine.start(machine.env()))  # its first call looks for the dead
     assert other.alloc(MIB)[0] == 0
-    assert machine.used() == 5 * MIB
+    assert machine.used_bytes() == 5 * MIB
     other.kill()
     apart.kill()
     assert open_context(machine.start(machine.env())).alloc(MIB)[0] == 0
-    assert machine.used() == MIB
+    assert machine.used_bytes() == MIB

@@ -135,10 +135,10 @@ show(high.value)
 """,
     )
     assert [program.line() for _ in range(3)] == ["1", "801", "6"]
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     program.go_on()
     assert program.rest() == ["1", "0 1", "0 1 1", str(8 * MIB)]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_a_graph_inside_a_graph_is_a_copy(machine: Machine) -> None:
@@ -316,7 +316,7 @@ show(before - free_mib())
 """,
     )
     assert running.line() == "16"
-    assert machine.used() == 16 * MIB
+    assert machine.used_bytes() == 16 * MIB
     running.go_on()
     assert running.rest() == ["2", "0"]
 
@@ -449,9 +449,9 @@ sys.stdin.readline()
 """,
     )
     assert [program.line() for _ in range(3)] == ["True 709 201", "201 709", "True 0"]
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     program.go_on()
     assert program.line() == "gone"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     program.go_on()
     assert program.rest() == []

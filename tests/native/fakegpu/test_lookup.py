@@ -170,11 +170,11 @@ sys.stdin.readline()
 """,
     )
     assert [program.line(), program.line()] == ["2", "0"]
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     for step in ("unloaded", "destroyed"):
         program.go_on()
         assert program.line() == step
-        assert machine.used() == 0
+        assert machine.used_bytes() == 0
     program.go_on()
     program.rest()
 

@@ -319,7 +319,7 @@ def test_whatever_a_tenant_does_his_programs_keep_to_the_slice_and_nobody_else_n
         assert worker.alloc(NEIGHBOUR - HELD + 1)[0] == OUT_OF_MEMORY, so_far
         # A region that is taken away gives each process a slice, never more.
         most = len(tenant.programs) * LIMIT
-        assert machine.used() - HELD <= most, so_far
+        assert machine.used_bytes() - HELD <= most, so_far
         assert [one.process.poll() for one in tenant.programs] == [None] * len(tenant.programs)
         assert tenant.theirs.read_bytes() == THEIRS, so_far
         assert not (tenant.container.folder / "nowhere").exists(), so_far
@@ -334,5 +334,5 @@ def test_whatever_a_tenant_does_his_programs_keep_to_the_slice_and_nobody_else_n
     first, second = open_context(tenant.container.start()), open_context(tenant.container.start())
     assert first.alloc(LIMIT)[0] == 0
     assert second.alloc(1)[0] == OUT_OF_MEMORY
-    assert machine.used() == HELD + LIMIT
+    assert machine.used_bytes() == HELD + LIMIT
     assert worker.close() == 0

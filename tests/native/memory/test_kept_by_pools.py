@@ -82,9 +82,9 @@ def test_it_stays_charged_where_nothing_waits(
 ) -> None:
     first = program(container, FREED + f"ok({call})\nshow(free_mib())\nwait()\n")
     assert first.line() == "0"
-    assert machine.used() == LIMIT
+    assert machine.used_bytes() == LIMIT
     assert program(container, "show(take(1)[0])\n").rest() == ["2"]
-    assert machine.used() == LIMIT
+    assert machine.used_bytes() == LIMIT
     first.go_on()
     assert first.rest() == []
 
@@ -95,7 +95,7 @@ def test_waiting_gives_it_back_to_the_container(
 ) -> None:
     first = program(container, FREED + f"ok({call})\nshow('waited')\nwait()\n")
     assert first.line() == "waited"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     assert program(container, "show(take(LIMIT)[0])\n").rest() == ["0"]
     first.go_on()
     assert first.rest() == []
@@ -153,7 +153,7 @@ def test_a_block_of_a_pool_that_is_freed_at_once_goes_at_once(
 ) -> None:
     first = program(container, "ok(cuda.cuMemFree_v2(held(LIMIT)))\nshow('freed')\nwait()\n")
     assert first.line() == "freed"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     assert program(container, "show(take(LIMIT)[0])\n").rest() == ["0"]
     first.go_on()
     assert first.rest() == []
@@ -176,7 +176,7 @@ show(free_mib())
 """,
     ).rest()
     assert lines == ["75", "100"]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_nvml_shows_it_as_used(container: Container) -> None:

@@ -105,14 +105,14 @@ def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
     ask(maker, WAYS[way].let_go.format(made))
     assert [ask(one, "free_mib()") for one in (third, holder, maker)] == ["40"] * 3
     assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
-    assert machine.used() == 60 * MIB
+    assert machine.used_bytes() == 60 * MIB
     # A look at NVML shows the holder with it: the same bytes, not as many more.
     assert [ask(one, "look()") for one in (holder, maker, holder)] == ["40"] * 3
     assert ask(third, "try_to_take(41), try_to_take(40)") == "(2, 0)"
     close_memory(holder, WAYS[way], there)
     assert ask(holder, "look()") == "100"
     assert ask(third, "try_to_take(100)") == "0"
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 @pytest.mark.usefixtures("listed")
@@ -131,7 +131,7 @@ def test_a_further_handle_in_one_process_keeps_the_charge(
         if looked:
             assert ask(one, "look()") == "40"
         assert ask(one, "try_to_take(41), try_to_take(40)") == "(2, 0)"
-    assert machine.used() == 60 * MIB
+    assert machine.used_bytes() == 60 * MIB
     ask(one, f"released({handles[1]})")
     assert ask(one, "try_to_take(100)") == "0"
     assert ask(other, "try_to_take(100)") == "0"
@@ -161,7 +161,7 @@ def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine
     ask(one, f"released({made})")
     assert ask(one, "free_mib()") == "100"
     again = ask(one, f"imported({where!r})")
-    assert machine.used() == 60 * MIB
+    assert machine.used_bytes() == 60 * MIB
     assert ask(one, "free_mib()") == "40"
     assert ask(other, "free_mib(), try_to_take(41)") == "(40, 2)"
     ask(one, f"released({again})")
@@ -216,7 +216,7 @@ def test_the_next_holder_has_what_the_first_one_gives_up(
     assert ask(maker, "free_mib(), try_to_take(41)") == "(40, 2)"
     last = holders[1 - first]
     assert ask(last, "look()") == "40"
-    assert machine.used() == 60 * MIB
+    assert machine.used_bytes() == 60 * MIB
     close_memory(last, WAYS["mapped"], there[1 - first])
     assert ask(last, "look()") == "100"
     assert ask(maker, "try_to_take(100)") == "0"

@@ -44,10 +44,10 @@ def test_every_allocator_is_held_to_the_slice(
     assert result == 0
     assert client.info() == (2 * MIB, 10 * MIB)
     assert client.alloc(4 * MIB, how=how) == (OUT_OF_MEMORY, POISON)
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     assert client.free(pointer, how=how if how == "create" else "free") == 0
     assert client.info() == (10 * MIB, 10 * MIB)
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_destroyed_context_gives_its_memory_back(container: Container, machine
     assert answer["result"] == 0
     assert answer["held"]["free"] == 4 * MIB
     assert client.info() == (10 * MIB, 10 * MIB)
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_the_last_release_of_the_primary_context_gives_its_memory_back(
@@ -157,7 +157,7 @@ def test_an_oversubscribed_container_gets_host_memory_when_the_card_is_full(
     assert client.alloc(9117 * MIB, how=how)[0] == OUT_OF_MEMORY
     assert client.free(pointer) == 0
     assert client.info() == (9216 * MIB, 9216 * MIB)
-    assert machine.used() == 8190 * MIB
+    assert machine.used_bytes() == 8190 * MIB
 
 
 def test_without_oversubscription_a_full_card_refuses(

@@ -89,7 +89,7 @@ show(result, free_mib(), take(17), take(16))
 """,
         how,
     ) == ["2 0xdead 64", "0 16 2 0"]
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 @pytest.mark.parametrize("how", LOADERS)
@@ -219,5 +219,5 @@ def test_tiles_are_charged_until_their_memory_goes(
     env = container.env(FAKEGPU_VISIBLE_DEVICES="0")
     with Program(container.machine, shown, env=env) as program:
         assert program.line() == str(left_mib)
-        assert container.machine.used() == left_mib * MIB
+        assert container.machine.used_bytes() == left_mib * MIB
         assert program.rest() == []

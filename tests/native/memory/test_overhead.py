@@ -44,7 +44,7 @@ def test_starting_makes_no_context(machine: Machine, costly: Container) -> None:
     assert client.call("init") == {"result": 0}
     assert client.call("total_mem") == {"result": 0, "total": LIMIT}
     assert client.nvml("nvmlDeviceGetMemoryInfo", 0)["total"] == LIMIT
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_a_context_is_charged_from_its_beginning_to_its_end(costly: Container) -> None:
@@ -72,7 +72,7 @@ def test_every_way_of_making_a_context_is_charged_until_it_ends(
         "left": left - MIB if how in OUTLIVED else left,
         "ended": left,
     }
-    assert machine.used() == CONTEXT
+    assert machine.used_bytes() == CONTEXT
 
 
 @pytest.mark.parametrize("ends_first", ["green", "primary"])
@@ -283,7 +283,7 @@ def test_contexts_are_charged_in_a_pid_namespace_of_ones_own(
     if known:
         assert client.alloc(free)[0] == 0
         assert client.alloc(1)[0] == 2
-        assert machine.used() == 1000 * MIB
+        assert machine.used_bytes() == 1000 * MIB
 
 
 def test_a_pid_that_the_node_writes_later_is_charged_with_the_next_allocations(

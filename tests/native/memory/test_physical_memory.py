@@ -21,7 +21,7 @@ def test_the_device_is_that_of_the_place(container: Container, machine: Machine)
     client = open_context(container.start())
     made = client.call("create", bytes=8 * MIB, place=DEVICE, ordinal=1)
     assert made["result"] == 0
-    assert (machine.used(0), machine.used(1)) == (0, 8 * MIB)
+    assert (machine.used_bytes(0), machine.used_bytes(1)) == (0, 8 * MIB)
     assert client.info() == (4 * MIB, 4 * MIB)
     assert open_context(client, 1).info() == (0, 8 * MIB)
     again = client.call("create", bytes=2 * MIB, place=DEVICE, ordinal=1)
@@ -37,7 +37,7 @@ def test_no_context_is_needed(container: Container, machine: Machine) -> None:
     assert client.call("create", bytes=4 * MIB, place=DEVICE, ordinal=0)["result"] == 0
     refused = client.call("create", bytes=2 * MIB, place=DEVICE, ordinal=0)
     assert refused["result"] == OUT_OF_MEMORY
-    assert machine.used(0) == 4 * MIB
+    assert machine.used_bytes(0) == 4 * MIB
 
 
 @pytest.mark.parametrize("ordinal", [-1, 2, 16, 63, 64, 1 << 30])

@@ -132,7 +132,7 @@ def test_what_a_maker_leaves_open_stays_charged_until_it_is_closed(
     end_program(maker, how)
     holder.go_on()
     assert holder.line() == "40 2"
-    assert machine.used() == 60 * MIB
+    assert machine.used_bytes() == 60 * MIB
     assert start("show(free_mib(), take(41), take(40))\n").rest() == ["40 2 0"]
     holder.go_on()
     assert holder.rest() == ["100 0"]

@@ -69,7 +69,7 @@ class Sharing:
         elif what == "look":
             ask(self.programs[process], "look()")
 
-    def made(self) -> set[str]:
+    def memory_paths(self) -> set[str]:
         return {handle.path for handle in self.handles}
 
     def let_go(self, handle: Handle) -> None:
@@ -82,7 +82,7 @@ class Sharing:
         return [LIMIT_MIB - int(ask(program, "free_mib()")) for program in self.programs]
 
     def used_mib(self) -> int:
-        return self.machine.used() // MIB
+        return self.machine.used_bytes() // MIB
 
     def end(self) -> None:
         while self.handles:
@@ -116,7 +116,7 @@ def test_what_is_held_is_charged_and_goes_with_the_last_of_its_holders(
     try:
         for step in steps:
             sharing.step(*step)
-            assert sharing.used_mib() == SIZE_MIB * len(sharing.made())
+            assert sharing.used_mib() == SIZE_MIB * len(sharing.memory_paths())
             assert min(sharing.charged_mib()) >= sharing.used_mib()
     finally:
         sharing.end()

@@ -54,13 +54,13 @@ def test_every_card_has_its_own_limit_and_all_processes_count_together(
     for card in PICKED:
         assert on(two, card).info() == (MIB // 2, slice_of(card))
         assert two.alloc(MIB)[0] == OUT_OF_MEMORY
-        assert machine.used(card) == slice_of(card) - MIB // 2
+        assert machine.used_bytes(card) == slice_of(card) - MIB // 2
         shown = two.nvml("nvmlDeviceGetMemoryInfo", card)
         assert (shown["total"], shown["free"]) == (slice_of(card), MIB // 2)
     one.kill()
     for card in PICKED:
         assert on(two, card).alloc(slice_of(card))[0] == 0
-        assert machine.used(card) == slice_of(card)
+        assert machine.used_bytes(card) == slice_of(card)
 
 
 def test_racing_processes_never_exceed_the_slice_of_the_last_card(
@@ -72,7 +72,7 @@ def test_racing_processes_never_exceed_the_slice_of_the_last_card(
         client.send("churn", bytes=4_000_001, rounds=20)
     assert sum(client.receive()["refused"] for client in clients) == 4 * 20
     assert 0 < machine.peak(63) <= slice_of(63)
-    assert machine.used(63) == 0
+    assert machine.used_bytes(63) == 0
     assert clients[0].info() == (slice_of(63), slice_of(63))
 
 
@@ -134,7 +134,7 @@ def test_what_a_tenant_writes_into_a_bank_wins_it_nothing(
             break
     other = on(container.start(), 63)
     assert other.alloc(MIB)[0] == OUT_OF_MEMORY
-    assert machine.used(63) == slice_of(63)
+    assert machine.used_bytes(63) == slice_of(63)
 
 
 def test_variables_are_read_for_every_card(container: Container) -> None:

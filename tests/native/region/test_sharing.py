@@ -55,7 +55,7 @@ def test_sixteen_racing_processes_never_exceed_the_slice(
     # The card rounds each block up to 512 bytes; the slice counts what was asked for.
     blocks = limit // 700_001
     assert 0 < machine.peak() <= blocks * (700_001 // 512 + 1) * 512
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
     assert clients[0].info() == (limit, limit)
     assert clients[0].alloc(limit)[0] == 0
 
@@ -87,7 +87,7 @@ def test_processes_killed_at_any_moment_leave_nothing_behind(
     assert survivor.info() == (limit, limit)
     assert survivor.alloc(limit)[0] == 0
     assert survivor.alloc(1)[0] == OUT_OF_MEMORY
-    assert machine.used() == limit
+    assert machine.used_bytes() == limit
 
 
 def test_a_total_left_too_high_by_a_kill_is_repaired_before_anybody_is_refused(
@@ -158,7 +158,7 @@ def test_what_a_tenant_writes_into_the_region_wins_it_nothing(
     )
     other = open_context(container.start())
     assert other.alloc(4 * MIB)[0] == OUT_OF_MEMORY
-    assert machine.used() == 8 * MIB
+    assert machine.used_bytes() == 8 * MIB
     assert other.alloc(2 * MIB)[0] == 0
 
 
@@ -232,10 +232,10 @@ def test_processes_with_equal_pids_in_different_containers_are_distinguished(
 
     assert one.alloc(60 * MIB)[0] == 0
     assert two.alloc(150 * MIB)[0] == 0
-    assert machine.used() == 210 * MIB
+    assert machine.used_bytes() == 210 * MIB
     assert one.info() == (40 * MIB, 100 * MIB)
 
     two.kill()  # unshare, and with it the container's process 1
 
     assert one.alloc(40 * MIB)[0] == 0
-    wait(lambda: machine.used() == 100 * MIB, "the memory of the killed container to be free")
+    wait(lambda: machine.used_bytes() == 100 * MIB, "the memory of the killed container to be free")

@@ -42,7 +42,7 @@ def test_64_racing_processes_get_the_slice_and_not_a_byte_more(
     # The card's own account: the most that was ever given away is the slice.
     assert machine.peak() == LIMIT
     assert outcome == {"failed": 0, "whole": 0, "beyond": OUT_OF_MEMORY}
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_it_takes_its_slice_and_is_refused_one_byte_more(
         {"event": "launched", "kernels": 64},
     ]
     assert machine.peak() == 300 * MIB
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_it_reports_a_limit_that_does_not_hold(container: Container) -> None:
@@ -77,10 +77,10 @@ def test_it_runs_until_it_is_stopped(container: Container, machine: Machine) -> 
         for line in process.stdout:
             if json.loads(line)["event"] == "running":
                 break
-        assert machine.used() == 300 * MIB
+        assert machine.used_bytes() == 300 * MIB
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    assert machine.used() == 0
+    assert machine.used_bytes() == 0
 
 
 def test_without_a_driver_it_prints_what_is_missing(container: Container) -> None:

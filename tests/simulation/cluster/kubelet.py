@@ -235,7 +235,7 @@ class Kubelet:
 
     # The agent comes and goes
 
-    def registered(self, agent: Agent) -> None:
+    def on_registration(self, agent: Agent) -> None:
         """The plugin's socket is there; its devices are known a moment later."""
         self.agent = agent
         self._spawn(self._list(agent))
@@ -268,7 +268,7 @@ class Kubelet:
         await asyncio.gather(*tasks, return_exceptions=True)
         for key, running in list(self._model.running.items()):
             if running.node == self.node:
-                self._model.stopped(*key)
+                self._model.on_stop(*key)
         self._pods.clear()
         self._devices.entries.clear()
         self._turn = asyncio.Lock()
@@ -322,9 +322,9 @@ class Kubelet:
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
@@ -366,7 +366,7 @@ class Kubelet:
                 await asyncio.sleep(BACKOFF_S)
             if role == "init":
                 await asyncio.sleep(self._rng.uniform(0.05, 0.5))
-                self._model.stopped(pod.uid, container["name"])
+                self._model.on_stop(pod.uid, container["name"])
         self._api.change(pod.uid, phase="Running", containerStatuses=pod.statuses())
         return True
 
@@ -388,7 +388,7 @@ class Kubelet:
         await asyncio.sleep(self._rng.uniform(0.01, 0.3))
         limits = container["resources"]["limits"]
         need = (int(limits["nvidia.com/gpumem"]), int(limits.get("nvidia.com/gpucores", 0)))
-        self._model.started(
+        self._model.on_start(
             Running(pod.uid, name, self.node, self._disk.limits.get(entry.nonce, ())),
             [need] * int(limits[RESOURCE]),
         )
@@ -403,7 +403,7 @@ class Kubelet:
                 pod.restart = False
                 apps = [c for role, c in pod.containers() if role == "app"]
                 container = self._rng.choice(apps)
-                self._model.stopped(pod.uid, container["name"])
+                self._model.on_stop(pod.uid, container["name"])
                 self._note(f"{self.node} restarts {pod.uid}/{container['name']}")
                 while not pod.leaving and not await self._start(pod, container):
                     await asyncio.sleep(BACKOFF_S)
@@ -412,7 +412,7 @@ class Kubelet:
         """A process lives on for a while, whatever became of its pod's object."""
         await asyncio.sleep(self._rng.uniform(0.05, 8.0 if pod.gone else 1.5))
         for _role, container in pod.containers():
-            self._model.stopped(pod.uid, container["name"])
+            self._model.on_stop(pod.uid, container["name"])
         pod.over = True
         await asyncio.sleep(self._rng.uniform(0.01, 0.5))
         if pod.finish:

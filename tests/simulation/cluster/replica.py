@@ -113,7 +113,7 @@ class Replica:
         connection = Connection(api, process, weather, seed)
         store = process.wire(ledger, "ledger")
 
-        def signed(grant: Grant) -> str:
+        def sign_grant(grant: Grant) -> str:
             return sign(grant, KEY)
 
         lock = RedisNodeLock(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s)
@@ -138,7 +138,7 @@ class Replica:
             background=BackgroundQueue(),
             grants=NatsGrantAnnouncer(cast(Any, bus)),
             witness=NatsNodeWitness(cast(Any, bus)),
-            sign=signed,
+            sign=sign_grant,
             read_signed=lambda text: read_signed(text, public_key(KEY)),
             bus=bus,
             api=connection,

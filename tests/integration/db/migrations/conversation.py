@@ -226,23 +226,23 @@ def _nothing() -> None:
 
 
 @contextlib.contextmanager
-def recorded(sent: list[tuple[str, Any]]) -> Iterator[None]:
+def record_statements(sent: list[tuple[str, Any]]) -> Iterator[None]:
     """Record statements of all services' pools in order, except the driver's own."""
     prepare = connections._prepare
 
     def note(query: asyncpg.connection.LoggedQuery) -> None:
         if query.exception is None and "typeinfo_tree" not in query.query:
-            sent.append((query.query.strip(), _encoded(query.args)))
+            sent.append((query.query.strip(), _encode_value(query.args)))
 
-    async def prepared(connection: Any) -> None:
+    async def prepare_with_logger(connection: Any) -> None:
         await prepare(connection)
         connection.add_query_logger(note)
 
-    with mock.patch.object(connections, "_prepare", prepared):
+    with mock.patch.object(connections, "_prepare", prepare_with_logger):
         yield
 
 
-def _encoded(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return {"$at": value.isoformat()}
     if isinstance(value, date):
@@ -252,16 +252,16 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, dict):
-        return {key: _encoded(item) for key, item in value.items()}
+        return {key: _encode_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_encoded(item) for item in value]
+        return [_encode_value(item) for item in value]
     return value
 
 
-def decoded(value: Any) -> Any:
+def decode_value(value: Any) -> Any:
     """The other way round."""
     if isinstance(value, list):
-        return [decoded(item) for item in value]
+        return [decode_value(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "$at" in value:
@@ -272,20 +272,20 @@ def decoded(value: Any) -> Any:
         return timedelta(seconds=value["$s"])
     if "$bytes" in value:
         return base64.b64decode(value["$bytes"])
-    return {key: decoded(item) for key, item in value.items()}
+    return {key: decode_value(item) for key, item in value.items()}
 
 
 def read(file: Path) -> Iterator[tuple[str, list[Any]]]:
     """(statement, arguments) of a recording, in order."""
     recording = json.loads(file.read_text())
     for number, args in recording["calls"]:
-        yield recording["statements"][number], decoded(args)
+        yield recording["statements"][number], decode_value(args)
 
 
 async def record(dsn: str, file: Path) -> None:
     """Writes what this version sends, each statement once."""
     sent: list[tuple[str, Any]] = []
-    with recorded(sent):
+    with record_statements(sent):
         await speak(dsn)
     numbers: dict[str, int] = {}
     pairs = [[numbers.setdefault(sql, len(numbers)), args] for sql, args in sent]

@@ -207,7 +207,7 @@ async def test_quotas_are_kept_with_their_times(database: Database) -> None:
     assert rows[2]["ended_at"] is None
 
 
-def expected(past: Past) -> Counter[str]:
+def expected_seconds(past: Past) -> Counter[str]:
     """Second by second, as the rules have it."""
     seconds: Counter[str] = Counter()
     for t in range(SPAN_S):
@@ -252,7 +252,7 @@ def _kinds(past: Past, t: int) -> dict[str, float]:
 def test_held_idle_cordoned_unhealthy_unknown_and_absent_add_up_to_the_second(
     empty_dsn: str, past: Past
 ) -> None:
-    wanted = expected(past)
+    wanted = expected_seconds(past)
     for rows in whole_and_halves(empty_dsn, "capacity_between", past):
         found = {kind: sum(row[f"{kind}_s"] for row in rows) for kind in KINDS}
         assert found == {kind: pytest.approx(wanted[kind], abs=1e-6) for kind in KINDS}

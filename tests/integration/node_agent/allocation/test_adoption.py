@@ -101,7 +101,7 @@ async def test_an_adopted_container_restarts_and_its_end_is_reported(
     control.live.pop(uid)
     kubelet.forget(uid)
     await api_pods.delete("old")
-    [report] = await eventually(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reports_of("gone"))
     assert report.allocation_id == adopted.allocation_id
     await eventually(lambda: not cache.exists())
 

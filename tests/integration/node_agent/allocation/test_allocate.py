@@ -56,7 +56,7 @@ async def test_a_granted_container_gets_its_slice_and_starts(
     assert answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == (
         f"/usr/local/vgpu/{mounts['/etc/hami'].name}.cache"
     )
-    await eventually(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reports_of("allocated"))
     await kubelet.prestart(A_0)
     await kubelet.prestart(A_0)
 
@@ -94,13 +94,13 @@ async def test_a_pod_is_reported_when_all_its_containers_have_their_answer(
 
     prepare = await kubelet.allocate("a", "prepare", A_0)
     one = await kubelet.allocate("a", "one", A_0)
-    assert control.reported("allocated") == []
+    assert control.reports_of("allocated") == []
     two = await kubelet.allocate("a", "two", B_0)
 
     assert "memory_bytes 1073741824 core_percent 10" in limits_of(prepare)
     assert "memory_bytes 2147483648 core_percent 20" in limits_of(one)
     assert f"device {CARDS[1]} memory_bytes 4294967296" in limits_of(two)
-    [report] = await eventually(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reports_of("allocated"))
     assert report.allocation_id == "allocation-of-a"
     await kubelet.prestart(A_0)
     await kubelet.prestart(B_0)
@@ -177,7 +177,7 @@ async def test_pods_admitted_in_another_order_do_not_start_and_are_to_be_ended(
 
     assert f"memory_bytes {1024 << 20} " in limits_of(for_b)
     reports = await eventually(
-        lambda: len(found := control.reported("start-refused")) == 2 and found
+        lambda: len(found := control.reports_of("start-refused")) == 2 and found
     )
     assert {report.pod_uid: report.allocation_id for report in reports} == {
         a: f"allocation-of-{a}",
@@ -202,7 +202,7 @@ async def test_a_pod_that_bypassed_the_scheduler_and_took_an_answer_does_not_sta
 
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "without a grant" in (refused.value.details() or "")
-    [report] = await eventually(lambda: control.reported("start-refused"))
+    [report] = await eventually(lambda: control.reports_of("start-refused"))
     assert (report.pod_uid, report.pod_name, report.allocation_id) == (uid, "bypassing", "")
     # Its controller makes another pod, which gets a grant and an answer of its own.
     assert left_over.value.code() is grpc.StatusCode.NOT_FOUND

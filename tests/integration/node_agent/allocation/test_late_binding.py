@@ -85,8 +85,8 @@ async def test_pods_in_another_order_get_their_own_cards_and_nothing_is_moved(
     assert f"device {CARDS[1]} memory_bytes {8192 << 20} core_percent 50" in (
         limits_of(machine, for_b)
     )
-    await eventually(lambda: {r.pod_uid for r in control.reported("allocated")} == {"a", "b"})
-    assert control.reported("moved") == []
+    await eventually(lambda: {r.pod_uid for r in control.reports_of("allocated")} == {"a", "b"})
+    assert control.reports_of("moved") == []
 
 
 async def test_a_file_holds_what_hami_answers_and_is_not_touched_by_a_restart(

@@ -117,7 +117,7 @@ async def test_a_container_gets_its_instances_and_after_it_another_pod_the_whole
     assert sorted(made) == [0, 6]
     assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": f"{made[6][0]},{made[0][0]}"}
     assert set(mounts_of(answer)) == {"/etc/hami"}
-    [report] = await eventually(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reports_of("allocated"))
     assert [(i.container, i.device_index, i.uuid, i.mig_uuid) for i in report.instances] == [
         ("main", 0, CARDS[0], made[6][0]),
         ("main", 1, CARDS[0], made[0][0]),
@@ -188,7 +188,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
         assert [device.uuid for device in devices] == list(CARDS), "put into MIG mode by us"
         await control.announce(of_pod("a", part(ONE, 3)))
         answer = await kubelet.allocate("a", "main", A_0)
-        await eventually(lambda: control.reported("allocated"))
+        await eventually(lambda: control.reports_of("allocated"))
 
         agent.stop()
         await agent.start_again()
@@ -199,7 +199,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
         machine.control("mig-clear", "0")
         with pytest.raises(grpc.aio.AioRpcError, match=r"is gone .* delete the pod"):
             await kubelet.prestart(A_0)
-        await eventually(lambda: control.reported("failed"))
+        await eventually(lambda: control.reports_of("failed"))
         await eventually(lambda: instances(machine) == {})
 
 
@@ -231,7 +231,7 @@ async def test_an_instance_that_cannot_be_made_is_a_clear_error_and_the_next_is_
                 await kubelet.allocate(f"pod-{number}", "main", A_0)
             await control.withdraw(made)
             await control.until_all_is_consumed()
-        await eventually(lambda: len(control.reported("failed")) == len(IMPOSSIBLE))
+        await eventually(lambda: len(control.reports_of("failed")) == len(IMPOSSIBLE))
         await eventually(lambda: instances(machine) == {4: [FOREIGN]})
         await control.announce(of_pod("good", part(ONE, 0), token=9))
         await kubelet.allocate("good", "main", A_0)

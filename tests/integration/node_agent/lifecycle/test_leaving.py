@@ -30,17 +30,17 @@ async def test_a_pod_that_left_is_reported_and_its_files_are_removed(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[uid] = "a"
     answer = await kubelet.allocate(uid, "main", A_0)
-    await eventually(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reports_of("allocated"))
     control.live.clear()
 
     await api_pods.delete("a")
     # Nothing is to happen, which is no event: several of the agent's looks go by.
     for _ in range(5):
-        assert control.reported("gone") == []
+        assert control.reports_of("gone") == []
         await asyncio.sleep(0.1)
     kubelet.forget(uid)
 
-    [report] = await eventually(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reports_of("gone"))
     assert report.pod_uid == uid
     mounts = mounts_of(answer)
     await eventually(lambda: not mounts["/etc/hami"].exists())
@@ -55,11 +55,11 @@ async def test_files_of_a_pod_that_left_stay_while_another_holds_its_answer(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[other] = "b"
     answer = await kubelet.allocate(other, "main", A_0)
-    await eventually(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reports_of("allocated"))
     control.live.clear()
 
     await api_pods.delete("a")
-    await eventually(lambda: control.reported("gone"))
+    await eventually(lambda: control.reports_of("gone"))
     await control.announce(grant(other, token=2).model_copy(update={"pod_name": "b"}))
     await kubelet.prestart(A_0)
 
@@ -75,7 +75,7 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
     await control.announce(grant(uid).model_copy(update={"pod_name": "a"}))
     kubelet.pods[uid] = "a"
     await kubelet.allocate(uid, "main", A_0)
-    await eventually(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reports_of("allocated"))
     cgroup = machine.cgroups / "kubepods" / "burstable" / f"pod{uid}"
     cgroup.mkdir(parents=True)
     (cgroup / "cgroup.events").write_text("populated 1\n")
@@ -84,9 +84,9 @@ async def test_a_pod_deleted_by_force_has_not_left_while_its_process_lives(
     kubelet.forget(uid)
     # As above: no event to wait for.
     for _ in range(10):
-        assert control.reported("gone") == []
+        assert control.reports_of("gone") == []
         await asyncio.sleep(0.1)
     (cgroup / "cgroup.events").write_text("populated 0\n")
 
-    [report] = await eventually(lambda: control.reported("gone"))
+    [report] = await eventually(lambda: control.reports_of("gone"))
     assert report.pod_uid == uid

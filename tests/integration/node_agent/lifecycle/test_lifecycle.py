@@ -106,7 +106,7 @@ async def test_after_a_kill_between_two_containers_the_pod_goes_on(
     two = await kubelet.allocate("a", "two", B_0)
 
     assert f"device {CARDS[1]} " in limits_of(two)
-    [report] = await eventually(lambda: control.reported("allocated"))
+    [report] = await eventually(lambda: control.reports_of("allocated"))
     assert report.pod_uid == "a"
     await kubelet.prestart(A_0)
     await kubelet.prestart(B_0)
@@ -144,7 +144,7 @@ async def test_a_report_that_the_bus_has_not_taken_survives_a_kill(
             machine.nats_url = nats_url
             agent.start()
 
-            [report] = await eventually(lambda: control.reported("allocated"))
+            [report] = await eventually(lambda: control.reports_of("allocated"))
             assert report.pod_uid == pods.uids["a"]
     finally:
         server.stop()
@@ -157,7 +157,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     item = grant("a")
     await control.announce(item)
     answer = await kubelet.allocate("a", "main", A_0)
-    await eventually(lambda: control.reported("allocated"))
+    await eventually(lambda: control.reports_of("allocated"))
     control.keep(item, "allocated")
 
     agent.stop(signal.SIGKILL)
@@ -170,7 +170,7 @@ async def test_a_lost_state_is_rebuilt_from_checkpoint_and_ledger(
     await kubelet.prestart(A_0)
 
     assert f"device {CARDS[0]} memory_bytes 4294967296 core_percent 30" in limits_of(answer)
-    assert control.reported("moved") == []
+    assert control.reports_of("moved") == []
 
 
 @pytest.mark.parametrize(

@@ -114,14 +114,14 @@ async def until(holds: Callable[[], bool], what: str) -> None:
     await eventually(holds, what)
 
 
-async def released(world: World) -> None:
+async def release_lease(world: World) -> None:
     """Release the lease as an ending kube-scheduler does."""
     lease = await world.api.get(LEASE)
     kept = {"leaseTransitions": lease["spec"]["leaseTransitions"], "leaseDurationSeconds": 1}
     await world.api.replace(LEASE, {**lease, "spec": kept})
 
 
-async def gone(world: World, pod: Pod) -> str:
+async def wait_for_end(world: World, pod: Pod) -> str:
     """The reason its process ends with."""
     world.replicas.remove(pod.replica)
     with pytest.raises(Unavailable) as ended:
@@ -159,8 +159,8 @@ async def test_the_lease_moves_and_the_other_replica_answers_with_what_the_ledge
         assert "hami_scheduler_active 0.0" in (await second.replica.http.get("/metrics")).text
 
         await first.kill_kube_scheduler()
-        await released(world)
-        assert await gone(world, first) == (
+        await release_lease(world)
+        assert await wait_for_end(world, first) == (
             "not active any more: no pod holds the Lease default/hami-scheduler"
         )
         second.elect(world)
@@ -210,7 +210,7 @@ async def test_the_lease_of_a_kube_scheduler_that_died_is_released_for_it(world:
         await until(lambda: second.is_active, "the second replica to be active")
 
         assert asyncio.get_running_loop().time() - killed_s < LEASE_S
-        assert "no pod holds the Lease" in await gone(world, first)
+        assert "no pod holds the Lease" in await wait_for_end(world, first)
 
 
 async def test_a_kube_scheduler_that_hangs_keeps_its_lease_until_it_expires(world: World) -> None:
@@ -221,7 +221,7 @@ async def test_a_kube_scheduler_that_hangs_keeps_its_lease_until_it_expires(worl
         await until(lambda: first.is_active, "the replica to be active")
         await first.kill_kube_scheduler()
 
-        reason = await gone(world, first)
+        reason = await wait_for_end(world, first)
 
     assert reason == "not active any more: pod-a has not renewed the Lease default/hami-scheduler"
     lease: Json = await world.api.get(LEASE)

@@ -21,7 +21,7 @@ from tests.integration.scheduler.world import Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 
-async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
+async def replica_with_pod(world: World, **settings: Any) -> tuple[Replica, Json]:
     """A replica with these settings, and a pod that it holds a card of n1 for."""
     replica, _ = await world.replica_with_card(**settings)
     return replica, await world.reserved_pod(replica)
@@ -30,7 +30,7 @@ async def reserved(world: World, **settings: Any) -> tuple[Replica, Json]:
 async def test_a_lost_answer_to_the_binding_is_read_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica, pod = await reserved(world)
+    replica, pod = await replica_with_pod(world)
     really_bind = KubernetesPodApi.bind
 
     async def bind(self: KubernetesPodApi, *args: str, **kwargs: str) -> None:
@@ -56,14 +56,14 @@ async def test_a_binding_that_never_arrived_gives_everything_back(
 
     assert "connection refused" in await replica.bind(pod, "n1")
     await world.until(pod, "failed")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # kube-scheduler would schedule it once more, and fail.
-    replica, pod = await reserved(world, label=True)
+    replica, pod = await replica_with_pod(world, label=True)
     really_bind = KubernetesPodApi.bind
     before: list[Any] = []
 
@@ -82,14 +82,14 @@ async def test_a_label_that_its_binder_took_along_is_written_by_the_next_compari
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BackgroundQueue, "put", lambda background, work: False)
-    replica, pod = await reserved(world, reconcile_s=0.2, label=True)
+    replica, pod = await replica_with_pod(world, reconcile_s=0.2, label=True)
     assert await replica.bind(pod, "n1") == ""
 
     await world.until_labelled(pod, "n1")
 
 
 async def test_a_pod_with_our_agent_gets_neither_label_nor_normal_events(world: World) -> None:
-    replica, pod = await reserved(world)
+    replica, pod = await replica_with_pod(world)
     assert await replica.bind(pod, "n1") == ""
     await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     await world.until(pod, "allocated")
@@ -100,13 +100,13 @@ async def test_a_pod_with_our_agent_gets_neither_label_nor_normal_events(world: 
 
 
 async def test_with_all_events_a_pod_shows_what_hami_shows(world: World) -> None:
-    replica, pod = await reserved(world, events="all")
+    replica, pod = await replica_with_pod(world, events="all")
     assert await replica.bind(pod, "n1") == ""
 
-    async def shown() -> bool:
+    async def has_both_events() -> bool:
         return await _events_of(world, pod) == ["BindingSucceed", "FilteringSucceed"]
 
-    await eventually(shown, "both events")
+    await eventually(has_both_events, "both events")
 
 
 def _nothing_waiting(replica: Replica) -> Callable[[], Awaitable[bool]]:
@@ -125,7 +125,7 @@ async def _events_of(world: World, pod: Json) -> list[str]:
 async def test_an_allocate_of_an_unscheduled_pod_does_not_end_the_binding(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica, pod = await reserved(world)
+    replica, pod = await replica_with_pod(world)
     really_bind, really_get = KubernetesPodApi.bind, KubernetesPodApi.get
     asked = asyncio.Event()
 
@@ -150,7 +150,7 @@ async def test_an_allocate_of_an_unscheduled_pod_does_not_end_the_binding(
 async def test_a_pod_that_only_the_ledger_calls_bound_is_bound_when_it_comes_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica, pod = await reserved(world)
+    replica, pod = await replica_with_pod(world)
 
     async def bind_nothing(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
         del self, args, kwargs
@@ -316,7 +316,7 @@ async def test_a_binder_that_was_overtaken_takes_its_offer_back_and_frees_the_no
         if isinstance(fact, events.GrantWithdrawn):
             withdrawn.append((fact.pod_uid, fact.token))
 
-    async def heard() -> list[tuple[str, int]]:
+    async def withdrawn_offers() -> list[tuple[str, int]]:
         return withdrawn
 
     assert "was taken over" in await replica.bind(pod, "n1")
@@ -328,7 +328,9 @@ async def test_a_binder_that_was_overtaken_takes_its_offer_back_and_frees_the_no
         deliver=Deliver.ALL,
     )
     listening = asyncio.create_task(world.bus.consume(subscription, hear))
-    assert (uid, world.offered[uid].token) in await eventually(heard, "the offer to be taken back")
+    assert (uid, world.offered[uid].token) in await eventually(
+        withdrawn_offers, "the offer to be taken back"
+    )
     listening.cancel()
     assert (await world.rows(pod))[-1]["state"] == "binding", "the other binder's grant stays"
     monkeypatch.setattr(AgentOffers, "offer", really_offer)
@@ -379,7 +381,7 @@ async def test_a_pod_that_went_after_its_lost_answer_keeps_its_slice_until_its_n
 
     assert "will show whether it runs" in await replica.bind(pod, "n1")
     releasing = await world.until(pod, "releasing")
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1
 
     await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")
@@ -414,7 +416,7 @@ async def test_a_pod_that_a_dead_binder_bound_and_that_went_keeps_its_slice_unti
 
     assert "will show whether it was bound" in await second.bind(pod, "n1")
     releasing = await world.until(pod, "releasing")
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1
 
     await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")

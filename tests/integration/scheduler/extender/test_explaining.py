@@ -16,7 +16,7 @@ from tests.integration.scheduler.world import GIB, Replica, World, inventory_dev
 from tests.waiting import eventually
 
 
-async def explained(replica: Replica, pod: Json, **wanted: object) -> Json:
+async def wait_for_explanation(replica: Replica, pod: Json, **wanted: object) -> Json:
     """Waits until the pod's explanation has these fields."""
     metadata = pod["metadata"]
     path = f"/v1/pods/{metadata['uid']}/explain"
@@ -45,7 +45,7 @@ async def test_what_is_short_and_the_largest_amount_that_fits_are_named(world: W
     pod = await world.pod("big", memory_mib=90 * GIB)
 
     await replica.filter(pod, "x1")
-    answer = await explained(replica, pod, outcome="refused")
+    answer = await wait_for_explanation(replica, pod, outcome="refused")
 
     assert answer["summary"] == (
         "no card of 2 on 1 node has 92160 MiB: the largest has 81920 MiB; ask for less"
@@ -71,7 +71,7 @@ async def test_the_pod_whose_end_would_help_is_named(world: World) -> None:
     pod = await world.pod("waits", memory_mib=50 * GIB)
 
     await replica.filter(pod, "y1")
-    answer = await explained(replica, pod, outcome="refused")
+    answer = await wait_for_explanation(replica, pod, outcome="refused")
 
     [memory, end] = answer["counterfactuals"]
     assert (memory["kind"], memory["limit"]) == ("memory", 19 * GIB)
@@ -102,7 +102,7 @@ async def test_cards_out_of_service_are_named_with_their_state(world: World) -> 
     await eventually(out_of_service, "the cards to be out of service")
     pod = await world.pod("p")
     await replica.filter(pod, "z1")
-    answer = await explained(replica, pod, outcome="refused")
+    answer = await wait_for_explanation(replica, pod, outcome="refused")
 
     uncordon, healthy = answer["counterfactuals"]
     assert uncordon["text"] == "fits when card 0 (GPU-z1-0) on z1 is uncordoned"
@@ -124,19 +124,19 @@ async def test_a_quota_that_refuses_reports_by_how_much_and_who_uses_it(world: W
     )
     try:
 
-        async def known() -> bool:
+        async def is_quota_recorded() -> bool:
             rows = await world.database.fetch("SELECT 1 FROM quotas WHERE limit_amount = 8192")
             return bool(rows)
 
-        await eventually(known, "the quota to be in the ledger")
+        await eventually(is_quota_recorded, "the quota to be in the ledger")
         await replica.filter(first, "q1")
         assert await replica.bind(first, "q1") == ""
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             return not (await replica.filter(pod, "q1"))["NodeNames"]
 
-        await eventually(refused, "the quota to be known in memory")
-        answer = await explained(replica, pod, outcome="refused")
+        await eventually(is_refused, "the quota to be known in memory")
+        answer = await wait_for_explanation(replica, pod, outcome="refused")
     finally:
         await world.api.delete(f"{quotas}/{name}")
 
@@ -160,7 +160,7 @@ async def test_the_reason_for_the_chosen_node_of_a_placed_pod_is_reported(world:
 
     await replica.filter(pod, "w1", "w2")
     assert await replica.bind(pod, "w2") == ""
-    answer = await explained(replica, pod, outcome="placed")
+    answer = await wait_for_explanation(replica, pod, outcome="placed")
 
     assert answer["chosen"] == "w2"
     assert answer["summary"] == (
@@ -184,7 +184,7 @@ async def test_what_whole_nodes_cost_is_explained_apart_from_what_is_stranded(
     pod = await world.pod("one", limits={"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"})
 
     await replica.filter(pod, "f1", "f2")
-    answer = await explained(replica, pod, outcome="placed")
+    answer = await wait_for_explanation(replica, pod, outcome="placed")
 
     parts = {node["node"]: node["parts"] for node in answer["nodes"]}
     assert answer["chosen"] == "f2"
@@ -202,15 +202,15 @@ async def test_the_same_refusal_again_is_one_decision_and_one_event_per_series(
 
     for _ in range(5):
         await replica.filter(pod, "r1")
-    answer = await explained(replica, pod, repeat_count=5)
+    answer = await wait_for_explanation(replica, pod, repeat_count=5)
 
     assert answer["earlier"] == []
 
-    async def shown() -> list[Json] | None:
+    async def enough_events() -> list[Json] | None:
         events = await events_of(world, pod)
         return events if len(events) >= 3 else None
 
-    events = await eventually(shown, "the pod's events")
+    events = await eventually(enough_events, "the pod's events")
     assert sorted(event["message"] for event in events) == [
         "1 nodes CardInsufficientMemory(r1)",
         "no available node, 1 nodes do not meet",
@@ -226,10 +226,10 @@ async def test_another_replica_counts_up_the_same_event(world: World) -> None:
 
     await one.filter(pod, "s1")
 
-    async def shown() -> bool:
+    async def has_three_events() -> bool:
         return len(await events_of(world, pod)) == 3
 
-    await eventually(shown, "the first replica's events")
+    await eventually(has_three_events, "the first replica's events")
     await other.filter(pod, "s1")
 
     async def has_counted() -> bool:
@@ -259,7 +259,7 @@ async def test_why_a_pod_was_never_filtered_is_read_from_the_pod_itself(
         {"metadata": {"name": f"never-{uuid.uuid4().hex[:6]}"}, "spec": body},
     )
 
-    answer = await explained(replica, pod, outcome="undecided")
+    answer = await wait_for_explanation(replica, pod, outcome="undecided")
 
     assert reason in answer["summary"]
 
@@ -277,7 +277,7 @@ async def test_cards_that_no_decision_refers_to_are_dropped(world: World) -> Non
     await world.add_node("t1")
     pod = await world.pod("big", memory_mib=90 * GIB)
     await replica.filter(pod, "t1")
-    await explained(replica, pod, outcome="refused")
+    await wait_for_explanation(replica, pod, outcome="refused")
     database = world.database
     kept = "SELECT count(*) FROM decision_snapshots WHERE kind = 'counters'"
     await database.fetch(
@@ -291,7 +291,7 @@ async def test_cards_that_no_decision_refers_to_are_dropped(world: World) -> Non
 
     assert gone >= 1
     assert (await database.fetchrow(kept))[0] == before - gone
-    answer = await explained(replica, pod, outcome="refused")
+    answer = await wait_for_explanation(replica, pod, outcome="refused")
     assert answer["nodes"][0]["cards"]
 
 
@@ -314,7 +314,7 @@ async def test_a_deleted_pod_waits_no_longer_and_keeps_its_last_refusal(world: W
         return await waiting() == uids[1:]
 
     await replica.filter(pod, "d1")
-    await explained(replica, pod, outcome="refused", wait_end="")
+    await wait_for_explanation(replica, pod, outcome="refused", wait_end="")
     await replica.filter(other, "d1")
     await eventually(both, "both to wait")
     # kube-scheduler asks about neither of them any more.
@@ -322,7 +322,7 @@ async def test_a_deleted_pod_waits_no_longer_and_keeps_its_last_refusal(world: W
     await world.delete(pod)
     await eventually(one, "the one that was deleted to be off the list")
 
-    found = await explained(replica, pod, wait_end="deleted")
+    found = await wait_for_explanation(replica, pod, wait_end="deleted")
     assert found["outcome"] == "refused"
     assert found["summary"].startswith("no card of 1 on 1 node has 92160 MiB")
     assert found["wait_ended_at"] > found["last_at"]
@@ -480,11 +480,11 @@ async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
             assert len(error) < 300
             assert error.isprintable()
 
-    async def written() -> bool:
+    async def has_all_tries() -> bool:
         rows = await rows_of(world, pod["metadata"]["uid"])
         return sum(row["repeat_count"] for row in rows) == tries
 
-    await eventually(written, "the decisions")
+    await eventually(has_all_tries, "the decisions")
     rows = await rows_of(world, pod["metadata"]["uid"])
     assert len(rows) == (tries if changing else 1)
     assert max(len(row["message"]) for row in rows) < 300

@@ -25,10 +25,10 @@ async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> Non
         "FailedAndUnresolvableNodes": None,
         "Error": "",
     }
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
     assert await replica.bind(pod, "n1") == ""
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     bound = await world.read(pod)
     annotations = bound["metadata"]["annotations"]
     assert bound["spec"]["nodeName"] == "n1"
@@ -42,7 +42,7 @@ async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> Non
 
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
     uid = pod["metadata"]["uid"]
     history = (await replica.get(f"/v1/pods/{uid}/history"))["items"]
@@ -182,8 +182,8 @@ async def test_a_repeated_filter_counts_the_pod_once(world: World) -> None:
     assert again["NodeNames"] == ["n2"]
     assert await world.rows(pod) == []
     assert await replica.bind(pod, "n2") == ""
-    assert await world.used(card1) == (0, 0, 0)
-    assert await world.used(card2) == (1, 4096, 0)
+    assert await world.used_amounts(card1) == (0, 0, 0)
+    assert await world.used_amounts(card2) == (1, 4096, 0)
 
 
 async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> None:
@@ -218,7 +218,7 @@ async def test_bind_to_a_node_without_room_fails_with_the_reason(world: World) -
     error = await replica.bind(pod, "n1")
 
     assert "1/1 CardInsufficientMemory" in error
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_bind_again_is_a_success(world: World) -> None:
@@ -244,7 +244,7 @@ async def test_bind_of_a_pod_that_is_gone_gives_everything_back(world: World) ->
         return all(row["state"] in ("failed", "released") for row in await world.rows(pod))
 
     await eventually(is_ended, "every grant of the pod to be ended")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) -> None:
@@ -291,4 +291,4 @@ async def test_a_node_lock_that_is_never_freed_fails_the_bind_in_time(world: Wor
 
     assert "node lock contention" in error
     await world.until(second, "failed")
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1

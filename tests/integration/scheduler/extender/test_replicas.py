@@ -21,7 +21,7 @@ async def test_two_active_schedulers_give_the_last_slot_once(world: World) -> No
     bound = await asyncio.gather(*map(is_placed, range(6)))
 
     assert sum(bound) == 1
-    assert await world.used(card) == (1, 1024, 0)
+    assert await world.used_amounts(card) == (1, 1024, 0)
 
 
 async def test_a_burst_over_two_active_schedulers_never_overcommits(world: World) -> None:
@@ -40,7 +40,7 @@ async def test_a_burst_over_two_active_schedulers_never_overcommits(world: World
     # Pods that lost a race come again, as from kube-scheduler.
     for _ in range(3):
         await asyncio.gather(*map(place, sorted(left)))
-        used = [await world.used(card) for card in cards]
+        used = [await world.used_amounts(card) for card in cards]
         assert all(memory <= 4096 for _, memory, _ in used)
     assert len(left) == 8
     assert sum(memory for _, memory, _ in used) == 16 * 1024
@@ -65,7 +65,7 @@ async def test_two_schedulers_that_bind_the_same_pod_do_it_once(world: World) ->
 
     assert "" in errors
     await world.until(pod, "bound")
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1
     assert (await world.read(pod))["spec"]["nodeName"] == "n1"
 
 

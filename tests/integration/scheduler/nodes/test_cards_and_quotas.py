@@ -40,7 +40,7 @@ async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
             return answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
 
         await eventually(is_refused, "the quota to be known")
-        assert await world.used(card) == (1, 1024, 0)
+        assert await world.used_amounts(card) == (1, 1024, 0)
     finally:
         await world.api.delete("/api/v1/namespaces/default/resourcequotas/gpus")
 
@@ -81,7 +81,10 @@ async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World)
 
         await eventually(on_the_small_one, "the quota to be known")
         assert await replica.bind(pods[0], "small") == ""
-        assert (await world.used(small), await world.used(large)) == ((1, 500, 0), (0, 0, 0))
+        assert (await world.used_amounts(small), await world.used_amounts(large)) == (
+            (1, 500, 0),
+            (0, 0, 0),
+        )
 
         answer = await replica.filter(pods[1], "large", "small")
         assert answer["FailedAndUnresolvableNodes"] == {
@@ -252,7 +255,7 @@ async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> N
         return not device["present"] and not device["healthy"]
 
     await eventually(sick, "the card to be marked")
-    assert await world.used(card) == (1, 1024, 0)
+    assert await world.used_amounts(card) == (1, 1024, 0)
     rows = await world.database.fetch(
         "SELECT healthy FROM device_health_events WHERE device_uuid = $1 ORDER BY id", card
     )
@@ -273,7 +276,7 @@ async def test_fragmentation_completes_a_card_and_learns_from_the_ledger(world: 
     world.late.add("b")
     for pod in pods:
         assert await replica.bind(pod, "b") == ""
-    assert await world.used(half) == (2, 8000, 0)
+    assert await world.used_amounts(half) == (2, 8000, 0)
 
     async def is_decided() -> bool:
         return len(await PostgresDecisionLog(world.database).arrivals(10)) == 2

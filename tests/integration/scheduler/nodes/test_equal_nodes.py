@@ -105,7 +105,7 @@ async def goes_its_way(world: World, replica: Replica, node: Json, template: Jso
     await world.until(pod, "released")
     cards = {card for _, card in held}
     for card in cards:
-        assert await world.used(card) == (0, 0, 0)
+        assert await world.used_amounts(card) == (0, 0, 0)
     return cards
 
 
@@ -200,7 +200,7 @@ async def test_cards_that_the_ledger_has_by_their_id_alone_keep_their_grants(wor
         assert await replica.bind(pod, node.name) == ""
         written = (await world.read(pod))["metadata"]["annotations"]
         assert written["hami.io/dcu-devices-allocated"] == "DCU-0,DCU,2000,60:;"
-        assert await world.used(card) == (1, 2000, 60)
+        assert await world.used_amounts(card) == (1, 2000, 60)
     await first.annotate(**{"hami.io/device-cordon": "DCU-0"})
 
     async def is_cordoned() -> bool:

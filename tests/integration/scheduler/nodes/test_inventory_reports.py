@@ -22,16 +22,16 @@ class AnyPayload(BaseModel, extra="allow"):
 
 
 async def has_cards(world: World, node: str, *uuids: str) -> None:
-    async def known() -> bool:
+    async def is_known() -> bool:
         rows = await world.database.fetch(
             "SELECT uuid FROM devices WHERE node = $1 AND present ORDER BY uuid", node
         )
         return [row["uuid"] for row in rows] == sorted(uuids)
 
-    await eventually(known, f"{node} to have {uuids}")
+    await eventually(is_known, f"{node} to have {uuids}")
 
 
-async def refused(world: World) -> list[tuple[str, str]]:
+async def card_refusals(world: World) -> list[tuple[str, str]]:
     rows = await world.database.fetch(
         "SELECT subject, detail FROM drift_journal WHERE \"class\" = 'card-refused' ORDER BY id"
     )
@@ -116,11 +116,11 @@ async def test_a_duplicate_takes_no_healthy_card_with_it(world: World) -> None:
     await has_cards(world, "n2", "GPU-n2-0", "NEW")
     await has_cards(world, "n1", "GPU-n1-0")
 
-    async def journalled() -> bool:
-        return len(await refused(world)) == 2
+    async def has_both_refusals() -> bool:
+        return len(await card_refusals(world)) == 2
 
-    await eventually(journalled, "both refusals to be journalled")
-    assert await refused(world) == [
+    await eventually(has_both_refusals, "both refusals to be journalled")
+    assert await card_refusals(world) == [
         ("n2/GPU-n1-0", "node n1 has it: uuids must be unique in the cluster"),
         ("n2/GPU-n2-0", "reported more than once: the first report of it counts"),
     ]
@@ -136,10 +136,10 @@ async def test_a_refused_card_is_journalled_once_and_served_when_it_can_be(world
     await world.report("n2", *both, inventory_device("NEW", 2))
     await has_cards(world, "n2", "GPU-n2-0", "NEW")
 
-    async def journalled() -> int:
-        return len(await refused(world))
+    async def count_refusals() -> int:
+        return len(await card_refusals(world))
 
-    assert await eventually(journalled, "the refusal to be journalled") == 1
+    assert await eventually(count_refusals, "the refusal to be journalled") == 1
     await world.report("n1", inventory_device("OTHER", 0))
     await has_cards(world, "n1", "OTHER")
     await world.report("n2", *both, inventory_device("NEW", 2), inventory_device("NEWER", 3))
@@ -165,17 +165,17 @@ async def test_a_card_that_cannot_be_read_takes_no_other_with_it(world: World) -
 
     await has_cards(world, "n1", "GOOD")
 
-    async def journalled() -> bool:
-        return [subject for subject, _ in await refused(world)] == [
+    async def has_both_refusals() -> bool:
+        return [subject for subject, _ in await card_refusals(world)] == [
             "n1/card 0 of the report: Input should be greater than or equal to 0",
             "n1/card 2 of the report: Input should be a valid integer, unable to parse string as"
             " an integer",
         ]
 
-    await eventually(journalled, "both to be journalled")
+    await eventually(has_both_refusals, "both to be journalled")
 
 
-def reported(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentInventory:
+def agent_inventory(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentInventory:
     report = events.Inventory(
         node=node,
         agent_id="a",
@@ -189,13 +189,13 @@ def reported(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> Ag
 
 async def test_reports_that_came_together_are_judged_each_by_itself(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([reported("n1", inventory_device("A", 0), sequence=5)])
+    await store.record_all([agent_inventory("n1", inventory_device("A", 0), sequence=5)])
 
     late, new, taken = await store.record_all(
         [
-            reported("n1", inventory_device("B", 0), sequence=4),
-            reported("n3", inventory_device("C", 0)),
-            reported("n2", inventory_device("A", 0), inventory_device("D", 1)),
+            agent_inventory("n1", inventory_device("B", 0), sequence=4),
+            agent_inventory("n3", inventory_device("C", 0)),
+            agent_inventory("n2", inventory_device("A", 0), inventory_device("D", 1)),
         ]
     )
 
@@ -211,11 +211,11 @@ async def test_reports_that_came_together_are_judged_each_by_itself(world: World
 async def test_a_heartbeat_locks_no_card_and_writes_its_node_alone(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
     cards = [inventory_device(f"A{number}", number) for number in range(8)]
-    await store.record_all([reported("n1", *cards)])
+    await store.record_all([agent_inventory("n1", *cards)])
     rows = "SELECT uuid, xmin::text, xmax::text FROM devices ORDER BY uuid"
     before = await world.database.fetch(rows)
 
-    [recorded] = await store.record_all([reported("n1", *cards, sequence=2)])
+    [recorded] = await store.record_all([agent_inventory("n1", *cards, sequence=2)])
 
     assert recorded is not None
     assert not recorded.changed
@@ -229,9 +229,9 @@ async def test_all_health_changes_of_a_report_are_kept_and_announced(world: Worl
     sick = inventory_device("A1", 1).model_copy(
         update={"healthy": False, "health_reason": "XID 79"}
     )
-    await store.record_all([reported("n1", *cards)])
+    await store.record_all([agent_inventory("n1", *cards)])
 
-    [recorded] = await store.record_all([reported("n1", cards[0], sick, sequence=2)])
+    [recorded] = await store.record_all([agent_inventory("n1", cards[0], sick, sequence=2)])
 
     assert recorded is not None
     assert [(each.uuid, each.healthy, each.reason) for each in recorded.health] == [
@@ -262,13 +262,15 @@ async def test_all_health_changes_of_a_report_are_kept_and_announced(world: Worl
 
 async def test_a_number_that_is_forgotten_lets_the_agents_next_report_in(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([reported("n1", inventory_device("A", 0), sequence=2**53 - 1)])
-    assert await store.record_all([reported("n1", inventory_device("A", 0), sequence=7)]) == [None]
+    await store.record_all([agent_inventory("n1", inventory_device("A", 0), sequence=2**53 - 1)])
+    assert await store.record_all(
+        [agent_inventory("n1", inventory_device("A", 0), sequence=7)]
+    ) == [None]
 
     assert await store.forget_number(NodeName("n1")) == 2**53 - 1
     assert await store.forget_number(NodeName("unknown")) is None
 
-    [taken] = await store.record_all([reported("n1", inventory_device("A", 0), sequence=8)])
+    [taken] = await store.record_all([agent_inventory("n1", inventory_device("A", 0), sequence=8)])
     assert taken is not None
 
 
@@ -276,7 +278,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
     """Profiles that are none can't be read, and a sum of versions is beyond no type."""
     store = PostgresInventory(world.database, on_commit=lambda: None)
     cards = [inventory_device(f"A{number}", number) for number in range(3)]
-    await store.record_all([reported("n1", *cards)])
+    await store.record_all([agent_inventory("n1", *cards)])
     garbage = (
         "mig_profiles = '[1, {\"name\": 2}]'",
         "version = 8796093022206, type = 'garbage'",
@@ -287,7 +289,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
 
     assert len(await store.cards()) == 3
     assert (await store.tally())[0] == 3
-    await store.record_all([reported("n1", *cards, sequence=2)])
+    await store.record_all([agent_inventory("n1", *cards, sequence=2)])
 
     found = {card.usage.device.uuid: card.usage.device for card in await store.cards()}
     assert found["A0"].mig_profiles == ()
@@ -296,7 +298,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
 
 async def test_a_row_on_another_node_comes_back_though_pods_hold_it(world: World) -> None:
     store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([reported("n1", inventory_device("A", 0)), reported("n2")])
+    await store.record_all([agent_inventory("n1", inventory_device("A", 0)), agent_inventory("n2")])
     await world.database.fetch(
         "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state) VALUES"
         " ('00000000-0000-4000-8000-000000000001', 'u', 'ns', 'p', 1, 'n1', 'allocated')"
@@ -308,10 +310,12 @@ async def test_a_row_on_another_node_comes_back_though_pods_hold_it(world: World
     )
     await world.database.fetch("UPDATE devices SET node = 'n2', used_slots = 1 WHERE uuid = 'A'")
 
-    [refused] = await store.record_all([reported("n1", inventory_device("A", 0), sequence=2)])
+    [refused] = await store.record_all(
+        [agent_inventory("n1", inventory_device("A", 0), sequence=2)]
+    )
     assert refused is not None
     assert set(refused.refused) == {"A"}
-    await store.record_all([reported("n2", sequence=2)])
-    await store.record_all([reported("n1", inventory_device("A", 0), sequence=3)])
+    await store.record_all([agent_inventory("n2", sequence=2)])
+    await store.record_all([agent_inventory("n1", inventory_device("A", 0), sequence=3)])
 
     await has_cards(world, "n1", "A")

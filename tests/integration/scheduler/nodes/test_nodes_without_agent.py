@@ -47,11 +47,11 @@ async def test_a_pod_goes_all_its_way_on_another_vendors_node(world: World) -> N
     await annotate_pod(world, pod, **{"hami.io/bind-phase": "success"})
     await node.annotate(**{LOCK: None})
     await world.until(pod, "allocated")
-    assert await world.used("npu-0@npu") == (1, 16384, 0)
+    assert await world.used_amounts("npu-0@npu") == (1, 16384, 0)
 
     await world.delete(pod)
     await world.until(pod, "released")
-    assert await world.used("npu-0@npu") == (0, 0, 0)
+    assert await world.used_amounts("npu-0@npu") == (0, 0, 0)
 
 
 async def test_a_failed_bind_phase_is_shown_and_frees_the_node(world: World) -> None:
@@ -74,7 +74,7 @@ async def test_a_failed_bind_phase_is_shown_and_frees_the_node(world: World) -> 
     await eventually(is_unlocked, "the node to be unlocked")
     await world.set_status(pod, phase="Failed", reason="UnexpectedAdmissionError")
     await world.until(pod, "failed")
-    assert await world.used("npu-0@npu") == (0, 0, 0)
+    assert await world.used_amounts("npu-0@npu") == (0, 0, 0)
 
 
 async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
@@ -96,7 +96,7 @@ async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
 
     assert await replica.bind(other, node.name) == ""
     assert await world.rows(pod) == []
-    assert await world.used("npu-0@npu") == (1, 16384, 0)
+    assert await world.used_amounts("npu-0@npu") == (1, 16384, 0)
 
 
 async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> None:
@@ -149,12 +149,12 @@ async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> 
     assert locks == {"n1": set(), "npu": {LOCK}, "dcu": {LOCK}, "mlu": {MLU_LOCK}}
     written = (await world.read(pods["mlu"]))["metadata"]["annotations"]
     [row] = await world.rows(pods["mlu"])
-    [card] = [c for c in await mlu.cards() if (await world.used(c))[0]]
-    assert await world.used(card) == (1, 1024, 30)
+    [card] = [c for c in await mlu.cards() if (await world.used_amounts(c))[0]]
+    assert await world.used_amounts(card) == (1, 1024, 30)
     by_id = card.removesuffix("@mlu")
     assert written["CAMBRICON_DSMLU_PROFILE"] == f"{by_id[-1]}_30_4"
     assert written["hami.io/cambricon-mlu-devices-allocated"] == f"{by_id},MLU,1024,30:;"
-    assert await world.used("DCU-0@dcu") == (1, 2000, 60)
+    assert await world.used_amounts("DCU-0@dcu") == (1, 2000, 60)
 
     # Each node reports in its own way that the kubelet was answered.
     await world.publish_report(events.Allocated, (await world.rows(pods["n1"]))[-1])
@@ -174,7 +174,7 @@ async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> 
         await world.delete(pods[name])
     for name in ("npu", "dcu", "mlu"):
         await world.until(pods[name], "released")
-    assert await world.used(card) == await world.used("DCU-0@dcu") == (0, 0, 0)
+    assert await world.used_amounts(card) == await world.used_amounts("DCU-0@dcu") == (0, 0, 0)
     assert row["node"] == "mlu"
 
 

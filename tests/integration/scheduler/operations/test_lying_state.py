@@ -64,14 +64,14 @@ async def test_a_card_that_counts_wrong_is_counted_again(world: World, change: s
             "SELECT holdings = '{}' AND version BETWEEN 2 AND 4000000000000"
             " AND ceiling_slots = slots FROM devices"
         )
-        return row[0] and await world.used(card) == (1, 1024, 0)
+        return row[0] and await world.used_amounts(card) == (1, 1024, 0)
 
     await eventually(is_repaired, "the card to be counted again")
     [line] = await eventually(lambda: lines(world, "card-counters"), "a line about it")
     assert line.startswith(f"n1/{card}: it counted ")
     await sound(world)
     await bind_pod(world, replica, "second")
-    assert await world.used(card) == (2, 2048, 0)
+    assert await world.used_amounts(card) == (2, 2048, 0)
 
 
 async def test_a_version_falls_for_nobody(world: World) -> None:
@@ -183,7 +183,7 @@ async def test_the_row_of_a_running_pod_is_put_right(world: World, change: str, 
     assert pod["metadata"]["name"] in line
     assert line.endswith("(True)")
     await sound(world)
-    assert (await world.used(before[5]))[:2] == (1, 1024)
+    assert (await world.used_amounts(before[5]))[:2] == (1, 1024)
 
 
 @pytest.mark.parametrize("value", ["garbage", "GPU-1,NVIDIA,1,1:;", ""])

@@ -32,14 +32,14 @@ async def trace_of(world: World, pod: Json) -> str:
     """Return the trace of the pod's decision, once it is written."""
     found: list[str] = []
 
-    async def written() -> bool:
+    async def is_written() -> bool:
         query = "SELECT trace_id FROM decisions WHERE pod_uid = $1"
         found[:] = [
             r["trace_id"] for r in await world.database.fetch(query, pod["metadata"]["uid"])
         ]
         return bool(found)
 
-    await eventually(written, "the decision to be written")
+    await eventually(is_written, "the decision to be written")
     return found[0]
 
 
@@ -89,15 +89,15 @@ async def test_what_waits_is_shown_with_its_reason_until_it_is_gone(world: World
         name = "hami_pending_oldest_timestamp_seconds"
         return [s.labels for s in await samples(replica) if s.name == name]
 
-    async def shown() -> bool:
+    async def is_waiting() -> bool:
         return await waits() == [{"reason": "CardInsufficientMemory", "fits": "false"}]
 
-    async def gone() -> bool:
+    async def is_gone() -> bool:
         return await waits() == []
 
-    await eventually(shown, "the pod to wait, not to fit, with its reason")
+    await eventually(is_waiting, "the pod to wait, not to fit, with its reason")
     await world.delete(pod)
-    await eventually(gone, "the pod to wait no longer")
+    await eventually(is_gone, "the pod to wait no longer")
 
 
 async def test_deleted_nodes_are_named_while_the_inventory_stream_has_them(world: World) -> None:

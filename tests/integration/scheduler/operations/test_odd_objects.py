@@ -211,7 +211,7 @@ async def test_the_ledger_is_asked_without_taking_anything(world: World) -> None
 
     assert answer.json()["chosen"] == "n1"
     assert counted.json() == {"count": 3, "more": True, "nodes": {"n1": 3}, "closed": {}}
-    assert (await world.used(card))[0] == 0
+    assert (await world.used_amounts(card))[0] == 0
 
 
 async def test_given_nodes_are_filtered_in_a_simulation_only(world: World) -> None:
@@ -230,7 +230,7 @@ async def test_given_nodes_are_filtered_in_a_simulation_only(world: World) -> No
         "objects"
     )
     assert await world.rows(pod) == []
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_mistake_is_answered_with_what_is_wrong(world: World) -> None:

@@ -42,11 +42,13 @@ class Node:
 
     async def pod(self, name: str, card: str, *, memory_mib: int = 4096, cores: int = 30) -> Json:
         """A running pod as HAMi left it, and what the node's kubelet holds for it."""
-        made = await self.claimed(name, f"{card},NVIDIA,{memory_mib},{cores}:;", memory_mib, cores)
+        made = await self.annotated_pod(
+            name, f"{card},NVIDIA,{memory_mib},{cores}:;", memory_mib, cores
+        )
         self.holds(made, card, memory_mib=memory_mib, cores=cores)
         return made
 
-    async def claimed(
+    async def annotated_pod(
         self, name: str, written: str, memory_mib: int = 4096, cores: int = 30
     ) -> Json:
         """A running pod with HAMi's annotations."""
@@ -140,7 +142,7 @@ async def test_a_dry_run_reports_what_would_be_adopted_and_writes_nothing(world:
         ]
         assert not answer["applied"]
         assert await world.rows(pod) == []
-        assert await world.used(card) == (0, 0, 0)
+        assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_an_adopted_pod_holds_its_slices_until_it_ends(world: World) -> None:
@@ -152,7 +154,7 @@ async def test_an_adopted_pod_holds_its_slices_until_it_ends(world: World) -> No
         [row] = await world.rows(pod)
         assert (row["state"], row["node"]) == ("allocated", node.name)
         assert row["token"] is not None
-        assert await world.used(card) == (1, 4096, 30)
+        assert await world.used_amounts(card) == (1, 4096, 30)
         uid = pod["metadata"]["uid"]
         detail = await world.database.fetchrow(
             "SELECT e.detail, e.actor, a.origin FROM allocation_events e"
@@ -172,13 +174,13 @@ async def test_an_adopted_pod_holds_its_slices_until_it_ends(world: World) -> No
         large = await world.pod("large", memory_mib=5000)
         refused = await replica.filter(large, node.name)
         assert refused["NodeNames"] == [node.name]
-        assert (await world.used(card))[1] == 4096
+        assert (await world.used_amounts(card))[1] == 4096
         other = await world.pod("other", memory_mib=5000)
         assert not (await replica.filter(other, node.name))["NodeNames"]
 
         await world.set_status(pod, phase="Succeeded")
         await world.until(pod, "released")
-        assert (await world.used(card))[1] == 0
+        assert (await world.used_amounts(card))[1] == 0
 
 
 async def test_adopting_again_changes_nothing(world: World) -> None:
@@ -191,7 +193,7 @@ async def test_adopting_again_changes_nothing(world: World) -> None:
 
         assert outcomes(again) == ["held"]
         assert len(await world.rows(pod)) == 1
-        assert await world.used(card) == (1, 4096, 30)
+        assert await world.used_amounts(card) == (1, 4096, 30)
 
 
 async def test_two_replicas_that_adopt_at_once_write_each_pod_once(world: World) -> None:
@@ -203,7 +205,7 @@ async def test_two_replicas_that_adopt_at_once_write_each_pod_once(world: World)
         await asyncio.gather(*(adopt(replica, node, apply=True) for replica in replicas))
 
         assert [len(await world.rows(pod)) for pod in pods] == [1] * 6
-        assert await world.used(card) == (6, 6 * 4096, 60)
+        assert await world.used_amounts(card) == (6, 6 * 4096, 60)
 
 
 async def test_a_card_that_holds_too_much_is_reported_and_closed(world: World) -> None:
@@ -231,10 +233,10 @@ async def test_a_card_that_holds_too_much_is_reported_and_closed(world: World) -
 async def test_annotations_alone_never_make_a_grant(world: World) -> None:
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, other]):
-        forged = await node.claimed("forged", f"{card},NVIDIA,4096,30:;")
-        less = await node.claimed("less", f"{card},NVIDIA,1,0:;")
+        forged = await node.annotated_pod("forged", f"{card},NVIDIA,4096,30:;")
+        less = await node.annotated_pod("less", f"{card},NVIDIA,1,0:;")
         node.holds(less, card)
-        broken = await node.claimed("broken", f"{card},NVIDIA:;")
+        broken = await node.annotated_pod("broken", f"{card},NVIDIA:;")
         node.holds(broken, other)
 
         async def all_there() -> Json | None:
@@ -256,20 +258,20 @@ async def test_annotations_alone_never_make_a_grant(world: World) -> None:
         assert {row["name"] for row in believed["pods"] if row["outcome"] == "adopted"} == {
             less["metadata"]["name"]
         }
-        assert await world.used(card) == (1, 4096, 30)
+        assert await world.used_amounts(card) == (1, 4096, 30)
 
 
 async def test_a_device_that_two_pods_claim_is_given_to_neither(world: World) -> None:
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, _]):
         for name in ("a", "b"):
-            pod = await node.claimed(name, f"{card},NVIDIA,4096,30:;")
+            pod = await node.annotated_pod(name, f"{card},NVIDIA,4096,30:;")
             node.holds(pod, card, device_ids=(f"{card}-0",))
 
         answer = await adopt(replica, node, apply=True)
 
         assert outcomes(answer) == ["held-twice"] * 2
-        assert await world.used(card) == (0, 0, 0)
+        assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_damaged_checkpoint_is_reported_and_pods_are_judged_by_device_ids(
@@ -278,9 +280,9 @@ async def test_a_damaged_checkpoint_is_reported_and_pods_are_judged_by_device_id
     replica = await world.replica()
     async with hamis_node(world) as (node, [card, other]):
         node.problems = ("kubelet_internal_checkpoint: not a device checkpoint",)
-        same = await node.claimed("same", f"{card},NVIDIA,4096,30:;")
+        same = await node.annotated_pod("same", f"{card},NVIDIA,4096,30:;")
         node.holds(same, card)
-        moved = await node.claimed("moved", f"{card},NVIDIA,4096,30:;")
+        moved = await node.annotated_pod("moved", f"{card},NVIDIA,4096,30:;")
         node.holds(moved, other)
         blind = {"visible": None, "memory_mib": (), "core_percent": None}
         node.held = [one.model_copy(update=blind) for one in node.held]
@@ -302,7 +304,7 @@ async def test_without_kubelet_state_or_without_an_agent_nothing_is_adopted(worl
         node.problems = ("checkpoint: no such file", "kubelet.sock: no such socket")
         lonely = Node(world, f"lonely-{uuid.uuid4().hex[:6]}")
         await world.api.create("/api/v1/nodes", {"metadata": {"name": lonely.name}})
-        far = await lonely.claimed("far", f"{card},NVIDIA,4096,30:;")
+        far = await lonely.annotated_pod("far", f"{card},NVIDIA,4096,30:;")
 
         async def both() -> list[str] | None:
             rows = []

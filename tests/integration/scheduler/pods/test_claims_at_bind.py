@@ -29,7 +29,7 @@ async def test_what_was_allocated_is_granted_as_the_pod_is_bound(
     assert await replica.bind(pod, "n1") == ""
 
     await world.until(pod, "bound")
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     now = await world.read(pod)
     assert now["spec"]["nodeName"] == "n1"
     assert now["metadata"]["annotations"][ASSIGNED_NODE] == "n1"
@@ -44,7 +44,7 @@ async def test_what_was_allocated_is_granted_as_the_pod_is_bound(
     assert len(await world.rows(pod)) == 1
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_without_room_nothing_is_granted_and_the_allocation_is_taken_back(
@@ -59,7 +59,7 @@ async def test_without_room_nothing_is_granted_and_the_allocation_is_taken_back(
     assert "memory" in await replica.bind(other, "n1")
 
     assert await world.rows(other) == []
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     assert claims["other"]["status"] == {"allocation": None, "reservedFor": None}
     assert "nodeName" not in (await world.read(other))["spec"]
     assert claims["first"]["status"]["allocation"] is not None
@@ -102,7 +102,7 @@ async def test_a_binder_that_dies_with_the_grant_in_the_ledger_is_taken_over(
     assert await second.bind(pod, "n1") == ""
     await world.until(pod, "bound")
     assert len(await world.rows(pod)) == 1
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
 
 
 async def test_a_binding_that_fails_gives_the_grant_back_and_is_tried_again(
@@ -118,14 +118,14 @@ async def test_a_binding_that_fails_gives_the_grant_back_and_is_tried_again(
     monkeypatch.setattr(KubernetesPodApi, "bind", fail)
     assert "away" in await replica.bind(pod, "n1")
     await world.until(pod, "failed")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
     # kube-scheduler keeps what it allocated, and asks again.
     assert claims["asks"]["status"]["allocation"] is not None
 
     monkeypatch.setattr(KubernetesPodApi, "bind", really_bind)
     assert await replica.bind(pod, "n1") == ""
     await world.until(pod, "bound")
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
 
 
 async def test_a_pod_of_foreign_claims_is_bound_as_one_without_cards(

@@ -27,7 +27,7 @@ async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
         return bool(annotations.get(NVIDIA_ALLOCATED) == f"{card},NVIDIA,1024,0:;")
 
     await eventually(is_repaired, "the annotation to be repaired")
-    assert await world.used(card) == (1, 1024, 0)
+    assert await world.used_amounts(card) == (1, 1024, 0)
 
     async def is_journalled() -> bool:
         lines = (await replica.get("/v1/drift?class=annotations-differ"))["items"]

@@ -17,11 +17,11 @@ async def test_a_deleted_pod_is_released_when_its_node_reports_it_gone(world: Wo
 
     await world.delete(pod)
     releasing = await world.until(pod, "releasing")
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1
 
     await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: World) -> None:
@@ -31,7 +31,7 @@ async def test_a_deleted_pod_of_a_silent_node_is_released_unconfirmed(world: Wor
     await world.delete(pod)
 
     await world.until(pod, "released_unconfirmed")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: World) -> None:
@@ -57,12 +57,12 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
     # That nothing happens has no event to wait for.
     await asyncio.sleep(1.5)
     assert (await world.rows(pod))[-1]["state"] == "releasing"
-    assert (await world.used(card))[0] == 1
+    assert (await world.used_amounts(card))[0] == 1
 
     await world.publish_report(events.PodGone, releasing)
     await world.until(pod, "released")
     talking.cancel()
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def _keep_talking(world: World, node: str, device: events.InventoryDevice) -> None:
@@ -148,7 +148,7 @@ async def test_a_pod_that_its_kubelet_refuses_gives_its_slices_back_with_the_rea
 
     failed = await world.until(pod, "failed")
     assert failed["reason"] == f"pod is Failed: UnexpectedAdmissionError: {message}"
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
     history = await replica.get(f"/v1/pods/{pod['metadata']['uid']}/explain")
     assert message in str(history)
 

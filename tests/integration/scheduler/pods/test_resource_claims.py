@@ -52,12 +52,12 @@ async def test_what_was_allocated_is_granted_watched_and_released(
     ]
     [row] = await world.rows(pod)
     assert (answer.grant.token, row["state"]) == (row["token"], "bound")
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     await world.publish_report(events.Allocated, row)
     await world.until(pod, "allocated")
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_asking_at_once_and_again_gives_one_grant(world: World, claims: Claims) -> None:
@@ -78,7 +78,7 @@ async def test_claims_never_get_more_than_limits_leave(world: World, claims: Cla
     answers = await asyncio.gather(*(ask(world, pod) for pod in pods))
 
     assert sum(answer.grant is not None for answer in answers) == 1
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     assert all("memory" in answer.refused for answer in answers if answer.grant is None)
 
 
@@ -158,7 +158,7 @@ async def test_two_pods_that_hold_a_claim_are_one_budget_with_two_holders(
     assert again.grant is not None
     [own], [first] = again.grant.containers, answer.grant.containers
     assert (own.slices, own.shares) == (first.slices, first.shares)
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     holders = await world.database.fetch(
         "SELECT pod_name, container_name, request, counted FROM v_claim_holders"
         " WHERE claim_uid = 'uid-first' AND held_until IS NULL ORDER BY counted DESC"
@@ -170,10 +170,10 @@ async def test_two_pods_that_hold_a_claim_are_one_budget_with_two_holders(
 
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     await world.set_status(other, phase="Succeeded")
     await world.until(other, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends(
@@ -188,10 +188,10 @@ async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends
     await world.set_status(pod, phase="Succeeded")
     await world.until(pod, "released")
     assert (await world.rows(other))[-1]["state"] == "bound"
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     await world.set_status(other, phase="Succeeded")
     await world.until(other, "released")
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_its_claims(
@@ -218,7 +218,7 @@ async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_i
         while len(found := await world.database.fetch(drift)) < 2:
             await asyncio.sleep(0.05)
 
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used_amounts(card) == (1, 4096, 30)
     assert [tuple(row)[:2] for row in found] == [
         ("grant-lost", True),
         ("pod-without-grant", False),

@@ -102,7 +102,7 @@ async def placeholders(world: World) -> list[Json]:
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
-async def asked(world: World, count: int) -> list[Json]:
+async def wait_for_placeholders(world: World, count: int) -> list[Json]:
     """The placeholders, once there are so many and the ledger knows it."""
 
     async def there() -> list[Json] | None:
@@ -116,11 +116,11 @@ async def asked(world: World, count: int) -> list[Json]:
 async def until(world: World, *states: str) -> list[Json]:
     """The wishes, once they have come to these states."""
 
-    async def reached() -> list[Json] | None:
+    async def rows_in_states() -> list[Json] | None:
         rows = await wishes(world)
         return rows if [row["state"] for row in rows] == list(states) else None
 
-    return await eventually(reached, f"the wishes to be {states}")
+    return await eventually(rows_in_states, f"the wishes to be {states}")
 
 
 async def join(
@@ -150,7 +150,7 @@ async def events_of(world: World, pod: Json, reason: str) -> list[str]:
     ]
 
 
-async def explained(replica: Replica, pod: Json) -> list[str]:
+async def read_notes(replica: Replica, pod: Json) -> list[str]:
     metadata = pod["metadata"]
     path = f"/v1/pods/{metadata['uid']}/explain"
     answer = await replica.get(f"{path}?namespace=default&name={metadata['name']}")
@@ -161,7 +161,7 @@ async def test_a_node_is_asked_for_and_comes(rig: World, settings: dict[str, Any
     replica = await rig.replica(**settings)
     pods = await waiting(rig, 7)
 
-    first, second = await asked(rig, 2)
+    first, second = await wait_for_placeholders(rig, 2)
 
     assert [pod["metadata"]["name"] for pod in (first, second)] == [
         "hami-scale-a100x4-1",
@@ -174,13 +174,13 @@ async def test_a_node_is_asked_for_and_comes(rig: World, settings: dict[str, Any
 
     await eventually(is_for_all, "all pods to be planned")
     sentence = "2 nodes of a100x4 requested; this pod is 1 of 7 waiting pods"
-    assert sentence in await explained(replica, pods[0])
+    assert sentence in await read_notes(replica, pods[0])
     await eventually(lambda: events_of(rig, pods[0], "NodeAskedFor"), "the event")
 
     await join(rig, "new", first)
     await until(rig, "arrived", "asked")
 
-    [left] = await asked(rig, 1)
+    [left] = await wait_for_placeholders(rig, 1)
     assert left["metadata"]["name"] == "hami-scale-a100x4-2"
 
     async def woken() -> bool:
@@ -195,7 +195,7 @@ async def test_a_node_that_brings_its_cards_first_is_kept_for_its_placeholder(
 ) -> None:
     replica = await rig.replica(**settings)
     pods = await waiting(rig, 1)
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
 
     await rig.api.create("/api/v1/nodes", {"metadata": {"name": "new", "labels": POOL}})
     await rig.api.create("/api/v1/nodes", {"metadata": {"name": "other"}})
@@ -223,10 +223,10 @@ async def test_a_placeholder_on_a_node_that_another_wish_got_is_made_again(
 ) -> None:
     await rig.replica(**settings)
     await waiting(rig, 7)
-    await asked(rig, 2)
+    await wait_for_placeholders(rig, 2)
     await join(rig, "new")
     # Whichever request is looked at first gets it.
-    [left] = await asked(rig, 1)
+    [left] = await wait_for_placeholders(rig, 1)
 
     await bind(rig, left, "new")
 
@@ -249,7 +249,7 @@ async def test_a_plan_that_ends_after_a_wish_drops_no_other(
     is_looking.set()
     found_idle = 0
 
-    async def held(self: loop.Scaler) -> None:
+    async def wait_and_keep(self: loop.Scaler) -> None:
         await is_looking.wait()
         await keep(self)
 
@@ -260,16 +260,16 @@ async def test_a_plan_that_ends_after_a_wish_drops_no_other(
             found_idle += 1
             if found_idle == 2:
                 is_looking.set()
-                await asked(rig, 1)
+                await wait_for_placeholders(rig, 1)
         elif found_idle == 2:
             is_over.set()
         return answer
 
-    monkeypatch.setattr(loop.Scaler, "keep", held)
+    monkeypatch.setattr(loop.Scaler, "keep", wait_and_keep)
     monkeypatch.setattr(Simulations, "scale", scale)
     await rig.replica(**settings)
     await waiting(rig, 7)
-    await asked(rig, 2)
+    await wait_for_placeholders(rig, 2)
 
     is_looking.clear()
     await join(rig, "early")  # Pods go to it before they go to a node that is to come.
@@ -288,7 +288,7 @@ async def test_a_second_node_of_karpenter_is_asked_for_by_our_label(
     await eventually(lambda: _true(len(replica.cards("first")) == 1), "its card")
     await waiting(rig, 1)
 
-    [placeholder] = await asked(rig, 1)
+    [placeholder] = await wait_for_placeholders(rig, 1)
 
     affinity = placeholder["spec"]["affinity"]["nodeAffinity"]
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -305,13 +305,13 @@ async def test_a_clock_that_jumps_ends_no_wish_and_hides_no_node(
     """Postgres's clock; our own wall clock decides nothing."""
     await rig.replica(**settings)
     await waiting(rig, 1)
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
     await rig.database.fetch(
         f"UPDATE scale_wishes SET wanted_at = wanted_at + interval '{jump}', asked_at = NULL"
     )
 
     # Looked at again since the jump.
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
     await join(rig, "new")
 
     [row] = await until(rig, "arrived")
@@ -325,7 +325,7 @@ async def test_a_node_from_just_before_is_not_taken_for_the_one_that_is_wanted(
     await join(rig, "small", memory_mib=20 * 1024)
     await eventually(lambda: _true(len(replica.cards("small")) == 4), "its cards")
     await waiting(rig, 1)
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
 
     await join(rig, "new")
 
@@ -346,7 +346,7 @@ async def test_a_node_with_other_cards_is_drift_and_its_type_used_no_more(
 ) -> None:
     await rig.replica(**settings)
     await waiting(rig, 1)
-    [placeholder] = await asked(rig, 1)
+    [placeholder] = await wait_for_placeholders(rig, 1)
 
     await join(rig, "odd", placeholder, cards=cards, **card)
     [row] = await until(rig, "arrived")
@@ -369,7 +369,7 @@ async def test_a_node_that_never_comes_is_given_up_for_the_next_type(
 ) -> None:
     await rig.replica(**settings, scale_timeout_s=1.5)
     [pod] = await waiting(rig, 1)
-    [placeholder] = await asked(rig, 1)
+    [placeholder] = await wait_for_placeholders(rig, 1)
     # The later one is about an earlier placeholder of that name.
     for uid, message, at in (
         (placeholder["metadata"]["uid"], "1 max node group size reached", "2026-11-01T00:00:00Z"),
@@ -406,7 +406,7 @@ async def test_a_wish_is_dropped_with_the_pod_that_it_was_for(
 ) -> None:
     await rig.replica(**settings)
     [pod] = await waiting(rig, 1)
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
 
     await rig.delete(pod)
 
@@ -420,10 +420,10 @@ async def test_two_schedulers_ask_for_no_node_twice(rig: World, settings: dict[s
         await rig.replica(**settings)
     await waiting(rig, 7)
 
-    await asked(rig, 2)
+    await wait_for_placeholders(rig, 2)
     # Both have planned again by then.
     await waiting(rig, 8)
-    await asked(rig, 4)
+    await wait_for_placeholders(rig, 4)
 
     assert [row["number"] for row in await wishes(rig)] == [1, 2, 3, 4]
 
@@ -444,7 +444,7 @@ async def test_what_a_killed_scheduler_left_is_taken_up(
 
     await rig.replica(**settings)
 
-    [kept] = await asked(rig, 1)
+    [kept] = await wait_for_placeholders(rig, 1)
     assert kept["metadata"]["uid"] == left["metadata"]["uid"]
     assert len(await wishes(rig)) == 1
 
@@ -457,14 +457,14 @@ async def test_a_placeholder_that_is_refused_is_made_later(
     await rig.replica(**settings)
     await waiting(rig, 1)
 
-    async def noted() -> bool:
+    async def has_reason() -> bool:
         rows = await wishes(rig)
         return bool(rows) and "hami-placeholder" in rows[0]["reason"]
 
-    await eventually(noted, "the reason why it is not there")
+    await eventually(has_reason, "the reason why it is not there")
     await rig.api.create(path, {"metadata": {"name": "hami-placeholder"}, "value": -1})
 
-    await asked(rig, 1)
+    await wait_for_placeholders(rig, 1)
 
 
 async def test_a_plan_alone_asks_for_nothing_and_takes_back(
@@ -482,7 +482,9 @@ async def test_a_plan_alone_asks_for_nothing_and_takes_back(
 
     await until(rig, "wanted")
     await eventually(lambda: is_empty(rig), "the placeholder to go")
-    assert "1 node of a100x4 needed; this pod is 1 of 1 waiting pods" in await explained(shown, pod)
+    assert "1 node of a100x4 needed; this pod is 1 of 1 waiting pods" in await read_notes(
+        shown, pod
+    )
 
 
 async def left_behind(world: World, name: str, wish: int) -> None:
@@ -506,17 +508,17 @@ async def test_the_type_of_nodes_that_went_is_kept(rig: World, settings: dict[st
     await rig.add_node("old", cards=2)
     await rig.api.patch("/api/v1/nodes/old", {"metadata": {"labels": labels}})
 
-    async def known() -> bool:
+    async def is_type_known() -> bool:
         rows = await rig.database.fetch("SELECT name FROM node_types")
         return [row["name"] for row in rows] == ["a10"]
 
-    await eventually(known, "the type to be known")
+    await eventually(is_type_known, "the type to be known")
     await rig.api.delete("/api/v1/nodes/old")
     await eventually(lambda: _true(replica.cards("old") == []), "the node to be gone")
 
     await waiting(rig, 3)
 
-    first, _ = await asked(rig, 2)
+    first, _ = await wait_for_placeholders(rig, 2)
     assert first["spec"]["nodeSelector"] == {"group": "a10"}
     with pytest.raises(NotFound):
         await rig.api.get("/api/v1/nodes/old")

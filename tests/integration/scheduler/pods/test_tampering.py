@@ -65,7 +65,7 @@ async def test_it_is_refused_on_every_node_with_the_reason(world: World) -> None
         assert answer["FailedAndUnresolvableNodes"] == reasons
         assert answer["NodeNames"] is None
         assert await world.rows(pod) == []
-    assert await world.used(card) == (0, 0, 0)
+    assert await world.used_amounts(card) == (0, 0, 0)
 
 
 async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) -> None:
@@ -187,7 +187,7 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
 
     [line] = await eventually(list_drift, "the difference to be noted")
     assert "bound -> releasing on n1: pod deleted" in line["detail"]
-    assert (await world.used(card))[0] == 1  # until its node reports that it left
+    assert (await world.used_amounts(card))[0] == 1  # until its node reports that it left
 
 
 async def test_a_pod_bound_past_us_gets_an_event(world: World) -> None:
