@@ -36,7 +36,7 @@ READY_S = 900.0
 """A machine that is busy with other things lists 80,000 pods for minutes."""
 CHILD = ("setpriv", "--pdeathsig", "SIGKILL", "--")
 """Before a command: it dies with the bench, however that ends."""
-QUIET_S = 0.5
+IDLE_INTERVAL_S = 0.5
 """A process that used little of a processor for this long has settled."""
 
 
@@ -198,9 +198,9 @@ def wait_until_quiet(pid: int, *, cores: float = 0.1) -> None:
     """Waits until the process has caught up with what was sent to it, and uses less than this."""
     before = cpu_s(pid)
     while True:
-        time.sleep(QUIET_S)
+        time.sleep(IDLE_INTERVAL_S)
         now = cpu_s(pid)
-        if now - before < cores * QUIET_S:
+        if now - before < cores * IDLE_INTERVAL_S:
             return
         before = now
 

@@ -21,9 +21,9 @@ TESTS = Path(__file__).parent
 
 # How long an example takes is the machine's load, not the code: hypothesis' 200 ms, and its check
 # that examples are made fast enough, fail at random where others compute.
-QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("hami", max_examples=40, **QUIET)
-settings.register_profile("long", max_examples=1000, **QUIET)
+HYPOTHESIS_SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("hami", max_examples=40, **HYPOTHESIS_SETTINGS)
+settings.register_profile("long", max_examples=1000, **HYPOTHESIS_SETTINGS)
 settings.load_profile("hami")
 
 # No test asks the Internet. A client that reads the machine's 140 authorities takes 30 ms for it.

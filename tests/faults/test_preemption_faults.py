@@ -44,7 +44,7 @@ row = partial(pytest.mark.row, point="SAFE-7", promise="SAFE-1 SAFE-7 LIVE-1 LIV
 LATE_S = 30.0
 """The fault lasts so long: there is no event to wait for."""
 ONE_ROOM = "the room is in the ledger, and the next look goes on with it"
-AGAIN = "asked again at the next look; an eviction is sent once more at the most"
+EVICTION_RETRY = "asked again at the next look; an eviction is sent once more at the most"
 CASES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     (
         "store.commit.after",
@@ -74,13 +74,13 @@ CASES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     (
         "pods.evict.before",
         "before the first eviction",
-        AGAIN,
+        EVICTION_RETRY,
         {"kill": "kill@2", "error": "error*3@2", "delay": "delay:3*1@2"},
     ),
     (
         "pods.evict.after",
         "the first pod is evicted, the answer is lost",
-        AGAIN,
+        EVICTION_RETRY,
         {"kill": "kill@2", "error": "error*2@2"},
     ),
     (
@@ -92,7 +92,7 @@ CASES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     (
         "rooms.note_eviction.before",
         "the first pod is evicted, which is not written yet",
-        AGAIN,
+        EVICTION_RETRY,
         {"kill": "kill", "error": "error*2"},
     ),
     ("rooms.note_eviction.after", "between two evictions", ONE_ROOM, {"kill": "kill"}),
