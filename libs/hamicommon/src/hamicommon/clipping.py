@@ -1,9 +1,9 @@
 """Cut text that users chose to a maximum length and to one line, for storing, logging or showing.
 
 A user who may create a pod, write on a node or fill a container's directory chooses names,
-annotations and reasons. In: that text, of any length. Out: what a row, a log line, an event, a bus
-message or a span may hold of it. A NUL, a line break, a terminal's control sequence, half a
-surrogate pair and characters that turn the direction of writing never come through.
+annotations and reasons. Input: that text, of any length. Output: the part that a row, a log line,
+an event, a bus message or a span may hold. A NUL, a line break, a terminal's control sequence, half
+a surrogate pair and characters that change the direction of writing are never in it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _ELLIPSIS = "..."
 
 
 def clip(text: str, limit: int = CLIP_LIMIT) -> str:
-    r"""Return at most `limit` printable characters of the text; `...` stands for what was left out.
+    r"""Return at most `limit` printable characters of the text; `...` replaces the rest.
 
-    What `str.isprintable` refuses is written as Python's own escape (`\n`, `\x1b`, `\u202e`),
-    and an escape is never cut in the middle. Text that fits is returned as it is, so clipping what
-    was clipped changes nothing. Looks at `limit` characters and no more, however long the text is.
+    Unprintable characters (`str.isprintable`) are written as Python's escapes (`\n`, `\x1b`,
+    `\u202e`), and an escape is never cut in the middle. Text that fits is returned unchanged, so
+    clipping twice equals clipping once. Reads about `limit` characters only, however long the text
+    is.
     """
     if len(text) <= limit and text.isprintable():
         return text

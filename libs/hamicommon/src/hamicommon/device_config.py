@@ -1,14 +1,14 @@
 """Read HAMi's `device-config.yaml`: names of vendors' resources, and defaults.
 
-In: a path (or none); out: a frozen `DeviceConfig`, one block per vendor. The keys and their
-defaults are those of HAMi 2.10's chart (protocol 1), so a file written for HAMi is read as it
-stands. A block's dataclass is its whole schema: its fields give the keys (camel case, as HAMi
-writes them), their types and their defaults, so the field `resource_count_name` is the key
-`resourceCountName`. What a type cannot express the dataclass checks itself when it is made; the
-path of the block is put before its error. A vendor whose count resource is empty is not served.
+Input: a path (or none). Output: a frozen `DeviceConfig`, one block per vendor. The keys and their
+defaults are those of HAMi 2.10's chart (protocol 1), so a file written for HAMi needs no change. A
+block's dataclass is its whole schema: its fields give the keys (camel case, as HAMi writes them),
+their types and their defaults, so the field `resource_count_name` is the key `resourceCountName`.
+The dataclass itself checks what a type can't express, when it is created; the block's path is put
+before its error. A vendor whose count resource is empty is not served.
 
 `vendors.registry` makes the vendors from it; the node-agent reads the node defaults
-(`device_split_count` and the like) from it.
+(`device_split_count` and others) from it.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class BirenConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IluvatarChip:
-    """Entry of the list `iluvatars:`; each chip is a vendor of its own."""
+    """Entry of the list `iluvatars:`; each chip is a separate vendor."""
 
     chip_name: str
     common_word: str
@@ -307,7 +307,7 @@ class VnpuTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VnpuChip:
-    """Entry of `vnpus.configs`; each chip is a vendor of its own."""
+    """Entry of `vnpus.configs`; each chip is a separate vendor."""
 
     chip_name: str
     common_word: str

@@ -1,7 +1,7 @@
 """Check the bearer token of a call and the right that the call needs, and cache the answers.
 
-The API server is asked whose token it is (TokenReview) and whether they have the right
-(SubjectAccessReview); `reviews.py` is how. Answers are kept for a short time.
+The API server is asked which user has the token (TokenReview) and whether that user has the right
+(SubjectAccessReview); see `reviews.py`. Answers are cached for a short time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from cachetools import TLRUCache
 
 from hamicommon.errors import InvalidRequest, Unavailable
 
-# A role that was taken away, or a token that was revoked, is good for so long at most.
+# A removed role or a revoked token remains valid for at most this long.
 ALLOWED_S = 30.0
 # Short, because a caller who is refused asks an administrator and retries.
 REFUSED_S = 5.0
-# Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
+# Some 200 bytes each. A flood of invented tokens only evicts other answers, which are then asked
+# for again.
 MAX_ANSWERS = 1024
-# What invented tokens may cost the API server at once, and what a caller waits for its turn.
+# Limits the load of invented tokens on the API server, and how long a caller waits for its turn.
 MAX_CONCURRENT_REVIEWS = 8
 REVIEW_TIMEOUT_S = 5.0
 # A service account's token is some 1 KiB, an identity provider's with many groups some 8 KiB.
@@ -166,7 +167,7 @@ _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
 def host_name(host: str) -> str:
     """Return the name or address in `host[:port]`, in lower case and without brackets.
 
-    Returns the empty string for what is no such thing, `user@localhost` for example.
+    Returns the empty string for anything else, for example `user@localhost`.
     """
     found = _HOST.fullmatch(host.lower())
     return "" if found is None else found[1] or found[2]
@@ -175,8 +176,8 @@ def host_name(host: str) -> str:
 def is_loopback(name: str) -> bool:
     """Return whether a host name is `localhost` or a loopback address.
 
-    Ports that want no token answer under such names only: a page of another site can have a browser
-    on this machine call them, under a name of its own that it points here.
+    Ports that require no token answer under such names only: a page of another site can make a
+    browser on this machine call them, under a name of that site that resolves to this machine.
     """
     return name == "localhost" or is_loopback_address(name)
 

@@ -1,7 +1,7 @@
 """Let vendors fill in each container's defaults, keeping amounts as the API server wants them.
 
-In: a copy of a pod that may be edited; out: whether it asks for a card, and warnings for its user.
-A pod that wants to ask by a claim asks by one then (`by_claim`).
+Input: a copy of a pod that may be edited. Output: whether it asks for a card, and warnings for its
+user. If the pod wants to ask by a claim, its limits are converted to one (`by_claim`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
 def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tuple[str, ...]:
     """Turn the pod's limits into a ResourceClaim if its annotation asks for that; return warnings.
 
-    `pod` may be edited; `request` is what it asks for, None: nothing.
+    `pod` may be edited; `request` is its request for cards, None: it has none.
     """
     wanted = front_end_of(pod)
     if not wanted or request is None:
@@ -66,7 +66,7 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
 def _asking_us(pod: Json, rules: AdmissionRules) -> str:
     """Return the resource that the pod must name with amount 0, if our scheduler places it.
 
-    For it kube-scheduler asks its extender: it looks at resources alone, and not at claims.
+    Because of it kube-scheduler asks its extender: it looks only at resources, not at claims.
     """
     ours = rules.scheduler_name and pod["spec"].get("schedulerName") == rules.scheduler_name
     return rules.vendors[VENDOR].resources.count if ours else ""

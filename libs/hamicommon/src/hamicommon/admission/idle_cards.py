@@ -1,9 +1,9 @@
-"""Find out whether a pod could run if no card of the cluster were granted to anybody.
+"""Find out whether a pod could run if no card of the cluster were granted.
 
-In: the cards of every node (from the inventory stream, or from a dump); out: in one sentence why no
-node can take a pod, with what would fit. The placement engine is asked, so the answer holds for
-every vendor and rule alike. `mutation.py` refuses or warns; what can only fit when a pod ends is no
-business of admission.
+Input: the cards of every node (from the inventory stream, or from a dump). Output: one sentence
+that says why no node can take a pod, and what would fit. The placement engine decides, so the
+answer holds for every vendor and rule alike. `mutation.py` refuses or warns; a pod that only has to
+wait until another pod ends is no concern of admission.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ class IdleCards:
         devices: Sequence[GpuDevice],
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Replace what is known of a node's cards.
+        """Replace the known cards of a node.
 
-        One that is unhealthy now may be healthy when the pod comes to the scheduler, so all count
-        as healthy.
+        An unhealthy card may be healthy when the scheduler gets the pod, so all count as healthy.
         """
         shape = (
             tuple(

@@ -1,10 +1,10 @@
 """Mark pods that ask for cards with a resource that no node has, and with a label.
 
-Cluster Autoscaler and Karpenter simulate with the nodes' resources alone, so they would take cards
-for whole, or a slot for a card. With the resource no node of theirs fits, and they leave the pod to
-the placeholders that our scheduler makes (docs/scaling.md). kube-scheduler leaves it to its
-extender, and kubelets drop what their node does not list. The label keeps placeholders off nodes
-with slices.
+Cluster Autoscaler and Karpenter simulate with the nodes' resources only, so they would count a
+shared card as a whole one, or a slot as a card. With the resource none of their nodes fits, and
+they leave the pod to the placeholders that our scheduler creates (docs/scaling.md). kube-scheduler
+leaves the resource to its extender, and kubelets drop a resource that their node does not list. The
+label keeps placeholders off nodes with slices.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Answer of the webhook to a pod that is created: defaults filled in, or a refusal with the reason.
 
-In: the pod as raw JSON, the installation's rules, what is known of the cluster; out: an
+Input: the pod as raw JSON, the installation's rules and the known state of the cluster. Output: an
 `AdmissionResult` with a minimal JSON patch. Pure. The decisions and their order are HAMi's
-(protocol 3, steps 2 to 9); a comment stands where ours differ. `pod_review.py` has what follows
-from the pod alone, here the cluster, the quotas and the trace are added. The scheduler's `/filter`
-sees the pod next.
+(protocol 3, steps 2 to 9); a comment marks each difference. `pod_review.py` decides what depends on
+the pod only; this module adds the cluster, the quotas and the trace. The scheduler's `/filter` sees
+the pod next.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ def _cluster(
     room: Room | None,
     audit: dict[str, str],
 ) -> tuple[AdmissionResult | None, tuple[str, ...]]:
-    """Return a refusal, or warnings, because of quotas and of what the cluster's cards can take.
+    """Return a refusal, or warnings, because of quotas and of the capacity of the cluster's cards.
 
-    What was known is added to `audit`.
+    Adds to `audit` whether both were known.
     """
     known = about.knowledge
     audit["quotas"] = "known" if known.quotas is not None else f"unknown: {known.quotas_unknown}"

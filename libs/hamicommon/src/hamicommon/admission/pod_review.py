@@ -1,9 +1,9 @@
-"""Review of a pod by itself, without the cluster's cards, the quotas and the trace.
+"""Review of a pod without the cluster's cards, the quotas and the trace.
 
-In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
-the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
-differ in their names, volumes and mounts (`cache.py` relies on it), of which only those count that
-undo slices (`tampering/`). `mutation.py` continues.
+Input: the pod as raw JSON and the installation's rules. Output: a `Look`. Pure. Only the `relevant`
+parts of the pod are read, so two pods with equal parts get the same result: the replicas of a
+workload differ in their names, volumes and mounts (`cache.py` relies on it), of which only those
+count that undo slices (`tampering/`). `mutation.py` continues.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Missing = Literal["metadata", "annotations", "key"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Result of the review of a pod by itself."""
+    """Result of the review of a pod without the cluster."""
 
     verdict: AdmissionResult | None = None
     """Final answer, if neither cards nor quotas can change it."""

@@ -1,10 +1,10 @@
 """Compute what a pod takes of its namespace's quotas before its cards are chosen (protocol 3).
 
-In: the request and the ledger's numbers; out: the quota that is too small, if one is. The amounts
-are the least that the ledger can come to count: per resource the greatest of what any one init
-container takes with the sidecars declared before it, and what all sidecars and app containers take,
-of every card they ask for. So nothing is refused here that the ledger would have granted. A
-percentage counts nothing here: what it comes to depends on the card, and the scheduler counts it.
+Input: the request and the ledger's numbers. Output: the quota that is too small, if there is one.
+The amounts are the least that the ledger can count: per resource the greater of the most that any
+one init container takes with the sidecars declared before it, and what all sidecars and app
+containers take, of every card they ask for. So no request is refused here that the ledger would
+grant. A percentage counts as 0 here: its amount depends on the card, and the scheduler counts it.
 """
 
 from __future__ import annotations

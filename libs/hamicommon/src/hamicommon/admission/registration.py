@@ -1,27 +1,27 @@
 """Make the MutatingWebhookConfiguration object that registers our webhook.
 
-In: where the webhook is reached, which resources are ours, what is excluded. Out: plain JSON that
+Input: the address of the webhook, our resources, and the exclusions. Output: plain JSON that
 `hamictl` creates on the local API server and that `k8s/` holds in rendered form (a test compares
-them). The webhook itself is `hami_webhook`; what it does to a pod is `mutation.py`.
+them). The webhook itself is `hami_webhook`; `mutation.py` changes the pods.
 
-Closed for pods that ask for our resources, open for all others: `matchConditions` keeps every other
-pod away from us (API servers >= 1.28), so failing closed costs nobody else anything. An older
-server drops the field silently; there the failure policy must be `Ignore`, and the node's
-check before a container starts is the net.
+It fails closed for pods that ask for our resources and open for all others: `matchConditions` keeps
+every other pod away from us (API servers >= 1.28), so failing closed affects no other pod. An older
+server drops the field silently; there the failure policy must be `Ignore`, and the node's check
+before a container starts is the safety net.
 
-Closed, too, for pods that ask for no card but set a variable or a mount by which a container
-runtime shows them cards: image and spec of such a pod would see all of them.
+It also fails closed for pods that ask for no card but set a variable or a mount by which a
+container runtime shows them cards: image and spec of such a pod would see all of them.
 
-Additions of ephemeral containers come to both by the same conditions. Updates of pods do not: the
-API server lets nobody change variables or mounts of a pod that exists.
+Additions of ephemeral containers come to both webhooks by the same conditions. Updates of pods do
+not: the API server lets no user change variables or mounts of an existing pod.
 
-No pod keeps us away by its own label or scheduler name; a namespace does, by a label that its
-operator sets. `pods_may_opt_out` brings HAMi's selector back.
+A pod can't opt out by its own label or scheduler name; a namespace can, by a label that its
+operator sets. `pods_may_opt_out` restores HAMi's selector.
 
-A second webhook of the same configuration always fails open. It sees pods that ask for nothing of
-ours but for another extended resource, so that a slip of the finger is warned of, and every other
-pod where the device configuration changes all pods. A third one, which fails open too, sees
-ResourceQuotas: a limit that nobody counts is refused.
+A second webhook of the same configuration always fails open. It sees pods that ask for an extended
+resource but for none of ours, to warn of a typing error, and, if the device configuration changes
+all pods, every other pod. A third one, which also fails open, sees ResourceQuotas: a limit that
+nothing counts is refused.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class WebhookRegistration:
 def ca_bundle_problem(registration: Json) -> str:
     """Return why the API server can't trust the webhook by this object; empty if nothing is wrong.
 
-    In: the MutatingWebhookConfiguration. Each of its webhooks has a bundle of its own.
+    Input: the MutatingWebhookConfiguration. Each of its webhooks has its own bundle.
     """
     for hook in registration.get("webhooks") or ():
         bundle = hook["clientConfig"].get("caBundle") or ""
@@ -267,11 +267,11 @@ def other_conditions(registration: WebhookRegistration) -> list[Json]:
 def match_expression(registration: WebhookRegistration) -> str:
     """Return the CEL expression for whether a pod must be sent to the webhook.
 
-    A container asks for one of our resources, the pod carries an annotation of ours, or a container
-    would be shown cards without asking.
+    It must be if a container asks for one of our resources, the pod has one of our annotations, or
+    a container would see cards without asking.
 
-    The annotations count because some of them are the scheduler's alone, and the webhook drops
-    them: a pod shall not be able to bring its own.
+    The annotations count because only the scheduler may set some of them: the webhook removes those
+    from a new pod.
     """
     # One pattern instead of a list: it is compared once per name, here and in our emulator.
     one_of_ours = _any_of(sorted(set(registration.resources)), "$")

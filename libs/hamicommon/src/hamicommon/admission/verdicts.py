@@ -1,8 +1,8 @@
 """Data types of admission: rules, knowledge of the cluster, circumstances of a review, the answer.
 
 `mutation.mutate` makes an `AdmissionResult` of them, which the webhook and `hamictl lint` report.
-Nothing of the cluster is needed: what is unknown refuses no pod, and the audit annotations name it.
-The webhook keeps it from the bus (`hami_webhook.cluster_feed`), `hamictl lint` from a dump.
+Knowledge of the cluster is optional: an unknown part refuses no pod, and the audit annotations name
+it. The webhook gets it from the bus (`hami_webhook.cluster_feed`), `hamictl lint` from a dump.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class AdmissionResult:
     """RFC 6902 operations; empty when the pod stays as it is."""
     warnings: tuple[str, ...] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
-    """Audit annotations: whether cards and quotas were known, what was stripped."""
+    """Audit annotations: whether cards and quotas were known, and the stripped parts."""
 
 
 class AdmissionCircumstances(NamedTuple):

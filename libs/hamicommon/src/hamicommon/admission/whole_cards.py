@@ -1,6 +1,6 @@
 """Find out whether a pod has only whole NVIDIA cards, so that it may run without libvgpu.
 
-The node-agent decides, from the grant; admission refuses what it will not do.
+The node-agent decides, from the grant; admission refuses what the node-agent will not do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Publish, consume, ask and answer over NATS; other packages see no type of the NATS client.
 
 The trace context travels in the headers. While the server is unavailable `publish` raises
-Unavailable at once, `connected` is False, and consumers (`consumer`) continue by themselves when
-it is back.
+Unavailable immediately and `connected` is False; consumers (`consumer`) continue by themselves when
+the server is available again.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Bus:
     ) -> bytes:
         """Send a request and return the body of the reply; bytes are sent unchanged.
 
-        Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is
+        Raises: NobodyAnswers when no responder serves the subject, Unavailable when the bus is
         unavailable or the answer takes too long.
         """
         if not self.connected:
@@ -193,9 +193,9 @@ class Bus:
     async def serve(self, subject: str, queue: str, respond: Responder) -> None:
         """Answer requests on `subject` until cancelled; replicas with the same `queue` share them.
 
-        Requests that arrived by then are still answered. A later one fails at once with "no
-        responders", where silence would mean that nothing is known. A question whose answer would
-        go elsewhere than to an inbox of the user that may ask there (`asker_inboxes`) has none.
+        Requests that arrived before are still answered. A later one fails immediately with "no
+        responders"; silence would leave its outcome unknown. A request is ignored if its reply
+        subject is no inbox of the user that may ask there (`asker_inboxes`).
         """
 
         async def on_message(message: Msg) -> None:
@@ -330,7 +330,7 @@ class Bus:
             on_dead_letter=self._count_dead_letter,
             on_answer=outage.on_success,
         )
-        # A client that was never connected forgets what was asked for before.
+        # The NATS client drops requests that are made before its first connection.
         while not self.was_up and not self._closed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_DELAY_S):
@@ -349,8 +349,8 @@ class Bus:
         """Close the connection; consumers end without being cancelled."""
         self._closed = True
         await self.streams.close()
-        # A server that stopped reading would keep the last writes waiting forever. AttributeError:
-        # the client writes what it still has to a TLS connection that is gone.
+        # A server that stopped reading would block the last writes forever. AttributeError: the
+        # client flushes its buffer to a TLS connection that is closed.
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.close()

@@ -88,17 +88,17 @@ async def open_bus(
                         )
                         begun = True
                     else:
-                        # The server closed the connection before its first answer (a login that
-                        # was refused, or that nobody could be asked about). The client continues by
-                        # itself, or is closed soon; a second call beside its own attempts would
-                        # end in a connection without the subscriptions.
+                        # The server closed the connection before its first answer (it refused the
+                        # login, or could not check it). The client retries by itself, or is closed
+                        # soon; a second call besides its own attempts would result in a connection
+                        # without the subscriptions.
                         await asyncio.sleep(RETRY_DELAY_S)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 outage.on_failure(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     connecting = asyncio.create_task(connect(), name="nats-connect")
-    # Most starts find the server there; then nobody meets an unconnected bus.
+    # The server is usually available at the start; then no caller gets an unconnected bus.
     await asyncio.wait([connecting], timeout=settings.connect_timeout_s)
     try:
         yield bus

@@ -1,10 +1,10 @@
 """Keep messages that no consumer could handle, with the reason, for an operator.
 
 `consumer` buries them in `HAMI_DEAD_LETTERS` for seven days; `hamictl dead-letters` reads them and
-sends one again once its cause is repaired (mostly a consumer of an older release). The
-consumer that buries a letter writes its headers, so they are not proof: which user it was shows in
-the letter's subject, which the server guards, and `permissions.may_return` decides where such a
-letter may be sent.
+sends one again after its cause is repaired (usually a consumer of an older release). The consumer
+that buries a letter writes its headers, so they are no proof. The letter's subject, which the
+server guards, shows which user buried it, and `permissions.may_return` decides where such a letter
+may be sent.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Consumers whose messages the scheduler makes the server push to the metrics service.
 
-The server answers an acknowledgement, and a request to JetStream, on whatever reply subject it
-names, without asking for the sender's right to that subject: an answer without content on
-`$JS.API.STREAM.DELETE.<stream>` deletes the stream. Only the scheduler therefore has rights below
-`$JS`. It makes these consumers, which push to one fixed subject; the service subscribes to that
-one, and reports on another what became of each message (`Acknowledgements`), which the scheduler
-passes on.
+The server sends the answer to an acknowledgement, or to a JetStream request, to the reply subject
+that the message names, without checking the sender's right to that subject: an answer without
+content on `$JS.API.STREAM.DELETE.<stream>` deletes the stream. Therefore only the scheduler has
+rights below `$JS`. It makes these consumers, which push to one fixed subject. The service
+subscribes to that one, and reports the result of each message on another (`Acknowledgements`),
+which the scheduler passes on.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Acknowledgements(events.Payload):
 def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
     """Return the subject and the body of each acknowledgement that a report asks for.
 
-    Raises: InvalidRequest when it settles another message than one of its own consumer.
+    Raises: InvalidRequest when it settles a message of another consumer.
     """
     found = [each for each in DELIVERIES if each.settled_subject == subject]
     if not found:
@@ -106,8 +106,9 @@ def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
 async def ensure(js: JetStreamContext, delivery: Delivery) -> None:
     """Create or update the consumer, and delete the one that it replaces.
 
-    It starts after what the replaced one has acknowledged without a gap. A replaced one from which
-    somebody still pulls stays until the next call: deleted, it would be recreated from the start.
+    It starts after the last message up to which the replaced one has acknowledged all. A replaced
+    one stays until the next call while a client pulls from it: deleted, it would be recreated from
+    the start.
 
     Raises: nats.errors.Error, OSError, TimeoutError.
     """

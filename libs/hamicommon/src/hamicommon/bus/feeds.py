@@ -1,9 +1,9 @@
 """Feeds: the newest message of each subject, then new ones, for clients that own no consumer.
 
-A consumer's deliver subject is any that its maker names, whatever the rights of who made it
-(`deliveries`). The webhook therefore asks the scheduler, which makes a consumer that pushes to the
-inbox in the question, if it is one of the webhook's. The server forgets that consumer when nobody
-listens there. Nothing is acknowledged: a reader that misses a message asks for a new consumer.
+The creator of a consumer chooses any deliver subject, whatever the creator's rights (`deliveries`).
+Therefore the webhook asks the scheduler, which creates a consumer that pushes to the inbox in the
+request, if it is one of the webhook's. The server deletes that consumer when no client listens
+there. Nothing is acknowledged: a reader that misses a message asks for a new consumer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Permissions of each service on the bus; a node-agent may use its own node's subjects only.
 
-Rendered into the server's configuration by `hamictl up` and by the manifests; tests prove that node
-A reads neither B's grants nor B's replies (architecture 8), and that each service may do what its
-code does.
+`hamictl up` and the manifests render them into the server's configuration. Tests prove that node A
+reads neither B's grants nor B's replies (architecture 8), and that each service has the rights that
+its code needs.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def asker_inboxes(subject: str) -> str:
 def agent_permissions(node: str) -> Permissions:
     """Permissions that the agent of `node` needs.
 
-    No user but the scheduler has a right on the server's own subjects (`deliveries`): what a
-    consumer pushes, is asked for, or answers to an acknowledgement, the server sends to any
-    subject that the question names, whatever the rights of who asks.
+    Only the scheduler has rights on the server's own subjects (`deliveries`): the server sends
+    messages and answers of a consumer to any subject that the request names, whatever the rights of
+    the requester.
     """
     return Permissions(
         publish=(
@@ -122,9 +122,9 @@ def webhook_permissions() -> Permissions:
     )
 
 
-# Of each service, the streams into which a message of its own choice does no harm: the scheduler
-# may publish everywhere, and metrics is the only reader there. Limit checks are not among them: one
-# that is sent again has a fresh time, and pods are ended on fresh ones.
+# By service, the streams into which a message that it chooses does no harm: the scheduler may
+# publish everywhere, and metrics is the only reader of its streams. Limit checks are excluded: one
+# that is sent again has a fresh time, and fresh ones can end pods.
 _RETURNS = {
     SCHEDULER_USER: {
         events.INVENTORY_STREAM: "hami.inventory.v1.*",

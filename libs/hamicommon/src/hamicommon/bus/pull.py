@@ -1,9 +1,9 @@
 """Request messages of a pull consumer ahead of time, and acknowledge them.
 
-nats-py's `fetch` (2.16) sends two requests for each time that something comes, and reads every
-message through a task of its own; where a message or two come at a time, that costs both sides more
-than the messages. Here one request stands for `FETCH_BATCH` messages or `FETCH_WAIT_S` seconds,
-whichever is over first, and what came in the same turn of the loop is handed over together.
+nats-py's `fetch` (2.16) sends two requests for each batch that arrives, and reads every message in
+a separate task; if a message or two arrive at a time, that costs both sides more than the messages.
+Here one request covers `FETCH_BATCH` messages or `FETCH_WAIT_S` seconds, whichever is over first,
+and messages that arrive in the same iteration of the loop are handed over together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Parse payloads from the bus; an error is one sentence about what is wrong.
 
-What a node sends is read by `read_of_node` alone, which compares the node that the payload names
-with the subject that it came on: the server lets a node use its own subjects and no other's.
-A payload of an unknown version is never guessed at: its consumer lets it go to
-the dead letters, where it waits for a release that can read it.
+Only `read_of_node` reads payloads from a node: it compares the node that the payload names with the
+subject that it came on, because the server lets a node use its own subjects only. A payload of an
+unknown version is never interpreted: its consumer sends it to the dead letters, where it waits for
+a release that can read it.
 """
 
 from __future__ import annotations

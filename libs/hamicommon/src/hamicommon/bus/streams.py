@@ -1,6 +1,6 @@
 """Create and update the JetStream streams with their limits; done by the scheduler.
 
-No other service may: the server's own subjects reach past the rights of a login (`deliveries`).
+No other service may do so: the server's own subjects reach beyond a login's rights (`deliveries`).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ Four streams' letters of one node fill a quarter of the dead-letter stream at mo
 def dead_letter_subject(stream: str, user: str, sender: str) -> str:
     """Return the subject for dead letters of messages of `stream` that `user` could not handle.
 
-    The server lets a user publish with its own name alone, so this shows who buried a letter.
-    `sender` is the last token of the message's subject: the node, where it came from one.
+    The server lets a user publish under its own name only, so this shows which user buried a
+    letter. `sender` is the last token of the message's subject: the node, if it came from one.
     """
     return f"{DEAD_LETTERS_SUBJECT}.{stream}.{user}.{sender}"
 
@@ -71,7 +71,7 @@ def _stream(
 
 
 STREAMS = (
-    # The last inventory of each node is all that anybody needs.
+    # Readers need only the last inventory of each node.
     _stream(
         events.INVENTORY_STREAM,
         "hami.inventory.v1.*",
@@ -114,13 +114,13 @@ class StreamKeeper:
         self._replicas = replicas
         self._again: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}
-        """Stream, or consumer of a delivery -> what is wrong with it. It is used as it is, and the
-        others are unaffected."""
+        """Stream, or consumer of a delivery -> its problem. It is used as it is; the others are
+        unaffected."""
 
     async def check(self) -> None:
         """Create missing streams and update changed ones, now and every minute.
 
-        What fails is retried sooner.
+        Failures are retried sooner.
         """
         await self.close()
         await self._check()

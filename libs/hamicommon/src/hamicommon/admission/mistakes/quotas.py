@@ -1,9 +1,9 @@
 """Find entries of a ResourceQuota that look like limits of our resources but limit nothing.
 
-Counted are `limits.<memory or core resource>`, as a whole number, by the scheduler, and
-`requests.<count resource>` by Kubernetes itself; every other spelling is accepted by the API server
-and counted by nobody. The webhook refuses a new one with the right spelling, `hamictl lint` and
-`hamictl doctor` name it.
+The scheduler counts `limits.<memory or core resource>`, as a whole number, and Kubernetes itself
+counts `requests.<count resource>`. The API server accepts every other spelling, but nothing counts
+it. The webhook refuses a new one with the right spelling; `hamictl lint` and `hamictl doctor` name
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = 100
 
 
 def quota_mistakes(quota: Mapping[str, Any], vendors: Vendors) -> dict[str, str]:
-    """Return a sentence for each key of `spec.hard` that limits nothing: why, and what is right."""
+    """Return for each key of `spec.hard` that limits nothing a sentence: why, and the right key."""
     hard = (quota.get("spec") or {}).get("hard")
     if not isinstance(hard, dict):
         return {}
@@ -127,7 +127,7 @@ def _counted_key(resource: str, vendors: Vendors) -> str:
 
 
 def _wrong_amount(amount: object, unit_mib: int) -> tuple[str, str] | None:
-    """Return what is expected and which amount was probably meant; None if it is right."""
+    """Return the expected form and the amount that was probably meant; None if it is right."""
     wanted = "expected a whole number of MiB, for example 20480"
     if not unit_mib:
         wanted = "expected a whole number of percent, for example 100 for one whole card"

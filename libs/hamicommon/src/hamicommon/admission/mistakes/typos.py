@@ -1,7 +1,7 @@
 """Find misspelt resources and annotations of a pod, and amounts in places where they do nothing.
 
-HAMi gives the card whole, or none, in silence (HAMi#2862: `nvidia.com/gpumem` as an annotation).
-We can't know what was meant, so the pod is admitted with a warning.
+HAMi silently gives the card whole, or none (HAMi#2862: `nvidia.com/gpumem` as an annotation). The
+intended request is unknown, so the pod is admitted with a warning.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Names:
     read: Mapping[str, list[str]]
     """Annotations that users may write, by domain."""
     annotations: frozenset[str]
-    """All our annotations and resources: a resource as an annotation has a message of its own."""
+    """All our annotations and resources: a resource used as an annotation has its own message."""
 
 
 def _names_of(vendors: Vendors) -> _Names:

@@ -1,7 +1,7 @@
 """Warnings about requests that are odd but valid, shown at admission and by `explain`.
 
-Each remark names the annotation or resource, the value, and what is done with it (docs/explain.md
-has the list). HAMi takes all of these in silence.
+Each remark names the annotation or resource, its value and its effect (docs/explain.md has the
+list). HAMi accepts all of these silently.
 """
 
 from __future__ import annotations

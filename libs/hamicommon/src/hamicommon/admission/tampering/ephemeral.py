@@ -1,8 +1,9 @@
 """Judge ephemeral containers that are added to a pod (`kubectl debug`).
 
-In: the pod as it will be and as it was; out: the verdict. Pure. They can ask for no card, but they
-share the pod's node and its runtime: by a variable they would see every card, without any limit.
-Only those that are new are judged and edited, because the others can't be changed any more.
+Input: the pod as it will be and as it was. Output: the verdict. Pure. Ephemeral containers can't
+ask for cards, but they share the pod's node and runtime: with a variable they would see every card,
+without any limit. Only new ones are judged and edited, because the others can't be changed any
+more.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def review_ephemeral(pod: Json, before: Json, guard: Guard, namespace: str) -> A
         guard.hide_cards(after["spec"][EPHEMERAL][index])
     asks = wants_devices(pod, guard.vendors)
     standing = guard.policy.standing(namespace or (pod.get("metadata") or {}).get("namespace", ""))
-    # Of the containers, the added ones alone: what the others undo was judged when they came.
+    # Only the added containers: the others were judged when they were added.
     judged = {
         **after["spec"],
         "initContainers": [],

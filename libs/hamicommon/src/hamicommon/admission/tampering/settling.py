@@ -18,7 +18,8 @@ _LISTS = {"variable": "env", "mount": "volumeMounts", "device": "volumeDevices"}
 def strip(spec: Json, findings: Sequence[Finding]) -> None:
     """Remove the findings from the spec, which the caller owns.
 
-    What they hold is exchanged and not edited. `findings` are strippable and of this spec.
+    Lists and objects with findings are replaced, not edited. `findings` are strippable and of this
+    spec.
     """
     changes: dict[tuple[str, int, str], dict[int, Finding]] = defaultdict(dict)
     for found in findings:

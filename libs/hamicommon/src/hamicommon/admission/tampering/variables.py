@@ -1,9 +1,9 @@
-"""Judge variables of containers that bypass limits, or take cards that nobody granted.
+"""Judge variables of containers that bypass limits, or take cards without a grant.
 
 The vendors declare them (`vendors/interface/vendor.py`). Only the names and literal values of a
-container's `env` can be judged: of `envFrom` a pod's spec shows neither, and a program may set any
-variable itself. So those matter that the node and its container runtime read, and `env` goes before
-`envFrom` there (docs/admission.md).
+container's `env` can be judged: a pod's spec shows neither for `envFrom`, and a program may set any
+variable itself. So only variables that the node and its container runtime read matter, and there
+`env` takes precedence over `envFrom` (docs/admission.md).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class VariableRules:
         right = "leave it out"
         if variable.needs == "priority":
             right = f"expected {variable.instead} or more"
-        # Where the container has cards of its own, the node names them.
+        # If the container has its own cards, the node names them.
         granted = variable.without_card and self._asks(at.container)
         return at.finding(
             "variable",
