@@ -1,7 +1,7 @@
 """Streams, subjects and versioned payloads of all messages on the bus.
 
-Facts are past tense and delivered at least once, so every consumer is idempotent by the id in the
-payload. A payload of an unknown `version` is dead-lettered, never guessed at.
+Facts are named in the past tense and delivered at least once, so every consumer is idempotent by
+the id in the payload. A payload of an unknown `version` is dead-lettered, never interpreted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Payload(BaseModel):
 
 
 class NodePayload(Payload):
-    """Base of payloads that a node sends, or answers, on a subject of its own.
+    """Base of payloads that a node sends, or answers, on its own subject.
 
     Only `bus.reader.read_of_node` decodes one: it compares `node` with the subject, which the bus
     server guards.
@@ -292,9 +292,9 @@ class HeldContainer(BaseModel):
     container: str
     device_ids: tuple[str, ...]
     cards_of_ids: tuple[str, ...]
-    """Cards to which the kubelet counts the ids; HAMi's plugin may have given others."""
+    """Cards to which the kubelet assigns the ids; HAMi's plugin may have given others."""
     ended: bool = False
-    """Whether the pod has ended, so that nobody holds the ids."""
+    """Whether the pod has ended, so that it no longer holds the ids."""
     ours: bool = False
     """Whether our agent answered Allocate."""
     visible: tuple[str, ...] | None = None
@@ -324,7 +324,7 @@ class NodeHoldings(NodePayload):
 class ClaimsRequest(NodePayload):
     """Request of an agent for a grant, to prepare a pod's ResourceClaims on its node.
 
-    What they amount to the scheduler reads from the claims themselves.
+    The scheduler reads the amounts from the claims themselves.
     """
 
     subject_of = staticmethod(claims_subject)
@@ -451,7 +451,7 @@ class LimitFinding(BaseModel):
 class LimitCheck(NodePayload):
     """All findings of one node at one moment, so that the newest message replaces all earlier ones.
 
-    They are kept for a day, so that no period is lost while nobody reads.
+    They are kept for a day, so that no period is lost while no consumer reads.
     """
 
     subject_of = staticmethod(limits_subject)
@@ -550,7 +550,7 @@ class Unchanged(BaseModel):
 class Usage(NodePayload):
     """Changes in one node's use of its cards since its last report.
 
-    Together the reports hold all that the agent saw in each round, as if it had reported it all.
+    Together the reports hold everything that the agent saw in each round.
     """
 
     subject_of = staticmethod(usage_subject)

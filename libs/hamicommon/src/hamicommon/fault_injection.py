@@ -1,20 +1,20 @@
 """Inject faults at a service's outside calls: tests kill, delay, fail or repeat a call there.
 
-Everything that a service does to the outside goes through its ports, so the seam is around them:
+A service makes all its outside calls through its ports, so faults are injected around them:
 `around(port, "store", faults)` has the points `store.<method>.before` and `store.<method>.after`
 for every coroutine method (`blocking`: for every plain one, which then runs in a thread). Without
-faults it hands the port back as it is, so production pays nothing and reads nothing of this.
-`Faults.hit` is for the one place inside a call: `postgres.commit`, before a transaction's COMMIT.
+faults it returns the port unchanged, so production pays nothing and reads no file. `Faults.hit` is
+for the one point inside a call: `postgres.commit`, before a transaction's COMMIT.
 
-What goes wrong stands in a file, one fault a line, which tests write while the services run. A
-kill strikes once: its line is taken out of the file first, so that the restarted process lives.
+Faults are in a file, one on each line, which tests write while the services run. A kill strikes
+once: its line is removed from the file first, so that the restarted process lives.
 
     store.reserve.after=kill             # SIGKILL to this process
     pods.bind.after=error                # the call was made, its answer is lost
     lock.acquire.before=delay:2*3        # two seconds, the first three times
     grants.announce.before=hang@1        # forever, from the second time on
     reports.handle.before=twice          # the call is made two times
-    bus.publish.before=late:1*6          # answered at once, made a second later: the next overtake
+    bus.publish.before=late:1*6          # answered immediately, made 1 s later: the next overtake
     bus.publish_all.before=lose*3        # answered and never made; not for calls with a result
 """
 

@@ -1,6 +1,6 @@
 """Placements (chosen by the engine), allocations (granted by the ledger), and their states.
 
-States and guarded transitions are drawn in `docs/pod-path.md`; the table of legal ones is here.
+`docs/pod-path.md` shows the states and guarded transitions; the table of legal ones is here.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def slices_name(keys: Iterable[SliceKey]) -> str:
     """Return the name of a container's slices by ResourceClaims.
 
     The name is the nonce of their limits directory, account and CDI device, whichever container or
-    pod holds them. It is never used again, as an allocation has share ids of its own.
+    pod holds them. It is never reused, as each allocation has its own share ids.
     """
     return str(uuid5(NAMESPACE_OID, "/".join(min(keys))))
 

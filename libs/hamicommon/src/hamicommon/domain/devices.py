@@ -1,6 +1,6 @@
 """Cards as nodes report them, and how much of each is granted.
 
-Memory is MiB, cores are percent of one card (a vendor may use other units, which its module
+Memory is in MiB, cores in percent of one card (a vendor may use other units, which its module
 documents).
 """
 
@@ -79,7 +79,7 @@ class DeviceUsage:
 
     @property
     def free_memory_mib(self) -> int:
-        """Memory that may still be granted; negative on a card that shrank below what it holds."""
+        """Memory that may still be granted; negative if a card shrank below its grants."""
         return self.device.memory_mib - self.used_memory_mib
 
     @property

@@ -1,6 +1,6 @@
-"""Condition of a card that was granted to a pod: what is wrong with it, and what to do.
+"""Condition of a card that was granted to a pod: its problem, and what to do about it.
 
-One function for every output: explain, describe, the pages and the pod's event.
+One function serves every output: explain, describe, the pages and the pod's event.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Policy:
     """Preferences for choosing among nodes and cards that fit.
 
     `node` is `binpack`, `spread` or `fragmentation`; `gpu` is a tuple of the keys in the order
-    written (`binpack`, `spread`, `topology-aware`, `mutex`, `numa`), or `fragmentation` alone.
+    written (`binpack`, `spread`, `topology-aware`, `mutex`, `numa`), or only `fragmentation`.
     """
 
     node: str = "binpack"

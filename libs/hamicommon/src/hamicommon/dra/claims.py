@@ -1,10 +1,10 @@
 """Find which containers of a pod get which slices by the pod's ResourceClaims.
 
-Everything here comes from objects that only schedulers and the API server write
-(`status.allocation`, `status.reservedFor`, `status.resourceClaimStatuses`) and from the pod's spec,
-which can't change. Pods of several claims, several requests of a claim, init containers and
-extended resources that a DeviceClass maps are understood, and claims that several pods or
-containers hold together: one budget (docs/dra.md).
+All input comes from objects that only schedulers and the API server write (`status.allocation`,
+`status.reservedFor`, `status.resourceClaimStatuses`) and from the pod's spec, which can't change.
+Supported are pods with several claims, several requests in a claim, init containers, extended
+resources that a DeviceClass maps, and claims that several pods or containers share: they have one
+budget (docs/dra.md).
 """
 
 from __future__ import annotations

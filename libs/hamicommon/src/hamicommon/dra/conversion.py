@@ -2,10 +2,10 @@
 
 Pure.
 
-The pod gets an entry that names a ResourceClaimTemplate, and its shape as an annotation, by which
-the template is made (`shapes.py`): admission itself creates nothing, so that a dry run, a pod that
-is refused later and a name that is still generated leave nothing behind. A pod that asks for
-something that a claim can't state keeps its limits: both are granted by one ledger.
+The pod gets an entry that names a ResourceClaimTemplate, and its shape as an annotation, from which
+the template is created (`shapes.py`): admission itself creates nothing, so a dry run, a pod that is
+refused later and a name that is not generated yet leave no object behind. A pod whose request a
+claim can't express keeps its limits: the same ledger grants both.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def convert(
 ) -> None:
     """Replace the pod's limits by a claim, editing `pod`.
 
-    `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
-    `resources` names the extended resources that then are no limits any more, `kept_at_zero`: a
-    resource of which it keeps a limit of 0, so that its kube-scheduler asks us. Raises:
-    NotClaimable, and the pod is as it was.
+    `pod` may be edited (`admission.filling.editable`), `request` is its request by limits,
+    `resources` names the extended resources to remove from its limits, `kept_at_zero`: a resource
+    of which it keeps a limit of 0, so that its kube-scheduler asks us. Raises: NotClaimable; then
+    the pod is unchanged.
     """
     _check(pod, request)
     slices, numbers = _slices(request)

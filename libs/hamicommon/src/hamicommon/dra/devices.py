@@ -1,8 +1,8 @@
 """Describe a card as a device of Dynamic Resource Allocation.
 
-Capacities: `memory` in bytes by whole MiB, `cores` in percent of the card, `slots` of its split
-count. A request that names none gets the whole memory, no limit of cores, and one slot, as a pod
-that asks for `nvidia.com/gpu: 1` alone.
+Capacities: `memory` in bytes, a multiple of 1 MiB; `cores` in percent of the card; `slots` of its
+split count. A request without amounts gets the whole memory, no limit of cores, and one slot, as a
+pod that asks only for `nvidia.com/gpu: 1`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The complete explanation of a pod, as `GET /v1/pods/{uid}/explain` answers it.
 
-In: the latest `DecisionRecord` with its `Circumstances`; out: `Explanation`, plain values, with the
-verdict on every node and card: the engine is asked again on the cards of the record. Its fields are
-a promise to people's tools (docs/explain.md): fields may be added, and `schema_version` grows when
-one changes its meaning.
+Input: the latest `DecisionRecord` with its `Circumstances`. Output: `Explanation`, plain values,
+with the verdict on every node and card, which the engine computes again from the cards of the
+record. Its fields are a stable interface for tools (docs/explain.md): fields may be added, and
+`schema_version` grows when one changes its meaning.
 """
 
 from __future__ import annotations
@@ -319,9 +319,10 @@ class Explanation:
     namespace: str
     pod_name: str
     outcome: str
-    """Outcome: `placed`, `refused`, `error` or `undecided`: it never came to this scheduler."""
+    """Outcome: `placed`, `refused`, `error` or `undecided`: this scheduler never got the pod."""
     summary: str
-    """Summary in one sentence: what is short and what would help, or why the pod is where it is."""
+    """Summary in one sentence: what is insufficient and what would help, or why the pod is where it
+    is."""
     message: str = ""
     """Decision in HAMi's terms."""
     chosen: NodeName | None = None

@@ -1,8 +1,8 @@
 """Find changes that would have let a refused pod fit, by asking the engine again for each.
 
-In: a request with the cards that it was decided on, and who held what then; out: `Counterfactual`s.
-Computed when somebody reads. Each statement is an answer of the same engine on the very cards of
-the decision, so it holds for every vendor and rule alike.
+Input: a request with the cards of its decision, and which pods held what then. Output:
+`Counterfactual`s, computed when the explanation is read. Each statement is an answer of the same
+engine on exactly the cards of the decision, so it holds for every vendor and rule alike.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterfactual:
-    """One change that by itself would have let the pod fit."""
+    """One change that would have been enough for the pod to fit."""
 
     kind: Kind
     text: str
@@ -207,7 +207,7 @@ def largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 def _selections(
     request: PodRequest, fits: Callable[[PodRequest], bool]
 ) -> Iterator[Counterfactual]:
-    """Drop each restriction of the annotations by itself, or all of them if only that helps."""
+    """Drop each restriction of the annotations separately, or all of them if only that helps."""
 
     def fits_with(vendor: str, chosen: Selection) -> bool:
         return fits(replace(request, selections={**request.selections, vendor: chosen}))
@@ -302,7 +302,7 @@ class _ClusterSearch:
             pods = by_node.get(node)
             if not pods or not self._fits_without(node, pods, list(pods)):
                 continue
-            # The smallest of a lower priority first: who asks somebody to stop starts there.
+            # Lower priority first, then the smallest: a user would ask to stop these first.
             order = sorted(pods, key=lambda pod: (not self._is_lower(pod), _weight(pods[pod]), pod))
             for pod in order:
                 if self._fits_without(node, pods, [pod]):

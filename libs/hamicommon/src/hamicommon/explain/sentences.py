@@ -1,9 +1,9 @@
 """Write decisions as sentences that need no knowledge of the scheduler.
 
-Rules, amounts and requests, and one sentence for a decision: what is short, and what would help.
-It is the pod's event and explain's first sentence, computed after every refusal, off the way of the
-answer, from the arrays that the refusal holds; facts only. What would really have fitted is asked
-when somebody reads (`counterfactuals.py`).
+Rules, amounts and requests, and one sentence for a decision: what is insufficient, and what would
+help. It is the pod's event and explain's first sentence, computed after every refusal, outside the
+path of the answer, from the arrays of the refusal; facts only. What would really have fitted is
+computed when the explanation is read (`counterfactuals.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explain pods about which nothing was decided, from the pod object itself."""
+"""Explain pods without a decision, from the pod object itself."""
 
 from __future__ import annotations
 

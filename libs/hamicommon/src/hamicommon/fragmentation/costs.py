@@ -1,21 +1,20 @@
 """Compute what a placement costs: idle card capacity made unusable, and places others will lack.
 
-Stranded milli is the amount that the policy keeps small. Three parts, each 0 on a node without an
-idle card:
+The policy minimizes stranded milli. It has three parts, each 0 on a node without an idle card:
 
-* what the usual pods could not use as the node is now, each weighted by its part of the arrivals
+* what the usual pods could not use as the node is now, each pod weighted by its part of the arrivals
   (FGD's measure; Weng et al., USENIX ATC 2023);
 * what they could not use of two more of their kind, because the host's CPU ends before its cards;
-* what is lost of every remainder, however well the rest is used (`remainders`).
+* the loss of every remainder, however well the rest is used (`remainders`).
 
 Prices of places for several cards and of scarce models are bid prices of revenue management, for
-one unit of a resource: what a pod would take of it, times the probability that the pods still to
-come before the cluster is full need all of it. With plenty of it they are 0.
+one unit of a resource: the amount that a pod would take, times the probability that the pods that
+will still come before the cluster is full need all of it. If plenty is left they are 0.
 
-Pods with several cards are rare and find fewer places with every card that is given elsewhere. Most
-pods run on any card, some on one model or a few only, be it by what they select or because their
-slice is larger than the others' memory. What a pod with the choice takes of such cards has a price;
-where nobody is choosy there is none.
+Pods with several cards are rare, and find fewer places with every card granted elsewhere. Most pods
+run on any card, some on one or a few models only, because they select them or because their slice
+is larger than the others' memory. The part of such cards that a pod with a choice takes has a
+price; if no pod is choosy it is 0.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
 def stranded_milli(tables: Tables, states: States) -> Float64:
     """Return (states,): thousandths of cards that no usual pod could use (stranded)."""
     cpus, cores, memories = tables.levels
-    # All cores are free of a card on which only memory is granted, yet nobody gets it whole.
+    # A card on which only memory is granted has all cores free, but no pod can get it whole.
     core = np.minimum(states.core, CARD - 1 + states.idle)
     model, memory = states.model, states.memory
     hosts = np.array((states.cpu, states.cpu // 2))
@@ -102,9 +101,8 @@ The price of a place kept too long is small, because whatever fits nowhere else 
 MODEL_WEIGHT = 0.06
 """Maximum cost of a thousandth of a scarce card model, in thousandths.
 
-A pod that is refused for it is not all that is lost: while pods keep coming, others take what it
-leaves. So the price decides between places that strand about as much, and does not send pods where
-they strand more.
+A refused pod's cards are not lost: while pods keep coming, others take them. So the price decides
+between places that strand about as much, and does not send pods where they strand more.
 """
 
 
@@ -123,14 +121,15 @@ def place_prices(tables: Tables, available: Int, idle_milli: float) -> Float64:
     Args:
         tables: the usual pods.
         available: places by lot in the whole cluster.
-        idle_milli: what is idle in it.
+        idle_milli: idle thousandths of cards in it.
     """
     lots, arrivals = tables.lots, tables.arrivals(idle_milli)
     needed = [
         _poisson_at_least(room, MARGIN * part * arrivals + ONE_MORE)
         for room, part in zip(available.tolist(), lots.rivals.tolist(), strict=True)
     ]
-    # Lots of as many cards want the same places: they count together, and share the price.
+    # Lots with the same number of cards use the same places: they count together, and share the
+    # price.
     found: Float64 = np.array(needed) * lots.milli * lots.parts / lots.rivals
     return found
 
@@ -146,9 +145,9 @@ def model_prices(tables: Tables, model: Int, left: Float64, idle_milli: float) -
 
     Args:
         tables: the usual pods.
-        model: of each node of the cluster.
-        left: what can be granted on each node.
-        idle_milli: what is idle in the whole cluster.
+        model: model number of each node of the cluster.
+        left: thousandths that each node can still grant.
+        idle_milli: idle thousandths of cards in the whole cluster.
     """
     confined = tables.confined
     found = np.zeros(confined.models.shape[1])

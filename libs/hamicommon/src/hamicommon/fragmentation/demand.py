@@ -24,7 +24,7 @@ class CardNeed(NamedTuple):
     core: int
     """Percent of the card's cores, rounded up.
 
-    At least 1, as a card without cores serves nobody.
+    At least 1, as a card without cores serves no pod.
     """
     memory: int
     """Permille of the card's memory, rounded up."""

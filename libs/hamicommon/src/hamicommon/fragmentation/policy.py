@@ -1,7 +1,7 @@
 """Cache the costs of nodes and cards under the node policy `fragmentation`.
 
-Costs are kept per shape of pod and row of the view, and only rows that have changed since are asked
-again, as vendors' answers are (`cluster/cache.py`). A pod of one request that the
+Costs are cached per shape of pod and row of the view, and only rows that have changed since are
+computed again, as for vendors' answers (`cluster/cache.py`). A pod with one request that the
 standard loop serves is answered from arrays; any other pod walks over the changed rows.
 """
 
@@ -100,7 +100,7 @@ class Fragmentation:
         self.tables = CurrentTables()
         self.defer, self.pending = self.tables.defer, self.tables.pending
         self._used: Tables | None = None
-        """Tables of what is kept below."""
+        """Tables behind the caches below."""
         self._shape = (-1, -1)
         self._known: Latest[_ShapeCosts] = Latest(_MAX_SHAPES)
         self._hosts: Latest[_HostCosts] = Latest(_MAX_SHAPES)
@@ -114,7 +114,7 @@ class Fragmentation:
         rows: Int,
         without_cards: Collection[GpuUuid] = (),
     ) -> Costs:
-        """Find the rows that fit the pod, and what it would strand on each."""
+        """Find the rows that fit the pod, and the amount that it would strand on each."""
         tables = self._current(view)
         if without_cards:
             known = _ShapeCosts(view.room, len(tables.lots.cards), None)
@@ -204,7 +204,7 @@ class Fragmentation:
         view: ClusterView,
         rows: Int,
     ) -> None:
-        """Compute the fit of the pod's only request on all rows at once."""
+        """Compute the fit of the pod's only request on all rows together."""
         cards = view.table(rows)
         fitting = ask.fits(cards)
         fits = fitting.sum(axis=1) >= ask.request.count

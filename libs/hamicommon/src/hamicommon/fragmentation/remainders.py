@@ -1,13 +1,13 @@
 """Price the free remainder of a card, by the dual prices of cutting cards into usual slices.
 
-The linear program: with as few cards as possible, cut the slices of the mix in their shares
+The linear program cuts the slices of the mix, in their shares, from as few cards as possible
 (cutting stock; Gilmore and Gomory 1961). The dual price of a slice is the part of a card that it
-really costs: 81 % cost a whole card where nothing small enough comes to fill the rest, 47 % half a
+really costs: 81 % cost a whole card if no arriving slice is small enough for the rest, 47 % half a
 card. A remainder is worth the highest total price of slices that fit into it (an unbounded
-knapsack); what it has beyond that is lost. Sizes are percent of a card.
+knapsack); the excess is lost. Sizes are percent of a card.
 
-Where slices ask for cores and memory in different proportions, both are cut at once: a card with
-few cores left is not lost as long as slices of memory come.
+If slices ask for cores and memory in different proportions, both are cut together: a card with few
+cores left is not lost as long as slices of memory come.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def lost_and_grantable(asked: Float64, core_weight: float) -> tuple[Float64, Flo
     cores, memories = np.nonzero(asked)
     percent = np.arange(CARD + 1)
     if (cores >= memories).all() or (cores <= memories).all():
-        # One amount decides for all, so it alone is cut.
+        # One amount decides for all, so only it is cut.
         shares = np.zeros(CARD + 1)
         np.add.at(shares, np.maximum(cores, memories), asked[cores, memories])
         sizes = np.flatnonzero(shares)

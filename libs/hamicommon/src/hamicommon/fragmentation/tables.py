@@ -3,9 +3,9 @@
 A shape enters a table once, at the least CPU, cores and memory that it needs; sums over the three
 axes then answer for every state. So the time to value a node does not grow with the number of
 shapes. Tables are recreated when the mix has changed or a new kind of card has come. That takes
-some dozens of milliseconds, most of it a linear program. Where decisions must not wait for it
-(`CurrentTables.defer`), they go by the tables of before until others are made elsewhere: the mix
-moves slowly, so nothing is lost by it.
+some dozens of milliseconds, most of it for a linear program. If decisions must not wait for it
+(`CurrentTables.defer`), they use the previous tables until others are made elsewhere: the mix
+changes slowly, so this does no harm.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Tables:
                 if need is not None:
                     asked[need.percents] += pod.part * pod.shape.request.count
             asked /= asked.sum() or 1.0
-            # Models that differ only in who may use them mostly have the same sizes.
+            # Models that differ only in the pods that may use them usually have the same sizes.
             key = np.rint(asked * 200).astype(np.int16).tobytes()
             if key not in known:
                 known[key] = lost_and_grantable(asked, self.core_weight)

@@ -1,9 +1,9 @@
 """Keys and values of HAMi's annotations, byte for byte, and of our own.
 
-Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
-the node-agent the node's; foreign device plugins and HAMi's tools read both. What people write on
-pods, and the table of all pod annotations, is in `pod_annotations.py`; the node register's formats
-are in `node_register.py` and are re-exported here. Facts: protocol 2.
+Pure conversion between text and domain types. The scheduler writes pod annotations before the
+binding, the node-agent those of the node; foreign device plugins and HAMi's tools read both. Users'
+annotations and the table of all pod annotations are in `pod_annotations.py`; the node register's
+formats are in `node_register.py` and are re-exported here. Source: protocol 2.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class NodeLockValue:
 
     @property
     def names_pod(self) -> bool:
-        """Whether the value names a pod; anybody may release a lock that names none."""
+        """Whether the value names a pod; any process may release a lock that names none."""
         return bool(self.pod_name)
 
 
@@ -266,6 +266,6 @@ def decode_node_lock(value: str) -> NodeLockValue:
 def decode_cordon(value: str) -> frozenset[GpuUuid]:
     """Parse the entries of `hami.io/device-cordon`, which closes cards for new slices.
 
-    Uuids, as HAMi has them, or what `hamicommon.domain.devices` takes besides.
+    Entries are uuids, as in HAMi, or other names that `hamicommon.domain.devices` accepts.
     """
     return frozenset(GpuUuid(uuid) for uuid in split_list(value) if uuid)

@@ -1,9 +1,9 @@
 """Small asynchronous client of the Kubernetes API, with JSON objects as plain dicts.
 
-`credentials.py` has the configuration, TLS and tokens; bodies stay bytes and are decoded by orjson,
+`credentials.py` has the configuration, TLS and tokens. Bodies stay bytes and are decoded by orjson,
 because typed decoding costs six times (lists) to twenty times (watches) as much CPU and because
 typed clients raise on the Status that answers a binding (kubernetes-client/python#547). ADR 10 has
-the alternatives and figures. List and watch continue in `informer.py`.
+the alternatives and figures. List and watch are in `informer.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TLS_CLOSE_S = 0.1
 # aiohttp's own 100 is short for the watches plus the binds in flight of a burst of 200 pods.
 MAX_CONNECTIONS = 400
 # A new connection costs both sides a TLS handshake, and bursts come some seconds apart.
-# kube-apiserver closes what was idle for 90 s (IdleTimeout of its http.Server).
+# kube-apiserver closes connections idle for 90 s (IdleTimeout of its http.Server).
 KEEP_ALIVE_S = 75.0
 _WARNING = re.compile(r'\d{3} \S+ "(.*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)")

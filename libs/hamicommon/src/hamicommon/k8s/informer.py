@@ -1,10 +1,10 @@
 """Keep a local copy of one collection by list and watch, as client-go's informers do.
 
-`Informer.run()` lists, then watches with bookmarks; on 410 it lists again and reports what changed
+`Informer.run()` lists, then watches with bookmarks. On 410 it lists again and reports the changes
 in between; on a broken connection it backs off with jitter and continues from its last
-resourceVersion. Handlers are plain functions, called in order on the event loop: whatever takes
-time goes into a queue of theirs. An object that a handler fails on is logged and counted, and the
-objects after it are handed on.
+resourceVersion. Handlers are plain functions, called in order on the event loop: they put slow work
+into a queue of their own. An object that a handler fails on is logged and counted, and the objects
+after it are handed on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MIN_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 10.0
 """Maximum pause between attempts to list."""
 
-# As client-go. A page of whole pods is some 3 MiB; those of a big cluster at once are a gigabyte.
+# As client-go. A page of whole pods is some 3 MiB; all pods of a big cluster are a gigabyte.
 PAGE = 500
 
 Key = tuple[str, str]
@@ -50,9 +50,9 @@ class Informer:
     """Local copy of the collection at `path`, kept current.
 
     `on_upsert(new, old)` is called with old=None for an object not seen before; `on_delete(last)`
-    with the last known state. A pod that was deleted and made again under the same name comes as a
-    delete and an upsert, because its uid differs. `trim` returns what is kept of each object; it
-    must leave name, namespace, uid and resourceVersion.
+    with the last known state. A pod that was deleted and recreated under the same name causes a
+    delete and an upsert, because its uid differs. `trim` returns the part of each object to keep;
+    it must keep name, namespace, uid and resourceVersion.
 
     After `hold_handlers` the copy is kept and no handler is called until `start_handlers`.
     """

@@ -1,9 +1,8 @@
 """MIG slices in grants and in the annotation `hami.io/vgpu-mig-allocations` (protocol 2.6).
 
 The scheduler reserves a profile and a placement; the node makes the instance and adds its three
-runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (protocol 10): of
-such
-a one only the card is known, not which part of it is taken.
+runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (protocol 10), which
+tells only the card, not which part of it is taken.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def with_names(
 ) -> tuple[MigReservation, ...]:
     """Add the names of instances to the reservations, by (container index, device index).
 
-    What was made for none of them is left out, and so is what lies on another card.
+    Instances for no reservation, and instances on another card, are ignored.
     """
     found = []
     for one in reservations:
@@ -138,7 +137,7 @@ def _encode_reservation(one: MigReservation) -> dict[str, Any]:
 def decode_reservations(text: str) -> tuple[MigReservation, ...]:
     """Decode the annotation; an empty value has no entries.
 
-    Raises: InvalidRequest naming the entry and what is wrong with it.
+    Raises: InvalidRequest naming the entry and its error.
     """
     if not text.strip():
         return ()

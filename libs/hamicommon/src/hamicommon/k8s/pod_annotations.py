@@ -1,9 +1,9 @@
 """Table of pod annotations: who writes and reads each, allowed values, effect of a wrong one.
 
-What people write is read by its row alone (`UserAnnotation.read`), so that parsing, the sentence of
-a refusal or a warning, and the reference cannot differ. Rows of one vendor are in its module
-(`AnnotationKeys`); `vendors/annotation_table.py` puts all of them together. Formats of what the
-services write are in `annotations.py`. libs/hamicommon/add-a-rule.md leads through an example.
+Only an annotation's row reads what users write (`UserAnnotation.read`), so that parsing, the
+sentence of a refusal or a warning, and the reference cannot differ. Rows of one vendor are in its
+module (`AnnotationKeys`); `vendors/annotation_table.py` puts all of them together. Formats of the
+services' annotations are in `annotations.py`. libs/hamicommon/add-a-rule.md explains an example.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
 """Annotations that users may write on pods of every vendor."""
 
 NVIDIA_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (NVIDIA_MODE,)
-"""Annotations that users may write on pods with NVIDIA cards, besides lists of cards."""
+"""Annotations that users may write on pods with NVIDIA cards, except lists of cards."""
 
 _PLUGINS = "HAMi's plugins and tools"
 WRITTEN_ANNOTATIONS = (

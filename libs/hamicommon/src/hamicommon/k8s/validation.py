@@ -1,7 +1,7 @@
 """Check that JSON has the shape of a Node or a Pod, as the API server would have checked it.
 
-Only the fields that admission and the simulator read. In reviews, cases and dumps that anybody may
-send anything may stand anywhere; after these checks the rest can rely on types.
+Covers only the fields that admission and the simulator read. In reviews, cases and dumps from any
+client a field may hold any value; after these checks the code can rely on types.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_node(node: Json, where: str = "a Node") -> None:
 
 
 def check_placed(pod: Json, where: str = "a placed pod") -> None:
-    """Raises InvalidRequest naming the field, when what is read of a placed pod is misshapen."""
+    """Raises InvalidRequest naming the field, if a field read of a placed pod is misshapen."""
     _metadata(pod, where)
     spec, status = _object(pod, "spec", where), _object(pod, "status", where)
     _text(status, "phase", f"{where}: status")

@@ -1,7 +1,8 @@
 """Kueue's Workloads: the cards that their pods request, and the states of our admission check.
 
-Pure. The amounts are those that admission makes of each pod set's template, so they are right where
-Kueue's own count is not. Nodes are narrowed by labels and taints alone; a host's CPU is not judged.
+Pure. The amounts are those that admission computes from each pod set's template, so they are right
+where Kueue's own count is not. Nodes are selected only by labels and taints; a host's CPU is not
+checked.
 """
 
 from __future__ import annotations
