@@ -2,8 +2,8 @@
 
 The policy minimizes stranded milli. It has three parts, each 0 on a node without an idle card:
 
-* what the usual pods could not use as the node is now, each pod weighted by its part of the arrivals
-  (FGD's measure; Weng et al., USENIX ATC 2023);
+* what the usual pods could not use as the node is now, each weighted by the pod's part of all
+  arrivals (FGD's measure; Weng et al., USENIX ATC 2023);
 * what they could not use of two more of their kind, because the host's CPU ends before its cards;
 * the loss of every remainder, however well the rest is used (`remainders`).
 
@@ -128,8 +128,7 @@ def place_prices(tables: Tables, available: Int, idle_milli: float) -> Float64:
         _poisson_at_least(room, MARGIN * part * arrivals + ONE_MORE)
         for room, part in zip(available.tolist(), lots.rivals.tolist(), strict=True)
     ]
-    # Lots with the same number of cards use the same places: they count together, and share the
-    # price.
+    # Lots with equal numbers of cards use the same places: they count together and share the price.
     found: Float64 = np.array(needed) * lots.milli * lots.parts / lots.rivals
     return found
 

@@ -1,7 +1,7 @@
-"""Rules of a card's row in the ledger, in memory: what is granted, and whether a slice fits.
+"""Rules of a card's row in the ledger, in memory: its granted amounts, and whether a slice fits.
 
-The one place of that rule. The Postgres store applies it to rows that its transaction has locked,
-the fake ledger to its own. Pure.
+Only this module has the rule. The Postgres store applies it to rows that its transaction has
+locked, the fake ledger to its own rows. Pure.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class CardRow:
         )
 
     def _add(self, demand: CardDemand, sign: int) -> None:
-        # What was counted falsely before is no reason to count below zero.
+        # Even after an earlier miscount the counters never fall below zero.
         self.used_slots = max(0, self.used_slots + sign * demand.slots)
         self.used_memory_mib = max(0, self.used_memory_mib + sign * demand.memory_mib)
         self.used_core_percent = max(0, self.used_core_percent + sign * demand.core_percent)

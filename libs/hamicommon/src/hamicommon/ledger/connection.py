@@ -1,8 +1,9 @@
 """Open one connection to the ledger by its DSN; an error is one sentence about the cause.
 
-The DSN is libpq's, with what `hami-bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
-reads it, for commands, migrations and pools alike. OpenSSL's and the driver's own texts name
-neither the setting nor the file; `why_not` does. The password is in no sentence.
+The DSN is libpq's, with the parameters that `hami-bootstrap` writes into it (`sslmode`,
+`sslrootcert`): asyncpg reads it for commands, migrations and pools alike. The messages of OpenSSL
+and the driver name neither the setting nor the file; `why_not` does. No sentence contains the
+password.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ async def connect(
 async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None:
     """Return when the server accepts connections: one that is starting does not yet.
 
-    Raises: as `connect`, at once for what no wait changes (address, certificate, password), for a
-    server that is unavailable when `longest_s` are over.
+    Raises: as `connect`: immediately for errors that waiting does not fix (address, certificate,
+    password), after `longest_s` for a server that is still unavailable.
     """
     logged, ends_at = "", time.monotonic() + longest_s
     while True:
@@ -114,7 +115,7 @@ def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
 
 
 def tls_problem(dsn: str, exc: BaseException) -> str | None:
-    """Return what is wrong with TLS as the DSN asks for it; None: TLS is not the cause."""
+    """Return the problem with TLS as the DSN requires it; None: TLS is not the cause."""
     mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOSTNAME_MISMATCH:

@@ -1,8 +1,8 @@
 """Translate violations of the ledger's named constraints into domain errors.
 
-The database is the last to judge: a guarded statement that lost its race, or a mistake of ours,
-ends here. A constraint without an entry is refused by a test, so none is ever answered with a bare
-driver error.
+The database is the last check: a guarded statement that lost its race, or a mistake of ours, ends
+here. A test refuses a constraint without an entry, so no caller ever gets a bare driver error for
+one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ MEANINGS: dict[str, ConstraintError] = {
         "another writer wrote the pod's next event"
     ),
     EVENTS_GAP_FREE: _violation("the event does not follow the pod's last one"),
-    # Values and amounts that only a mistake of ours can bring.
+    # Values and amounts that only a mistake of ours can cause.
     "ck_nodes_source_known": _wrong("nodes.source must be agent or annotation"),
     "ck_allocations_state_known": _wrong("allocations.state must be a state of architecture 4"),
     "ck_allocations_origin_known": _wrong(
@@ -104,7 +104,7 @@ MEANINGS: dict[str, ConstraintError] = {
         "a card's time is held, idle, stranded, cordoned, unhealthy or unknown"
     ),
     "ck_showback_rollups_not_negative": _wrong("a card's time is at least 0"),
-    # What no writer of ours brings; a report that would is refused before (events/).
+    # Values that our writers never send; a report with one is refused earlier (events/).
     "ck_nodes_sequence_bounded": _wrong("an agent's number is between 0 and 2^53"),
     "ck_nodes_pair_scores_object": _wrong("nodes.pair_scores is an object"),
     "ck_devices_version_bounded": _wrong("a card's version is between 1 and 2^43"),
@@ -129,7 +129,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_scale_wishes_state_known": _wrong("a wish for a node is wanted or asked until it ends"),
     "ck_usage_samples_amounts_not_negative": _wrong("what was used is at least 0"),
     "ck_usage_rollups_amounts_not_negative": _wrong("what was used is at least 0"),
-    # The row that is pointed at is not there (yet): look again and retry.
+    # The referenced row does not exist (yet): look again and retry.
     "fk_devices_node_nodes": _violation("the card's node is not known yet"),
     "fk_allocations_node_nodes": _violation("the allocation's node is not known yet"),
     "fk_allocation_devices_allocation_id_allocations": _violation("the allocation does not exist"),

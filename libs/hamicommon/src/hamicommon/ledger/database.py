@@ -1,6 +1,6 @@
 """Pool of connections to PostgreSQL, with driver errors translated into our own.
 
-`Database.connection()` and `.transaction()` are how every adapter reaches the ledger. READ
+Every adapter reaches the ledger through `Database.connection()` and `.transaction()`. READ
 COMMITTED is enough, because every write is guarded by its own WHERE; a lock that is not granted
 within `pool.LOCK_TIMEOUT_MS` is a lost race, not a reason to wait.
 """
@@ -117,7 +117,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Yield a connection outside a transaction: each statement commits by itself.
+        """Yield a connection outside a transaction: each statement commits separately.
 
         Raises: see `translate_errors`.
         """

@@ -10,10 +10,9 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.connection import Connection
 
-# Of one pod every card, otherwise only those that may have a condition. A card replaces another
-# when it came after that was last well: one that was there before may only have got its index.
-# Instances of MIG are recorded by our agent alone: of a node with HAMi's plugin a change of mode
-# is not known.
+# Every card of one pod, or of all pods only cards that may have a condition. A card replaces
+# another if it came after the other was last healthy: an older one may only have got its index.
+# Only our agent records MIG instances: on a node with HAMi's plugin a change of mode is unknown.
 _CARDS = """
 SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uuid, d.index,
        d.present, d.healthy, d.health_reason, d.cordoned, d.mode, mig.part,

@@ -1,7 +1,7 @@
 """Queries for violations of the guarantees SAFE-1, SAFE-2, SAFE-6 and SAFE-7 in the ledger.
 
-Each row of an answer is one sentence about one card or pod. `hamictl db check` asks them of any
-installation, the tests after every fault.
+Each row of an answer is one sentence about one card or pod. `hamictl db check` runs them on any
+installation, the tests run them after every fault.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Data types of what is written to and read from the ledger, independent of the driver.
+"""Data types that are written to and read from the ledger, independent of the driver.
 
-The scheduler's `AllocationStore` port uses these; its Postgres adapter implements it, and a fake
-in the tests that the same suite verifies.
+The scheduler's `AllocationStore` port uses these; its Postgres adapter implements it, and so does a
+fake in the tests, which the same suite verifies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Create daily partitions some days ahead, and drop those that are too old.
 
-A table that is partitioned by day has `<table>_YYYYMMDD` (UTC) and `<table>_default`, which catches
-rows that no day covers, so that nothing is lost while nobody keeps the partitions. Any number of
-replicas may call this at once: one works, the others find the table taken and do nothing.
+A table that is partitioned by day has `<table>_YYYYMMDD` (UTC) and `<table>_default`, which gets
+rows that no day covers, so that nothing is lost while no process creates partitions. Any number of
+replicas may call this concurrently: one works, the others find the table locked and do nothing.
 """
 
 from __future__ import annotations

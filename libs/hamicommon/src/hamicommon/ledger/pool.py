@@ -1,9 +1,9 @@
 """Open the pool of connections with which every service reaches Postgres.
 
-The scheduler takes it through `Database` (`database.py`), the metrics service as it is. What holds
-for a connection is decided here: the DSN's encryption, the time-outs, the name that
-`pg_stat_activity` shows, JSON and text as Python values. Migrations and commands open one
-connection (`connection.py`).
+The scheduler uses it through `Database` (`database.py`), the metrics service directly. This module
+sets the properties of a connection: the DSN's encryption, the time-outs, the name in
+`pg_stat_activity`, JSON and text as Python values. Migrations and commands open one connection
+(`connection.py`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def open_pool(
     pool = asyncpg.create_pool(
         settings.dsn.get_secret_value(),
         connect=connect,
-        # asyncpg opens the minimum at once and fails if it can't; connections are made on demand.
+        # asyncpg opens the minimum immediately and fails if it can't; these are opened on demand.
         min_size=0,
         max_size=settings.pool_max,
         timeout=settings.connect_timeout_s,
@@ -118,8 +118,8 @@ class StorableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg h
     """Connection that converts parameters to what Postgres can store.
 
     A user who may create a pod or write on a node chooses text that ends up in the ledger: reasons,
-    decisions, names of cards. A NUL in it is shown as U+FFFD; the statement goes through, and no
-    loop dies of what somebody wrote.
+    decisions, names of cards. A NUL in it is replaced by U+FFFD; the statement succeeds, and no
+    loop ends because of a user's text.
     """
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:

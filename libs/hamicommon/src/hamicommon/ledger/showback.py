@@ -1,10 +1,9 @@
 """Make a bill from rows of the question `showback`: prices, costs that add up, file formats. Pure.
 
-A line's cost is its share of the type's whole, rounded down to cents; what is left over goes, cent
-by cent, to the lines that lost the most by rounding, the largest first where that is equal.
-A bill is written as CSV for people, JSON for programs, and FOCUS for cost tools: the FinOps Open
-Cost and Usage Specification 1.0, one row a charge, cost columns in the billing currency, times with
-a zone.
+A line's cost is its share of the type's total, rounded down to cents; the remainder goes, cent by
+cent, to the lines that lost the most by rounding, the largest first among equals. A bill is written
+as CSV for people, JSON for programs, and FOCUS for cost tools: the FinOps Open Cost and Usage
+Specification 1.0, one row a charge, cost columns in the billing currency, times with a zone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class PriceList(BaseModel):
 
 
 def read_prices(path: Path) -> PriceList:
-    """Read a price list. Raises: InvalidRequest with what is wrong with the file."""
+    """Read a price list. Raises: InvalidRequest with the file's error."""
     try:
         prices = PriceList.model_validate(orjson.loads(path.read_bytes()))
     except ValidationError as exc:
@@ -68,7 +67,7 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillLine:
-    """Line of a bill: card time of a namespace on one type of card, or time that nobody held."""
+    """Line of a bill: card time of a namespace on one type of card, or time without a holder."""
 
     type: str
     kind: str

@@ -1,9 +1,9 @@
 """Find the candidates that can take all containers of a pod, and their cards.
 
-All candidates are walked at once (arrays of nodes x places); a node that can't take a request drops
-out with its reasons. Each init container meets the node as it is now, less the sidecars declared
-before it; sidecars and app containers add up (protocol 4.6). Rules are in `predicates.py`, what a
-request finds and takes in `choice/slices.py`.
+All candidates are processed together (arrays of nodes x places); a node that can't take a request
+drops out with its reasons. Each init container sees the node as it is now, less the sidecars
+declared before it; sidecars and app containers add up (protocol 4.6). Rules are in `predicates.py`;
+the cards that a request finds and takes are chosen in `choice/slices.py`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Nodes and cards for the pods of a group: for as many as must start together, or for none.
 
-In: the members' requests in kube-scheduler's order, how many are needed, the cards, and the nodes.
-Out: a `GroupDecision` with the placements, or with the first member that does not fit and why.
-Pure: the counters of the view are changed while members are placed and put back, so nobody else may
-read the view until it returns. There is no search beyond two orders: a refusal is right about the
-order that it names.
+Input: the members' requests in kube-scheduler's order, the number that is needed, the cards, and
+the nodes. Output: a `GroupDecision` with the placements, or with the first member that does not fit
+and the reason. Pure: the view's counters are changed while members are placed and then restored, so
+no other code may read the view until it returns. Only two orders are tried: a refusal is right for
+the order that it names.
 """
 
 from __future__ import annotations

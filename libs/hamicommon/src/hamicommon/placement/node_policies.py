@@ -1,9 +1,8 @@
 """Interface of node policies that compute scores themselves.
 
-`binpack` and `spread` go by usage, which the view knows of every node. A policy that needs more is
-a package of its own behind `NodePolicy`, and `fragmentation` here is the only line that imports it
-(a contract holds that). Such a policy decides about cards, too, where a pod names it as its card
-policy.
+`binpack` and `spread` use the usage of every node, which the view has. A policy that needs more is
+a separate package behind `NodePolicy`, and `fragmentation` here is the only line that imports it (a
+contract enforces that). Such a policy also chooses cards, if a pod names it as its card policy.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class NodePolicy(Protocol):
     def pending(self) -> Callable[[], Callable[[], None]] | None:
         """Return a long computation that is due, or None.
 
-        Any thread may run it; what it returns puts the result in force, in the view's own thread.
+        Any thread may run it; the view's own thread calls its return value to apply the result.
         """
 
 

@@ -1,7 +1,7 @@
 """Scores of the nodes that fit, in the order of preference, backed by arrays.
 
-A decision on thousands of nodes needs the best few at once (the event, the record) and all of them
-later or never (explain). So names and numbers become a dict only when somebody asks for more.
+A decision on thousands of nodes needs the best few immediately (the event, the record) and all of
+them later or never (explain). So names and numbers become a dict only when a reader needs more.
 """
 
 from __future__ import annotations

@@ -70,8 +70,7 @@ ON_ONE_NUMA_NODE = "on one NUMA node"
 class Step:
     """Nodes that were refused at one request of one container.
 
-    Why they did is worked out when it is asked for (`detail`): mostly some node fits, and then
-    nobody asks.
+    The reasons are computed on request (`detail`): usually some node fits, and they are not needed.
     """
 
     container: str

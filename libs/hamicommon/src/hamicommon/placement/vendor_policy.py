@@ -1,9 +1,9 @@
 """Interface by which vendors change how their cards are judged, chosen and scored.
 
-A vendor module (`hamicommon.vendors`) gives one `VendorRules`; the defaults are the loop of
-protocol 1.0.4. What can be decided card by card is data (`order`, `need`), because the engine
-asks it of the whole cluster at once; what looks at several cards of a node is a `Chooser`, which
-the engine asks node by node, and only where it must.
+A vendor module (`hamicommon.vendors`) provides one `VendorRules`; the defaults are the loop of
+protocol 1.0.4. Decisions about single cards are data (`order`, `need`), because the engine applies
+them to the whole cluster in one pass; a decision about several cards of a node is a `Chooser`,
+which the engine calls node by node, and only if it must.
 """
 
 from __future__ import annotations

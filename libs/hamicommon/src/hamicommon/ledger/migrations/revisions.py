@@ -1,7 +1,7 @@
 """Revisions of a ledger as stored in `alembic_version`; the migrations are in `migrations/`.
 
-Since 0010 the history has two branches: `pre` migrations, which old code can live with, and `post`
-ones, which wait until a roll-out is over. So a ledger may have a row for each.
+Since 0010 the history has two branches: `pre` migrations, which old code can run with, and `post`
+ones, which wait until a roll-out is over. So a ledger may have a row for each branch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SELECT '{LAST_OF_ONE_LINE}'
 def of_both_branches(rows: Collection[str], *, has_periods: bool) -> tuple[str, ...]:
     """Return the stored revisions as they would be had history always had two branches.
 
-    `has_periods`: the table of 0012 is there, which in a ledger at 0014 or 0015 alone means that it
-    is of the one line.
+    `has_periods`: the table of 0012 exists. In a ledger with only 0014 or 0015 stored this means
+    that it is from before the branches.
     """
     if has_periods and len(rows) == 1 and set(rows) <= set(_AFTER_IT):
         return tuple(sorted({*rows, LAST_OF_ONE_LINE}))

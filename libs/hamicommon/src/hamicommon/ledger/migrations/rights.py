@@ -1,9 +1,9 @@
 """Privileges of each database role, all granted here.
 
-The migrations grant it (`migrations/env.py`), each in its own transaction and to the roles that are
-there, so a table is never there without its rights, in an upgrade from any revision. A role that is
-made later gets its rights from the next run. `k8s/base/migrations` makes roles and passwords alone.
-A table of the models without an entry here fails a test.
+The migrations grant them (`migrations/env.py`), each in its own transaction and to the roles that
+exist, so a table always has its rights, in an upgrade from any revision. A role that is created
+later gets its rights from the next run. `k8s/base/migrations` creates only roles and passwords. A
+table of the models without an entry here fails a test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One connection for all statements of a migration command; blocking.
 
-One and not one for each step: `kubectl port-forward` ends with the first connection that Postgres
-closes, so a command that asks through it has no second one.
+There is one for all steps because `kubectl port-forward` ends with the first connection that
+Postgres closes: a command that connects through it gets no second one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def open_engine(
 
     Its connections raise what `hamicommon.ledger.connection.connect` does.
     """
-    # SQLAlchemy would take the DSN apart itself, and hand asyncpg parameters of libpq's (`sslmode`)
-    # that it knows in a DSN alone.
+    # SQLAlchemy would parse the DSN itself, and pass asyncpg libpq's parameters (`sslmode`), which
+    # asyncpg accepts only in a DSN.
     creator = partial(connect, settings, command_timeout_s=command_timeout_s)
     engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=creator)
     try:
@@ -101,9 +101,9 @@ class SchemaSession:
             return self._runner.run(ask_driver())
 
     def work(self, step: Callable[[SyncConnection], T]) -> T:
-        """Call `step` with SQLAlchemy's connection; what it does not commit is rolled back.
+        """Call `step` with SQLAlchemy's connection; uncommitted changes are rolled back.
 
-        Raises: Unavailable when the connection is lost, and what `step` raises.
+        Raises: Unavailable when the connection is lost, and the errors of `step`.
         """
 
         async def run_step() -> T:

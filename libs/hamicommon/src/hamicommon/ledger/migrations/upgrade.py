@@ -1,10 +1,10 @@
-"""Upgrade a database to the newest schema; errors name what is missing or different.
+"""Upgrade a database to the newest schema; errors name the missing or different parts.
 
-The history itself is in `migrations/`; it travels beside the code, not inside it. A `pre` migration
-runs while the version before still serves; a `post` one after the new version runs everywhere, and
-documents what it locks. Each kind is a branch of its own, so that a `post` one that waits holds no
-later `pre` one up; a `post` one follows on every `pre` one with a lower number. Everything here
-blocks, and is not to be called on an event loop.
+The history itself is in `migrations/`, shipped beside the code, not inside it. A `pre` migration
+runs while the previous version still serves; a `post` one runs after the new version runs
+everywhere, and documents its locks. Each kind is a separate branch, so that a waiting `post` one
+does not block a later `pre` one; a `post` one depends on every `pre` one with a lower number. All
+functions block: do not call them on an event loop.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def upgrade(settings: PostgresSettings, migrations: Path, revision: str = HEADS)
 def upgrade_over(session: SchemaSession, migrations: Path, revision: str = HEADS) -> None:
     """Apply every migration up to `revision`.
 
-    A table that is busy is asked for again; what was applied until then stays.
+    A busy table is retried; migrations that were applied before it stay.
     Raises: InvalidRequest when there are no migrations in the folder or the role may not run them,
-    Conflict when a table's lock could not be had or parts of the schema are there already,
-    Unavailable when the connection is lost.
+    Conflict when a table's lock was not granted or parts of the schema already exist, Unavailable
+    when the connection is lost.
     """
     for left in reversed(range(LOCK_TRIES)):
         try:

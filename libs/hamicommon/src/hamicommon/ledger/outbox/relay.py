@@ -1,21 +1,21 @@
 """Publish facts of the ledger on the bus after the transactions that wrote them.
 
 Writers leave a row unpublished; `OutboxRelay.run()` reads such rows, publishes them outside of any
-transaction, so that a hanging bus holds no connection of the pool, and then marks them. A relay
-that ends in between publishes them again under the same deduplication id: delivery is at least
+transaction, so that a hanging bus holds no connection of the pool, and then marks them. If a relay
+ends in between, they are published again under the same deduplication id: delivery is at least
 once. There is no high-water mark that a slow transaction could slip under.
 
-A row that the bus refuses while it stores others (a payload larger than the bus takes) is tried
+A row that the bus refuses while it stores others (a payload larger than the bus accepts) is retried
 ever more rarely (`RefusedRows`) and then parked: `published_at` is set to infinity, so that no
-relay takes it and no retention removes it (docs/operations.md). A bus that stores nothing parks no
-row.
+relay reads it and no retention removes it (docs/operations.md). While the bus stores nothing, no
+row is parked.
 
 The process that committed calls `wake()`; other writers NOTIFY `hami_outbox`; polling backs both
 up. The reservation itself does not NOTIFY, because Postgres takes one database-wide lock for
-commits that do, which would put every grant's fsync in single file.
+commits that do, which would serialize the fsyncs of all grants.
 
-`allocation_events` is its own outbox. `outbox` has the health changes of cards, and what a version
-before migration 0034 wrote.
+`allocation_events` is its own outbox. `outbox` has the health changes of cards, and the facts of
+versions before migration 0034.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class OutboxRelay:
         return found
 
     async def _listen(self) -> None:
-        """Listen for notifications on a connection of its own; without it, polling still works."""
+        """Listen for notifications on a separate connection; without it, polling still works."""
         while True:
             with contextlib.suppress(*DRIVER_ERRORS, HamiError):
                 await self._listen_once()

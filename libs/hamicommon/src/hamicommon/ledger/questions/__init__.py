@@ -1,9 +1,9 @@
 """Named questions to the ledger: one query each, used by pages, commands and dashboards.
 
-A question is its SQL (a file in `sql`, with `:name` where a parameter goes), and what the registry
-knows of it: number and title, typed parameters with defaults, columns with their units, and the key
-by which its answer is paged. `answer` asks it: read only, within two seconds, a page at a time.
-Nobody but this package writes SQL for what people ask.
+A question is its SQL (a file in `sql`, with `:name` for each parameter) and its entry in the
+registry: number and title, typed parameters with defaults, columns with their units, and the key by
+which its answer is paged. `answer` runs it: read only, within two seconds, a page at a time. Only
+this package has SQL for users' questions.
 """
 
 from __future__ import annotations

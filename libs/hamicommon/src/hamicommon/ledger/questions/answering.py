@@ -1,10 +1,10 @@
 """Answer a question: check parameters, and read one page of rows in a transaction of at most 2 s.
 
-In: a connection to the ledger (asyncpg), the name, the caller's parameters. Out: `Answer`, with the
-moment as of which it holds and what its NULLs mean. The next page is asked with `Answer.next`,
-which keeps that moment: times like `now` and `-7d` stand for the same on every page. It holds the
-key of the last row, so who may not see names must not get it as it is (the API of the metrics
-service seals it).
+Input: a connection to the ledger (asyncpg), the name, and the caller's parameters. Output:
+`Answer`, with the moment for which it is valid and the meaning of its NULLs. `Answer.next` asks for
+the next page and keeps that moment: times like `now` and `-7d` mean the same on every page. It
+contains the key of the last row, so a user who may not see names must not get it as it is (the
+metrics service's API seals it).
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ _SETTINGS = {
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
 }
-# The role is taken on where the login may: it has read rights alone.
-# A replica knows what it has replayed, and nothing of the time since.
+# The role, which has only read rights, is set if the login may set it. A replica has the data up to
+# its last replayed transaction.
 _BEGIN = """
 SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), pg_last_xact_replay_timestamp())
             ELSE now() END, {settings},

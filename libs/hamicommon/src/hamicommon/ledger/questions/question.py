@@ -1,8 +1,7 @@
 """Types that describe a question: parameters, columns with units, and the key of its rows.
 
-Values of parameters come from text as people write it. Times are RFC 3339, `now`, `-15m` or `15m`
-(before now), `14:05` and `yesterday 14:05` (UTC); amounts of memory `8Gi` or bytes; shares `0.3` or
-`30%`.
+Users write values of parameters as text. Times are RFC 3339, `now`, `-15m` or `15m` (before now),
+`14:05` and `yesterday 14:05` (UTC); amounts of memory `8Gi` or bytes; shares `0.3` or `30%`.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def moment(given: str, now: datetime) -> datetime | None:
             )
         found = datetime.fromisoformat(given)
         found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        # Also refuses what has no UTC equivalent in the calendar.
+        # Also refuses times without a UTC equivalent in the calendar.
         return found.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
@@ -232,7 +231,7 @@ _NAMES = frozenset(
         *("message", "summary", "reason", "subject", "detail", "object"),
     )
 )
-"""Columns that name somebody, or are free text that may; `namespace` is handled separately."""
+"""Columns that name users or objects, or free text that may; `namespace` is handled separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

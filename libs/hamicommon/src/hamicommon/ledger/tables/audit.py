@@ -72,8 +72,7 @@ operator_calls = Table(
 )
 """Calls that change something (`adopt`, a dead letter sent again, a migration), and their callers.
 
-The row is written before the call is carried out, as `begun`: one that stays so was cut off.
-`source` is how it is known who calls: `token`, `certificate`, `open` (nobody is asked, and
-`username` is NULL) or `database`. Of calls that were refused identical ones within an hour are one
-row.
+The row is written before the call is carried out, as `begun`: a call that stays so was interrupted.
+`source` tells how the caller was identified: `token`, `certificate`, `open` (no check; `username`
+is NULL) or `database`. Identical refused calls within an hour share one row.
 """

@@ -130,6 +130,6 @@ showback_rollups = Table(
 )
 """Card-microseconds per hour or day (UTC) by holder or state; written by the metrics service.
 
-By share of memory, of cores and of slots; each adds up to the cards that were there, or may have
-been (see `showback_between`). `namespace` is empty but for what was held.
+By share of memory, of cores and of slots; each adds up to the cards that existed, or may have
+existed (see `showback_between`). `namespace` is empty except for held time.
 """

@@ -123,7 +123,7 @@ allocation_periods = Table(
 )
 """Periods of ended grants, which never overlap for a pod; written by triggers of 0012.
 
-It points at `allocations` by no foreign key, which would lock a row of them for each of its own.
+It has no foreign key to `allocations`, which would lock a row there for each row here.
 """
 
 allocation_devices = Table(
@@ -157,8 +157,8 @@ allocation_devices = Table(
 """Cards of each container; a card's counters have the sum per allocation, as `footprint` makes it.
 
 `sidecar`: the container starts before the init containers that are declared after it, and runs
-beside them; its role is `app`. NULL in rows of before 0033, of which that is not known: what was
-granted then is counted as it was.
+beside them; its role is `app`. NULL (unknown) in rows from before 0033: their grants are counted as
+they were then.
 """
 
 allocation_claims = Table(
@@ -256,6 +256,7 @@ allocation_events = Table(
 )
 """Changes of allocations' states, append-only; `sequence` is gap-free per pod, from 1.
 
-`published_at` alone changes: NULL until the relay has announced the event, `infinity` for one that
-the bus refuses. A step to `binding` is written with it, because only its outcome is announced.
+Only `published_at` changes: NULL until the relay has announced the event, `infinity` for an event
+that the bus refuses. A step to `binding` is written with it set, because only its outcome is
+announced.
 """

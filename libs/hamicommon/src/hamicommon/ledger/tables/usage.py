@@ -85,8 +85,8 @@ usage_rollups = Table(
 )
 """Sums and maxima of samples per hour or day, exact for averages over longer times.
 
-`owner_name` is of hours alone: the deployment or controller of a granted pod, empty for one that
-nobody controls; NULL where no grant of the pod is known, and of hours from before 0026.
+`owner_name` is set only for hours: the deployment or controller of a granted pod, empty for a pod
+without one; NULL if no grant of the pod is known, and for hours from before 0026.
 """
 
 namespace_rollups = Table(

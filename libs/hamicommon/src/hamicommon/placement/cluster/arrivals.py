@@ -1,8 +1,8 @@
 """Learn the mix of usual pods: shapes of pods that arrived, counted so that old ones fade.
 
-A shape is what a pod asks of one node's cards and host; names do not matter. The counts are
-exponential: an arrival weighs half as much after `HALF_LIFE` others. They are made of arrivals
-alone, so a restarted scheduler that is handed the ledger's latest arrivals has them again.
+A shape is a pod's request for one node's cards and host; names do not matter. The counts are
+exponential: an arrival weighs half as much after `HALF_LIFE` others. They depend only on arrivals,
+so a restarted scheduler rebuilds them from the ledger's latest arrivals.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class UsualPods:
         """Count a pod of this shape, and update the mix if it has changed much."""
         vendor = shape.request.vendor
         if not self._counts.knows(vendor):
-            # Somebody may want a whole card: until more is known, that is the other usual pod.
+            # A pod may need a whole card: until more is known, that is the other usual pod.
             self._counts.add_arrival(PodShape(request=_whole_card(vendor)))
         self._counts.add_arrival(shape)
         if self._given or self._counts.arrivals < self._next_look:

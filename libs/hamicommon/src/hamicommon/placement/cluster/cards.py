@@ -1,6 +1,6 @@
 """Cards as arrays of shape (nodes, places), one per attribute; empty places are padded.
 
-`view.ClusterView` keeps one such table of the whole cluster; `engine.py` takes the candidates' rows
+`view.ClusterView` has one such table of the whole cluster; `engine.py` takes the candidates' rows
 of it. A place without a card has model 0 and nothing free.
 """
 
@@ -52,7 +52,7 @@ class Cards:
     @classmethod
     def empty(cls, nodes: int, places: int) -> Cards:
         """Return a table without cards."""
-        # Column-major: what is asked of a node's cards is then summed over long runs of memory.
+        # Column-major, so that sums over a node's cards read long runs of memory.
         columns = {
             name: np.zeros((nodes, places), np.uint8 if name == "status" else np.int64, order="F")
             for name in cls.__slots__

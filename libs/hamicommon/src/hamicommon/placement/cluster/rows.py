@@ -1,11 +1,12 @@
 """Storage of the cluster view: a row of cards per node, with sums.
 
-Rows 0..len(names)-1 are in use and dense; a node that goes leaves its row to the last one. Written
-by `view.ClusterView` alone, which knows what the rows mean to the engine.
+Rows 0..len(names)-1 are in use and dense; the last row replaces that of a removed node. Only
+`view.ClusterView` writes them; it knows their meaning for the engine.
 
-What cards and nodes are alike in has numbers, so that a rule about a kind is asked once. A model is
-a card without its individuality (`cards.model_of`); a make-up is the sequence of models on a node.
-Both are counted, so that kinds which are gone from the cluster do not stay in memory.
+Kinds of cards and nodes have numbers, so that a rule about a kind is evaluated once. A model is a
+card without its individual values (`cards.model_of`); a make-up is the sequence of models on a
+node. Uses of both are counted, so that kinds which no longer exist in the cluster do not stay in
+memory.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Rows:
         self.totals = np.zeros((0, 3), np.int64)
         """(rows, 3): slots, cores and MiB of a node's cards."""
         self.used = np.zeros((0, 3), np.int64)
-        """The same, of what is granted."""
+        """The same of their grants."""
         self.makeup = np.zeros(0, np.int64)
         """(rows,): number of the sequence of models, in `makeups`."""
         self.changed = np.zeros(0, np.int64)

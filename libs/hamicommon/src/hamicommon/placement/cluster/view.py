@@ -1,7 +1,7 @@
 """All cards of the cluster as arrays, updated incrementally.
 
-The scheduler builds one from the ledger, applies every counter change that the bus brings
-(`apply`, only a higher version counts), and hands it to `engine.place`. Not thread safe: one event
+The scheduler builds one from the ledger, applies every counter change that the bus delivers
+(`apply`, only a higher version counts), and passes it to `engine.place`. Not thread safe: one event
 loop owns it.
 """
 
@@ -70,9 +70,9 @@ class ClusterView(CardsByRow):
         self.version = 0
         """Grows with every change."""
         self.memory = Memory()
-        """Earlier answers of nodes; of use while they stay as they were."""
+        """Earlier answers of nodes, valid until the node changes."""
         self.usual = UsualPods()
-        """Which pods come; the node policy `fragmentation` goes by them."""
+        """Mix of arriving pods, for the node policy `fragmentation`."""
         self._free_cpu = FreeCpu()
         self._rules = dict(rules or {})
         self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
@@ -89,15 +89,16 @@ class ClusterView(CardsByRow):
         *,
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Replace what is known of a node's cards.
+        """Replace the known cards of a node.
 
-        A card's counters and holdings are kept where a higher version was already applied.
+        A card's counters and holdings are kept if a higher version was already applied.
         """
         known = {state.usage.device.uuid: state for state in self.cards(node)}
         cards = [newest(state, known.get(state.usage.device.uuid)) for state in cards]
         pairs = pair_scores or NO_PAIRS
         row = self._rows.of_node.get(node)
-        # What is read again is mostly as it was, and all decisions on one inventory share a record.
+        # Cards that are read again are usually unchanged, and all decisions on one inventory share
+        # a record.
         same = row is not None and self._rows.holds(row, cards, pairs)
         if row is None:
             row = self._rows.append(node)
@@ -132,8 +133,8 @@ class ClusterView(CardsByRow):
     ) -> bool:
         """Set a card's counters; return False if they are not newer or the card is unknown.
 
-        `holdings` replace the card's whole list of them; None leaves it as it is. Where nothing
-        differs, only the card's version is another: what was found out of the node still holds.
+        `holdings` replace the card's whole list of them; None leaves it as it is. If nothing
+        differs, only the card's version changes: cached answers about the node stay valid.
         """
         where = self._rows.places.get(uuid)
         if where is None:
@@ -241,7 +242,7 @@ class ClusterView(CardsByRow):
         )
 
     def copy(self) -> ClusterView:
-        """Return the same cards in a view of its own, for a thread; earlier answers stay here."""
+        """Return the same cards in a separate view, for a thread; earlier answers stay here."""
         twin = ClusterView(self._rules)
         twin._rows = self._rows.copy(twin._status)
         twin._offered = OfferedRows(twin._rows)
