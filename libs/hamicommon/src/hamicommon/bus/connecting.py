@@ -90,7 +90,7 @@ async def open_bus(
                     else:
                         # The server closed the connection before its first answer (it refused the
                         # login, or could not check it). The client retries by itself, or is closed
-                        # soon; a second call besides its own attempts would result in a connection
+                        # soon; a second call during its own attempts would result in a connection
                         # without the subscriptions.
                         await asyncio.sleep(RETRY_DELAY_S)
             except (nats.errors.Error, OSError, TimeoutError) as exc:

@@ -1,4 +1,4 @@
-"""Parse payloads from the bus; an error is one sentence about what is wrong.
+"""Parse payloads from the bus; an error is one sentence about the mistake.
 
 Only `read_of_node` reads payloads from a node: it compares the node that the payload names with the
 subject that it came on, because the server lets a node use its own subjects only. A payload of an

@@ -321,8 +321,7 @@ class Explanation:
     outcome: str
     """Outcome: `placed`, `refused`, `error` or `undecided`: this scheduler never got the pod."""
     summary: str
-    """Summary in one sentence: what is insufficient and what would help, or why the pod is where it
-    is."""
+    """Summary in one sentence: the shortage and what would help, or why the pod is where it is."""
     message: str = ""
     """Decision in HAMi's terms."""
     chosen: NodeName | None = None

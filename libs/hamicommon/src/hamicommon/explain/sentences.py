@@ -1,8 +1,8 @@
 """Write decisions as sentences that need no knowledge of the scheduler.
 
-Rules, amounts and requests, and one sentence for a decision: what is insufficient, and what would
-help. It is the pod's event and explain's first sentence, computed after every refusal, outside the
-path of the answer, from the arrays of the refusal; facts only. What would really have fitted is
+Rules, amounts and requests, and one sentence for a decision: what is missing, and what would help.
+It is the pod's event and explain's first sentence, computed after every refusal, outside the path
+of the answer, from the arrays of the refusal; facts only. Changes that would really have fitted are
 computed when the explanation is read (`counterfactuals.py`).
 """
 

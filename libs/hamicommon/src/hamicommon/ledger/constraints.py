@@ -104,7 +104,8 @@ MEANINGS: dict[str, ConstraintError] = {
         "a card's time is held, idle, stranded, cordoned, unhealthy or unknown"
     ),
     "ck_showback_rollups_not_negative": _wrong("a card's time is at least 0"),
-    # Values that our writers never send; a report with one is refused earlier (events/).
+    # Values that our writers never send; a report with one is refused earlier
+    # (`hamicommon.events`).
     "ck_nodes_sequence_bounded": _wrong("an agent's number is between 0 and 2^53"),
     "ck_nodes_pair_scores_object": _wrong("nodes.pair_scores is an object"),
     "ck_devices_version_bounded": _wrong("a card's version is between 1 and 2^43"),

@@ -1,6 +1,6 @@
 """Pool of connections to PostgreSQL, with driver errors translated into our own.
 
-Every adapter reaches the ledger through `Database.connection()` and `.transaction()`. READ
+The scheduler's adapters reach the ledger through `Database.connection()` and `.transaction()`. READ
 COMMITTED is enough, because every write is guarded by its own WHERE; a lock that is not granted
 within `pool.LOCK_TIMEOUT_MS` is a lost race, not a reason to wait.
 """

@@ -1,8 +1,8 @@
 """Open the pool of connections with which every service reaches Postgres.
 
-The scheduler uses it through `Database` (`database.py`), the metrics service directly. This module
-sets the properties of a connection: the DSN's encryption, the time-outs, the name in
-`pg_stat_activity`, JSON and text as Python values. Migrations and commands open one connection
+The metrics service uses it directly; its pages and questions, and the scheduler, through `Database`
+(`database.py`). It sets a connection's encryption (by the DSN), time-outs and name in
+`pg_stat_activity`, and JSON and text as Python values. Migrations and commands open one connection
 (`connection.py`).
 """
 

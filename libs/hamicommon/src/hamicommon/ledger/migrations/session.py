@@ -74,7 +74,7 @@ class SchemaSession:
         try:
             with self._translate_errors():
                 self._connection = self._runner.run(self._connect())
-        except BaseException:  # also an interrupt: nobody else closes the loop
+        except BaseException:  # also an interrupt: only this closes the loop
             self._end()
             raise
         return self
