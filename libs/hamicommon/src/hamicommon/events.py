@@ -294,7 +294,7 @@ class HeldContainer(BaseModel):
     cards_of_ids: tuple[str, ...]
     """Cards to which the kubelet assigns the ids; HAMi's plugin may have given others."""
     ended: bool = False
-    """Whether the pod has ended, so that it no longer holds the ids."""
+    """Whether the pod has ended and no longer holds the ids."""
     ours: bool = False
     """Whether our agent answered Allocate."""
     visible: tuple[str, ...] | None = None

@@ -64,7 +64,7 @@ Missing = Literal["metadata", "annotations", "key"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Result of the review of a pod without the cluster."""
+    """Result of the review of the pod only."""
 
     verdict: AdmissionResult | None = None
     """Final answer, if neither cards nor quotas can change it."""

@@ -121,7 +121,7 @@ def place_prices(tables: Tables, available: Int, idle_milli: float) -> Float64:
     Args:
         tables: the usual pods.
         available: places by lot in the whole cluster.
-        idle_milli: idle thousandths of cards in it.
+        idle_milli: idle thousandths in it.
     """
     lots, arrivals = tables.lots, tables.arrivals(idle_milli)
     needed = [
@@ -144,9 +144,9 @@ def model_prices(tables: Tables, model: Int, left: Float64, idle_milli: float) -
 
     Args:
         tables: the usual pods.
-        model: model number of each node of the cluster.
-        left: thousandths that each node can still grant.
-        idle_milli: idle thousandths of cards in the whole cluster.
+        model: number by node of the cluster.
+        left: grantable thousandths by node.
+        idle_milli: idle thousandths in the whole cluster.
     """
     confined = tables.confined
     found = np.zeros(confined.models.shape[1])

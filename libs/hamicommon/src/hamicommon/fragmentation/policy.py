@@ -114,7 +114,7 @@ class Fragmentation:
         rows: Int,
         without_cards: Collection[GpuUuid] = (),
     ) -> Costs:
-        """Find the rows that fit the pod, and the amount that it would strand on each."""
+        """Find the rows that fit the pod, and the milli it would strand on each."""
         tables = self._current(view)
         if without_cards:
             known = _ShapeCosts(view.room, len(tables.lots.cards), None)
