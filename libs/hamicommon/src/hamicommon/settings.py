@@ -1,7 +1,7 @@
 """Settings that several services share as groups in their own `Settings`.
 
-A group reads plain `HAMI_...` variables, because all services of one installation point at the same
-backends; what belongs to one service alone has that service's prefix. Built once, in `__main__`.
+A group reads plain `HAMI_...` variables, because all services of one installation use the same
+backends; a setting of only one service has that service's prefix. Built once, in `__main__`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
 def _whole_login(address: SecretStr) -> SecretStr:
     """Refuse an address in which an unescaped character ends the password early.
 
-    The rest would be taken for a port, a path or a host, and be repeated by any message that it
-    can't be reached.
+    The rest would be parsed as a port, a path or a host, and any message about a failed connection
+    would repeat it.
     """
     parts = _AUTHORITY.fullmatch(address.get_secret_value())
     if parts is not None and (
@@ -147,7 +147,7 @@ CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 
 
 class AdmissionSettings(BaseSettings):
-    """Settings of what pods may not set, used by the webhook and the scheduler's /filter."""
+    """Settings of fields that pods may not set, used by the webhook and the scheduler's /filter."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_ADMISSION_")
 
@@ -189,9 +189,7 @@ class FailpointSettings(BaseSettings):
 def describe(error: ValidationError, settings: type[BaseSettings]) -> InvalidRequest:
     """Convert pydantic's error about `settings` into one sentence that names the variables.
 
-    The report may also be on a group in it.
-
-    The value is left out on purpose: it may be a secret.
+    The error may also be about one of its groups. The value is omitted: it may be a secret.
     """
     prefix = _prefix_of(error.title, settings)
     parts = []

@@ -1,7 +1,7 @@
 """Pods' slices as arrays: nodes where preemption may free enough, and a lower bound of its cost.
 
-Made once for a reading of the ledger; each pod that wants room is then a few passes over arrays.
-Only amounts are looked at (MiB, percent of cores, slots), card by card, so a cost is never too
+The arrays are built once per reading of the ledger; each pending pod then takes a few passes over
+them. Only amounts are compared (MiB, percent of cores, slots), card by card, so a cost is never too
 high. The engine decides whether the pod fits (`planner.py`).
 """
 
@@ -189,11 +189,11 @@ class _Order(NamedTuple):
 
 
 class Costs:
-    """Lower bounds of what it costs to free cards for a pod, node by node.
+    """Lower bounds of the cost of freeing cards for a pod, node by node.
 
     Args:
-        of: who holds what.
-        request: the pod's.
+        of: slices of all pods.
+        request: request of the pod.
         may_end: by pod of the holdings.
         rows: the nodes.
     """
@@ -223,7 +223,7 @@ class Costs:
         if self.count <= of.places:
             by_row = np.partition(self._tops.reshape(-1, of.places), self.count - 1, axis=1)
             self._tops_of_rows = by_row[:, self.count - 1]
-        # Of several cards any may need the most important of the pods.
+        # Any of several cards may need the most important of the pods.
         self._upto = self._tops if self.count == 1 else np.repeat(self._tops_of_rows, of.places)
         on = np.bincount(of.pod[self._ends], minlength=len(of.holders))
         self._most_cards = np.ones(len(of.view.nodes), np.int64)
@@ -233,13 +233,13 @@ class Costs:
     def spots(self) -> list[tuple[tuple[float, ...], int]]:
         """Return the nodes (rows) where preemption may free enough, the cheapest first.
 
-        Each is after the least that it may cost, as `Plan.cost`.
+        Each row follows its lower bound of `Plan.cost`.
         """
         of, rows = self._of, self._rows
         ends = self._ends & (of.costs[:, 0] <= self._upto[of.card])
         pods = self._fewest(ends)
         if self.count == 1:
-            # One of them is as important as it has to be.
+            # One of the pods has the required importance.
             weights = of.by_weight.least(of.costs[:, 0], ends, pods - 1) + self._tops
         else:
             weights = of.by_weight.least(of.costs[:, 0], ends, pods)
@@ -297,7 +297,7 @@ class Costs:
         """Return sets of pods whose slices free the lacking amounts, the cheapest first."""
         of, found = self._of, list[tuple[tuple[float, ...], list[int]]]()
         if self.count > 1 and self._most_cards[row] > 1:
-            return []  # what is cheapest card by card need not be so in sum
+            return []  # the cheapest card by card need not be the cheapest in sum
         for card, holdings in enumerate(self._on_cards(row), row * of.places):
             top = self._upto[card]
             if self._tops[card] <= top < np.inf:

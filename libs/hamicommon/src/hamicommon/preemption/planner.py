@@ -1,12 +1,12 @@
 """Plans of preemption: the pods to evict so that a pod fits, and the cards that it gets then.
 
-In: the request, its priority, and who holds what; out: a `Preview` with the cheapest plan and the
-next best one, on another node. Pure but for the clock. The engine is asked about every plan, so it
-holds for every vendor and every rule; no victim of a plan can be left out. The order of plans is
-kube-scheduler's: victims of low priority, then few of them.
+Input: the request, its priority, and the holders of slices. The result is a `Preview` with the
+cheapest plan and the next best one, on another node. Pure except for the clock. The engine checks
+every plan, so plans hold for every vendor and every rule; no victim of a plan can be left out.
+Plans are ordered as by kube-scheduler: by low priority of the victims, then by their number.
 
-The search changes the counters of the view that it is given and puts them back, so nobody else may
-read the view until it returns.
+The search changes the counters of the given view and restores them, so no other code may read the
+view until it returns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Result of a search: the best plan, the next best, and what was not considered."""
+    """Result of a search: the best plan, the next best, and the pods not considered."""
 
     fits_now: bool = False
     """Whether the pod fits without preemption."""
@@ -85,14 +85,14 @@ def preview(
     """Search the plan that costs least for a pod that does not fit.
 
     Args:
-        request: the pod's.
-        priority: the pod's; holders of this one or a higher one are never preempted.
-        holdings: who holds what; its view is changed while the search runs, and put back.
+        request: request of the pod.
+        priority: the pod's; pods of this or a higher priority are never preempted.
+        holdings: slices of all pods; the search changes its view and restores it.
         candidates: nodes to consider; None: all.
-        budget_s: after so many seconds the best plan that was found is the answer.
+        budget_s: after this many seconds the best plan found so far is returned.
         clock: for the budget.
 
-    Raises: InvalidRequest when the pod asks for no card.
+    Raises: InvalidRequest if the pod asks for no card.
     """
     rows, _ = holdings.view.rows_of(candidates)
     own = holdings.of_uid.get(request.uid, [])
@@ -107,7 +107,7 @@ def preview(
         ends_at=clock() + budget_s,
     )
     with search.without(holdings.holders[each] for each in own):
-        # Its own room is no obstacle.
+        # The pod's own room is no obstacle.
         if best_of(request, holdings.view, rows) is not None:
             return Preview(fits_now=True)
         with search.without(ending):
@@ -158,7 +158,7 @@ class _Search:
         searched, is_complete = 0, True
         for least, row in spots:
             if len(plans) > 1 and least >= plans[1].cost:
-                break  # nor is any of the others better
+                break  # the others are no better
             is_complete = searched < MAX_NODES_SEARCHED
             if not is_complete:
                 break
@@ -191,13 +191,14 @@ class _Search:
                 return plan
             if number == 0 and not self._fits_without(row, everybody):
                 return None
-        # Another rule than amounts decides, or a budget does.
+        # A rule other than amounts decides, or a PodDisruptionBudget does.
         return self._plan_without(row, sorted(everybody, key=_importance))
 
     def _plan_without(self, row: int, holders: Sequence[Holder]) -> Plan | None:
         """Keep the pods in this order, as long as the pending pod fits, and preempt the others.
 
-        None: it does not fit without all of these, or a PodDisruptionBudget forbids what is left.
+        None: it does not fit without all of these, or a PodDisruptionBudget forbids evicting the
+        rest.
         """
         if not self._fits_without(row, holders):
             return None

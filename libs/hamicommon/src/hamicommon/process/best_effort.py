@@ -1,4 +1,4 @@
-"""Work whose failure is logged, and whose caller goes on without it."""
+"""Run work whose failure is logged and does not stop the caller."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Isolate failures of single items in a background loop, so that the loop and other items go on.
+"""Isolate failures of single items in a background loop, so that other items continue.
 
-A loop over pods, cards, directories or messages meets, sooner or later, one that nobody thought of.
-In: the item's work, as a `with` block. Out: a log line, a count, and the next item. What is raised
-outside of such a block still ends the process loudly, as it should: nobody knows what it broke.
+Sooner or later a loop over pods, cards, directories or messages meets an item with an unforeseen
+error. The item's work runs in a `with` block; its failure is logged and counted, and the loop
+continues with the next item. An exception outside of such a block still ends the process, because
+its damage is unknown.
 """
 
 from __future__ import annotations

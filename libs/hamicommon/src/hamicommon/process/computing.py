@@ -1,9 +1,9 @@
-"""Run long computations in a process of their own, so that they don't block the event loop.
+"""Run long computations in a separate process, so that they don't block the event loop.
 
-A thread would not do: decoding a large JSON body alone keeps the interpreter's lock for longer than
-a decision may take. The process is started by the first question and ended after the last one. It
-answers one question at a time; one that takes too long is ended with its process. Questions and
-answers are pickled, over pipes that nobody else has.
+A thread does not suffice: decoding one large JSON body keeps the interpreter's lock for longer than
+a decision may take. The process starts with the first question and ends when it is idle. It answers
+one question at a time; if one takes too long, its process is killed. Questions and answers are
+pickled, over pipes that no other process has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SIZE_BYTES = 8
-# Decisions go first where processors are few.
+# Decisions have precedence on few processors.
 _NICENESS = 10
 
 
@@ -33,7 +33,7 @@ class ComputeProcess:
     def __init__(self, *, deadline_s: float, max_waiting: int, idle_s: float = 300.0) -> None:
         """Allow at most `max_waiting` waiting calls, each for at most `deadline_s`.
 
-        The process ends when it was asked nothing for `idle_s`.
+        The process ends after `idle_s` without a call.
         """
         self._deadline_s = deadline_s
         self._max_waiting = max_waiting
@@ -46,7 +46,8 @@ class ComputeProcess:
     async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, a module-level function, in the other process and return its result.
 
-        Raises: what it raises of ours; Unavailable if too many wait, or it takes too long or dies.
+        Raises: the HamiError that `work` raises; Unavailable if too many calls wait, or the process
+        takes too long or dies.
         """
         if self._waiting > self._max_waiting:
             raise Unavailable(f"{self._waiting} such requests are waiting already; try again later")
@@ -118,13 +119,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     is_ready = False
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    # What a library prints must not get between the answers.
+    # Output that a library prints must not get between the answers.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     questions = sys.stdin.buffer
     while size := questions.read(_SIZE_BYTES):
         work, args, kwargs = pickle.loads(questions.read(int.from_bytes(size)))
         if not is_ready:
-            # The first question has imported what computes: a busy machine would make it wait long.
+            # Only now: the first question imports modules, which is slow on a busy machine.
             os.nice(_NICENESS)
             is_ready = True
         try:

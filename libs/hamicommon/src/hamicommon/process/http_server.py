@@ -1,8 +1,9 @@
 """Serve HTTP in a service's own event loop with uvicorn, and shut down in order.
 
-The socket is bound before anything else is started, so an address in use is one clear sentence and
-port 0 is known at once. The bootstrap of each service opens what it needs and wraps it in
-`serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
+The socket is bound before anything else starts. So an address in use is reported in one clear
+sentence, and the number for port 0 is known immediately. The bootstrap of each service opens its
+resources and wraps them in `serving`; `__main__` passes it to `run`, which waits in
+`until_stopped`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
-# An idle client that does not read does not answer the end of TLS; it is not waited for longer.
+# Maximum wait for a client's end of TLS, which an idle client that does not read never sends.
 TLS_END_S = 1.0
 # kube-scheduler and the API server keep connections for 90 s: we must not close them first.
 KEEP_ALIVE_S = 120
@@ -35,8 +36,8 @@ KEEP_ALIVE_S = 120
 class JoinedWrites:
     """Transport that sends all writes of one turn of the event loop by one system call.
 
-    uvicorn writes an answer's head and then its body. Each for itself costs a system call, a packet
-    and, on the other side, a reader that wakes up for half an answer.
+    uvicorn writes an answer's head and then its body. Sent separately, each costs a system call, a
+    packet and, on the other side, a reader that wakes up for half an answer.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -79,9 +80,9 @@ class _Connection(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the process's business, not a server's.
+    """uvicorn without its signal handlers: the process handles signals, not a server.
 
-    `end` wakes it, where uvicorn's own looks ten times a second whether it should end.
+    `end` wakes it; uvicorn's own loop checks ten times a second whether it should end.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -93,7 +94,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        # A tick by that number renews the Date header, whose unit is the second.
+        # A tick with 0 renews the Date header, whose unit is the second.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -137,8 +138,8 @@ async def serving(
 def run(name: str, app: AbstractAsyncContextManager[object]) -> None:
     """Run a service until a signal: open it, wait, close it.
 
-    Raises: SystemExit with one sentence when it ends by an error of ours; anything else comes
-    through as it is, with its traceback.
+    Raises: SystemExit with one sentence if it ends by a HamiError; other exceptions pass unchanged,
+    with their traceback.
     """
 
     async def main() -> None:

@@ -1,7 +1,8 @@
 """Log an outage once when it begins and once when it ends, however often calls are retried.
 
-What a process has never had is no outage yet: all of a cluster starts at once, in any order. Such a
-start is logged at DEBUG, and as a warning once it has lasted `STARTS_WITHIN_S`.
+A failure before the first success is not yet an outage: all parts of a cluster start concurrently,
+in any order. Such a failure is logged at DEBUG, and as a warning once it has lasted
+`STARTS_WITHIN_S`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Outage:
     ) -> None:
         """`failed` and `again`: messages for beginning and end; `about`: fields of both.
 
-        `starts_within_s`: grace for what has never worked yet; None: `STARTS_WITHIN_S`.
-        `recovery_s`: the outage is over when nothing failed for this long, so that alternating
+        `starts_within_s`: grace before the first success; None: `STARTS_WITHIN_S`.
+        `recovery_s`: the outage ends when no call has failed for this long, so that alternating
         success and failure is one outage.
         `clock`: seconds.
         """

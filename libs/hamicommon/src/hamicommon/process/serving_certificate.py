@@ -1,10 +1,10 @@
 """Load and check the serving certificate, and reload it without dropping requests.
 
-Every handshake asks for the newest good context (through the server-name callback, which OpenSSL
-also calls for clients that name no server), so a rotation is one assignment: a handshake sees the
-old pair or the new one, never half of each. A pair that doesn't fit together (one file written, the
-other not yet) is reported and the old one stays. Directories are watched, because a Secret volume
-swaps a symlink; a look every second catches what the watch may miss.
+Every handshake uses the newest valid context (through the server-name callback, which OpenSSL also
+calls for clients that name no server). A rotation is therefore one assignment: a handshake sees the
+old pair or the new one, never half of each. A pair that doesn't match (one file is not written
+yet) is reported, and the old pair stays. Directories are watched, because a Secret volume swaps a
+symlink; a check every second catches changes that the watch misses.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 # Reading two small files costs nothing, and the watch begins a moment after the first load.
 RECHECK_MS = 1_000
-# A tool writes certificate and key one after the other within milliseconds: look once for both. The
-# watching thread wakes as often, and takes the interpreter lock each time.
+# A tool writes certificate and key within milliseconds of each other: one check covers both. The
+# watching thread wakes at this interval, and takes the interpreter lock each time.
 _DEBOUNCE_MS = 50
 _LONGEST_MS = 200
 
@@ -37,8 +37,8 @@ Reloaded = Literal["loaded", "refused"]
 class ServingCertificate:
     """TLS context from the newest valid certificate and key.
 
-    `on_reload` is called at every change, `on_expiry` with the end of what is served, also at the
-    start.
+    `on_reload` is called at every change, `on_expiry` with the expiry of the served certificate,
+    also at the start.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ServingCertificate:
         self._on_reload, self._on_expiry = on_reload, on_expiry
         self._loaded = self._read()
         self._current = self._load()
-        # Made as the newest one is; a handshake begins with it.
+        # Built like the newest one; a handshake begins with it.
         self.context = self._load()
         self.context.sni_callback = self._choose
 

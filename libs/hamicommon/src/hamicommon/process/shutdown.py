@@ -1,8 +1,8 @@
 """Wait for the signal to stop, and end background tasks reliably.
 
-`asyncio.wait_for`, which the NATS client uses, loses a cancellation before Python 3.12 when it
-comes in the same turn of the loop as the answer or the time-out (gh-86296). A loop whose
-cancellation was lost runs on, and a service that waits for its end never stops.
+Before Python 3.12, `asyncio.wait_for`, which the NATS client uses, loses a cancellation that
+arrives in the same turn of the loop as the answer or the time-out (gh-86296). A loop whose
+cancellation was lost continues, and a service that waits for its end never stops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# Longer than a task needs to clean up (the bus closes within 3 s), which another would cut off.
+# Longer than a task's clean-up (the bus closes within 3 s), which a second one would cut off.
 CANCEL_RETRY_INTERVAL_S = 5.0
 
 
@@ -35,7 +35,7 @@ async def until_stopped() -> None:
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel the tasks and wait until they are done; each is cancelled again every 5 s.
 
-    An error that a task ended with is not raised here: it is its task group's business.
+    A task's error is not raised here: its task group handles it.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -48,7 +48,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def propagate_cancellation() -> Iterator[None]:
     """Raise a cancellation at the end of the block if a driver's call inside swallowed it.
 
-    Needed besides `end`, because a task group passes on its first cancellation only.
+    `end` does not suffice, because a task group passes on only its first cancellation.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()

@@ -1,8 +1,8 @@
 """Plan of nodes for waiting pods: each pod is placed on an existing or on a new node.
 
-Pods come in the order of their priority and age, and each takes what it gets. One that fits nowhere
-opens a node of the type with the least price per waiting pod that fits on it. A node's CPU, memory,
-labels (nodeSelector) and taints are looked at besides its cards; quotas and affinity are not.
+Pods are placed in the order of their priority and age, and each keeps its place. A pod that fits
+nowhere adds a node of the type with the least price per waiting pod that fits on it. Besides cards,
+a node's CPU, memory, labels (nodeSelector) and taints are checked; quotas and affinity are not.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Wish:
 
 @dataclass(slots=True)
 class HostPlace:
-    """Labels, taints, CPU and memory of a node: all that decides on a pod except its cards."""
+    """Labels, taints, CPU and memory of a node: all facts that decide on a pod except cards."""
 
     labels: Mapping[str, str]
     taints: Sequence[Taint]
@@ -138,7 +138,7 @@ def plan_nodes(
 
     Pods that ask for no card are left out, cordoned nodes take none.
 
-    Raises: InvalidRequest when an object has not the shape of a Node or Pod, or an entry is wrong.
+    Raises: InvalidRequest if an object is not a valid Node or Pod, or an entry is wrong.
     """
     asking = [*filter(is_waiting, pods), *new_pods]
     cluster = read_cluster(nodes, pods, vendors, asking=asking)
@@ -176,10 +176,10 @@ def place_wishes(
     *,
     coming: Mapping[NodeName, NodeType] | None = None,
 ) -> ScalePlan:
-    """Place the pods in order on existing nodes, else on nodes already requested, else on new ones.
+    """Place the pods in order on existing nodes, then on nodes already requested, then on new ones.
 
-    Requested nodes are used in order, each once the pods need it, so the last are left without pods
-    when fewer are needed. `cluster.view` is filled up on the way.
+    Requested nodes are used in order, each once the pods need it, so the last ones have no pods if
+    fewer are needed. `cluster.view` is filled in the process.
     """
     live, opening = _Nodes(cluster, places), _Opening(types, vendors, coming or {})
     refused: defaultdict[str, list[str]] = defaultdict(list)
@@ -273,7 +273,7 @@ class _Nodes:
             rows, _ = view.rows_of(offer.nodes)
             placement = best_of(wish.request, view, rows) if len(rows) else None
             if placement is None:
-                # Nodes only get fuller.
+                # Free amounts of nodes only decrease.
                 offer.nodes.clear()
                 return None
             place = self._places[placement.node]
@@ -310,7 +310,7 @@ class _Opening:
         self._fitting: dict[tuple[Hashable, str], bool] = {}
 
     def next_node(self, wish: Wish, rest: Sequence[Wish]) -> tuple[NodeName, NodeType] | None:
-        """Return a requested node that fits the pod, else a new one; None if it fits on no type.
+        """Return a requested node that fits the pod, or a new one; None if it fits on no type.
 
         `rest`: the pod and those after it, by which the type of a new node is chosen.
         """
@@ -334,7 +334,7 @@ class _Opening:
     def _choose(self, wish: Wish, rest: Sequence[Wish]) -> NodeType | None:
         """Return the type with the lowest price per pod of `rest`, which begins with the pod.
 
-        It is chosen once for all pods that are alike, while it may have more nodes.
+        It is chosen once for all equal pods, as long as the type may have more nodes.
         """
         chosen = self._chosen.get(wish.shape)
         if chosen is not None and not self._obstacle(wish, chosen):

@@ -1,7 +1,7 @@
 """Convert Node objects and placed pods into the engine's view of the cluster.
 
-Pods hold cards as HAMi counts it (protocol 4.4): only those with HAMi's assigned-node annotation,
-and of these not the ones whose phase is terminal. A pod with a deletionTimestamp still counts: its
+Pods hold cards as HAMi counts them (protocol 4.4): only pods with HAMi's assigned-node annotation
+hold cards, unless their phase is terminal. A pod with a deletionTimestamp still counts, because its
 containers may run until it is gone.
 """
 
@@ -71,12 +71,12 @@ def read_cluster(
     *,
     asking: Iterable[Json] = (),
 ) -> Cluster:
-    """Read the cards of all nodes, and what the pods hold of them.
+    """Read the cards of all nodes, and the slices of them that pods hold.
 
-    A pod of `asking` gives back what it holds when it is placed again (protocol 4.5, 3), so that is
-    not counted.
+    A pod of `asking` releases its slices when it is placed again (protocol 4.5, 3), so they are not
+    counted.
 
-    Raises: InvalidRequest when an object has not the shape of a Node or Pod, or no name.
+    Raises: InvalidRequest if an object does not have the form of a Node or Pod, or has no name.
     """
     problems: list[str] = []
     held: _Held = {}
@@ -166,7 +166,7 @@ def _holdings(
 
     A pod that can't be read holds nothing here, as in HAMi.
 
-    Raises: InvalidRequest when one of them has not the shape of a Pod.
+    Raises: InvalidRequest if one of them does not have the form of a Pod.
     """
     vendor_of = {vendor.keys.allocated: vendor for vendor in vendors if vendor.keys.allocated}
     for number, pod in enumerate(pods):
@@ -218,11 +218,11 @@ def _holdings(
 def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
     """Read the slices of each container from the vendor's annotation `text`.
 
-    Init containers that are through hold nothing.
+    Completed init containers hold nothing.
 
-    Raises: InvalidRequest when the annotation is malformed.
+    Raises: InvalidRequest if the annotation is malformed.
     """
-    # Only by position, as HAMi: also where it left out the entry of an init container without a
+    # Only by position, as in HAMi, even if HAMi omitted the entry of an init container without a
     # card (TRAP-1).
     roles = [role for role, _ in containers_of(pod)]
     containers = keys.decode_pod_devices(text)

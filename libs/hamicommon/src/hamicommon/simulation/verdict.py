@@ -49,9 +49,9 @@ class SimulationResult:
     nodes: Mapping[NodeName, SimulatedNode]
     chosen: NodeName | None = None
     unfiltered: bool = False
-    """Whether the pod asks for no card: kube-scheduler alone decides, and every node passes."""
+    """Whether the pod asks for no card: only kube-scheduler decides, and every node passes."""
     error: str = ""
-    """Mistake of the pod because of which nothing could be decided."""
+    """Mistake of the pod that prevented the decision."""
     request: PodRequest | None = None
     """Request of the pod; None if it could not be read."""
     refusal: Refusal | None = None

@@ -1,12 +1,12 @@
 """Set up logs and traces of a process, and pass trace context on.
 
-Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
-Spans are the OpenTelemetry SDK's and go, masked and bounded (`exporting.py`), to a file, to an OTLP
-endpoint, to both or nowhere. Its BatchSpanProcessor exports them from a bounded queue, so a
-collector that is down costs spans, never time; its standard variables choose what is sampled, and
-the collector keeps refusals, errors and what is slow (docs/monitoring.md). The context travels in
-W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject` and
-`extract`).
+Logs are JSON lines on standard output with the trace id and the fields of `log_context`
+(`logs.py`). Spans are the OpenTelemetry SDK's. They are masked and bounded (`exporting.py`) and go
+to a file, to an OTLP endpoint, to both or nowhere. The SDK's BatchSpanProcessor exports them from a
+bounded queue, so an unreachable collector costs spans, never time. The SDK's standard variables
+control sampling, and the collector keeps refusals, errors and slow traces (docs/monitoring.md). The
+context travels in W3C form over HTTP headers, NATS headers and the pod annotation
+`hami.io/traceparent` (`inject` and `extract`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def is_probe(scope: Mapping[str, Any]) -> bool:
 
 def setup(service_name: str, settings: TelemetrySettings) -> None:
     """Configure logging and tracing for this process; call it once, before anything else."""
-    # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
+    # Fields that our lines never show are not computed (the logging HOWTO, Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stdout)
@@ -72,7 +72,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     root.setLevel(settings.log_level)
     for noisy in _ON_THEIR_OWN_BEHALF:
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # `SafeExporter` logs when a collector goes and when it is back, not each try between.
+    # `SafeExporter` logs when a collector's outage begins and ends, not each attempt in between.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     log_what_python_prints()
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
@@ -99,9 +99,9 @@ def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:
 def target_info(service_name: str, settings: TelemetrySettings) -> dict[str, str] | None:
     """Return the resource's attributes as labels of Prometheus' sample `target_info`.
 
-    None without a cluster's name: nothing would be in it that the scrape does not know. Samples
-    are joined with it by `job` and `instance` (OpenTelemetry, Prometheus compatibility); as a label
-    of its own on each series the name would multiply nothing and be paid for by each.
+    None without a cluster's name, because the scrape knows all other attributes. Queries join
+    series with the sample by `job` and `instance` (OpenTelemetry, Prometheus compatibility). A
+    label with the name on each series would distinguish nothing and cost each series.
     """
     if not settings.cluster_name:
         return None
@@ -114,7 +114,7 @@ def _exporters(settings: TelemetrySettings) -> list[SpanExporter]:
     if settings.traces_file is not None:
         exporters.append(FileExporter(settings.traces_file))
     if settings.otlp_endpoint:
-        # Here: a process that sends to nobody need not have an HTTP client and its messages.
+        # Imported here: a process without an endpoint needs no HTTP client and its messages.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"

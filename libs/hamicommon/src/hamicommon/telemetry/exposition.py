@@ -1,8 +1,8 @@
 """Render /metrics in the format that the scraper accepts.
 
-In: a registry and the request's Accept. Out: OpenMetrics where it is asked for (Prometheus asks),
-which alone carries exemplars, otherwise Prometheus's own text. Every service answers /metrics
-with it.
+Input: a registry and the request's Accept header. The result is OpenMetrics if the client accepts
+it (Prometheus does), because only it carries exemplars; otherwise Prometheus's own text. Every
+service uses it for /metrics.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ OPENMETRICS = "application/openmetrics-text"
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """Return the text and its content type.
 
-    Only the name is looked for in `accept`: who wants OpenMetrics gets version 1.0.0, and a
-    header that is broken otherwise costs nobody the answer.
+    Only the name is searched for in `accept`: a client that wants OpenMetrics gets version 1.0.0,
+    and a header that is otherwise malformed does not prevent the answer.
     """
-    # OpenMetrics shows for each counter and histogram when it began, as a series more of each;
-    # Prometheus sees a restart in the counter itself.
+    # OpenMetrics shows the start time of each counter and histogram as an extra series; Prometheus
+    # detects a restart from the counter itself.
     disable_created_metrics()  # type: ignore[no-untyped-call] # the client has no annotation there
     named = (each.partition(";")[0].strip().lower() for each in accept.split(","))
     if OPENMETRICS in named:

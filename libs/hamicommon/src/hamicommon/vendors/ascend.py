@@ -1,10 +1,10 @@
-"""Ascend NPUs: every chip of the configuration is a vendor of its own (protocol 1.16).
+"""Ascend NPUs: every chip of the configuration is a separate vendor (protocol 1.16).
 
-A share of a chip is one of its templates (memory with AI cores), chosen by memory at admission; or,
-on nodes that can, any memory and percent of cores, asked for by the pod's annotation
-`huawei.com/vnpu-mode: hami-core`. Several chips are taken from as few networks as can be; chips
-that come in modules of two only as whole modules; soft slices only on nodes that can cut chips in
-software.
+A share of a chip is one of its templates (memory with AI cores), chosen by memory at admission. On
+nodes that support it, a share is any memory and percent of cores, requested by the pod's annotation
+`huawei.com/vnpu-mode: hami-core`. Several chips are taken from as few networks as possible. Chips
+that come in modules of two are taken only as whole modules. Soft slices are placed only on nodes
+that can cut chips in software.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotC
 def _whole_modules(free: Sequence[GpuDevice], wanted: int) -> list[GpuDevice]:
     """Return chips of modules whose two chips are free, in order, up to `wanted` chips.
 
-    Fewer, or one more when `wanted` is odd, when it can't be met.
+    If that is impossible, there are fewer, or one more if `wanted` is odd.
     """
     modules: dict[int, list[GpuDevice]] = {}
     for chip in free:
@@ -255,7 +255,7 @@ class Ascend(Vendor):
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """Return the chips in the node's register annotation, with whether software can cut each.
 
-        Raises: InvalidRequest when the annotation is malformed.
+        Raises: InvalidRequest if the annotation is malformed.
         """
         written = keys.annotations_of(node).get(SOFT_SLICES_ANNOTATION)
         soft = self.config.hami_vnpu_core if written is None else written == "true"
@@ -271,7 +271,7 @@ class Ascend(Vendor):
 
     def hide_cards(self, container: Json) -> None:
         """Hide all chips from a container that asks for none, if configured."""
-        # One that asks for another chip must see that one (HAMi hides it).
+        # A container that asks for another chip must see that chip (HAMi hides it).
         if self.chip.overwrite_env and not any(
             amounts.asks(container, chip.resource_name) for chip in self.config.configs
         ):
@@ -299,10 +299,10 @@ class Ascend(Vendor):
     def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Write pairs of chips, the memory of a template, and the runtime class.
 
-        Memory is rounded up to a template of the chip, so that what the scheduler counts is what
-        the chip can be cut into.
+        Memory is rounded up to a template of the chip, so that the scheduler counts amounts into
+        which the chip can be cut.
 
-        Raises: InvalidRequest when the container asks for something that can never be given.
+        Raises: InvalidRequest if the container asks for something that can never be granted.
         """
         chip = self.chip
         request = self.parse_request(container)
@@ -335,7 +335,7 @@ def _in_pairs(container: Json, chip: VnpuChip, count: int) -> int:
                 resources[part][chip.resource_name] = "2"
         return 2
     if count % 2:
-        # HAMi's sentence, to the letter.
+        # The exact text of HAMi.
         raise InvalidRequest(f"{chip.common_word} device request must be 1 or 2*n, got {count}")
     return count
 
@@ -344,7 +344,7 @@ def _write_memory(container: Json, chip: VnpuChip, count: int, *, soft: bool) ->
     """Write the memory that the container will get of each chip to limits and requests."""
     name = chip.resource_memory_name
     memory_mib = _granted_memory(container, chip, soft=soft)
-    # Half a module was asked for where two are written now.
+    # Two chips written for a module may stand for a request of one.
     single = count <= 1 or (chip.super_pod and count == 2)
     if not (single or soft or memory_mib == chip.memory_allocatable):
         raise InvalidRequest(

@@ -1,13 +1,13 @@
 """AWS Neuron devices: whole ones, or NeuronCores of one device or of several whole ones.
 
-Facts: protocol 1.13. In `GpuDevice.core_percent` and `DeviceShare.core_percent` stands a
-bitmask of a device's NeuronCores (2 is the second core), so a grant holds only for the device as it
-was seen. HAMi takes the number of cores per device from the first node that it meets, and at most
-2; here every device knows its own.
+Facts: protocol 1.13. `GpuDevice.core_percent` and `DeviceShare.core_percent` hold a bitmask of a
+device's NeuronCores (2 is the second core), so a grant is valid only for the device as it was seen.
+HAMi takes the number of cores per device from the first node that it meets, and at most 2; here
+every device has its own number.
 
-One device: the first in order with enough free cores. Several: devices that are wholly free and
-lie side by side, because collectives run over the ring between neighbours. A request for cores
-counts two to a slice; devices with more of them give several slices.
+One device: the first in order with enough free cores. Several: wholly free devices that lie side by
+side, because collectives run over the ring between neighbours. A request for cores counts two to a
+slice; devices with more cores give several slices.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class AwsNeuron(Vendor):
     name = NAME
     keys = AnnotationKeys(
         allocated="hami.io/aws-neuron-devices-allocated",
-        # Of no effect on a request for several devices.
+        # These two have no effect on a request for several devices.
         use_uuids="aws.amazon.com/use-neuron-uuid",
         avoid_uuids="aws.amazon.com/nouse-neuron-uuid",
         extra=(
@@ -222,7 +222,7 @@ class AwsNeuron(Vendor):
             Rule.CORES,
         ),
         need=_least_mask,
-        # A slice is two cores at most, and a device may have more of them.
+        # A slice has at most two cores, and a device may have more.
         reuses_card=True,
         chooser=choose_devices,
         chooser_rules=(Rule.IN_USE,),
@@ -243,10 +243,10 @@ class AwsNeuron(Vendor):
     ) -> DeviceRequest | None:
         """Return the requested devices, or cores if no devices are requested; None if neither is.
 
-        `count` and `core_percent` are what they come to on devices of two cores, as HAMi counts
-        them for quotas; the trait `cores` is what was asked for.
+        `count` and `core_percent` are the equivalent on devices of two cores, as HAMi counts them
+        for quotas; the trait `cores` is the requested number.
 
-        Raises: InvalidRequest naming container, resource, value and what would be right.
+        Raises: InvalidRequest naming container, resource, value and the expected value.
         """
         if amounts.find(container, self.config.resource_count_name) is not None:
             count = amounts.count(container, self.config.resource_count_name)
@@ -277,7 +277,7 @@ class AwsNeuron(Vendor):
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """Return the devices that the kubelet reports; empty if it reports none.
 
-        Raises: InvalidRequest when it reports no whole number, or absurdly many.
+        Raises: InvalidRequest if it reports no whole number, or absurdly many.
         """
         metadata = node.get("metadata") or {}
         name = metadata.get("name", "")
@@ -329,7 +329,7 @@ class AwsNeuron(Vendor):
     def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Change nothing.
 
-        Raises: InvalidRequest when the container asks for something that can never be given.
+        Raises: InvalidRequest if the container asks for something that can never be granted.
         """
         names = (self.config.resource_count_name, self.config.resource_core_name)
         asked = next((x for x in names if amounts.find(container, x) is not None), None)

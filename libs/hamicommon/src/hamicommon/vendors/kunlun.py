@@ -1,8 +1,8 @@
 """Kunlun cards: whole cards, the vendor `kunlun` (protocol 1.9), or slices, `XPU` (1.10).
 
 Both choose cards by HAMi's graph of eight cards in two wings. The wings are positions in the
-preference list, as in HAMi, not the cards' own indexes; only the links between the wings go by
-index. A card is cut into equal parts: what the first slice takes, every later one must take, too.
+preference list, as in HAMi, not the cards' own indexes; only the links between the wings use the
+indexes. A card is cut into equal parts: every later slice must have the size of the first one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _across(indexes: Sequence[int], free: Sequence[int], count: int) -> tuple[in
         return ()
     best = feasible[0]
     if count == WING and len(free) == WING + 2:
-        # What is left over should still be a pair that is linked.
+        # The cards left over should still be a linked pair.
         kept = (group for group in feasible if _is_linked_pair(position.keys() - set(group)))
         best = next(kept, feasible[-1])
     return tuple(position[index] for index in best)
@@ -135,8 +135,8 @@ class KunlunVendor(Vendor):
 def choose_by_graph(ask: NodeAsk, fits: Sequence[bool]) -> tuple[GpuDevice, ...]:
     """Choose linked cards among those that fit; empty if there are not enough.
 
-    `fits` is by position in `ask.cards`; the list that HAMi's graph is laid over starts with the
-    card that the standard loop would look at last.
+    `fits` is by position in `ask.cards`; the list under HAMi's graph starts with the card that the
+    standard loop would check last.
     """
     cards = [usage.device for usage in reversed(ask.cards)]
     numbers = [card.index for card in cards]
@@ -181,7 +181,7 @@ def bubble_score(
 ) -> float:
     """Return a higher score the more later requests can use the wings after the placement.
 
-    As in HAMi, the cards chosen are judged alone, without those in use before.
+    As in HAMi, only the chosen cards are scored, without those already in use.
     """
     index_of = {usage.device.uuid: usage.device.index for usage in before}
     chosen = {index_of[share.uuid] for shares in containers for share in shares}
@@ -213,7 +213,7 @@ class KunlunXpu(KunlunVendor):
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """Return as many cards as the kubelet lists, the first half on NUMA node 0.
 
-        Raises: InvalidRequest when the capacity is no whole number.
+        Raises: InvalidRequest if the capacity is not a whole number.
         """
         cards = KunlunVendor.node_devices(self, node)
         return tuple(replace(card, numa=int(card.index >= len(cards) // 2)) for card in cards)
@@ -298,7 +298,7 @@ class KunlunVxpu(KunlunVendor):
     ) -> DeviceRequest | None:
         """Return the request for slices of a quarter, a half or (without memory) all of a card.
 
-        Raises: InvalidRequest naming container, resource, value and what would be right.
+        Raises: InvalidRequest naming container, resource, value and the expected value.
         """
         count = amounts.count(container, self.resources.count)
         if not count:
@@ -315,9 +315,9 @@ class KunlunVxpu(KunlunVendor):
         )
 
     def mutate(self, container: Json, pod: Json) -> MutateResult:
-        """Write the size of slice that will be given to limits and requests.
+        """Write the size of the slice to be granted to limits and requests.
 
-        Raises: InvalidRequest when the container asks for something that can never be given.
+        Raises: InvalidRequest if the container asks for something that can never be granted.
         """
         names = self.resources
         if not amounts.asks(container, names.count, limits_only=True):

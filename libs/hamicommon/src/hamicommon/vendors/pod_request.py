@@ -1,8 +1,8 @@
 """Parse a pod's JSON into `PodRequest`, the engine's input.
 
 The scheduler calls `pod_request` once per filter; the pod watch calls `wants_devices`. Each vendor
-reads its own resources (`vendors/`); this module orders the containers and reads what belongs to
-the pod as a whole.
+reads its own resources (`vendors/`); this module orders the containers and reads the fields of the
+pod as a whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ a pod of 64 containers is more than people run, and less than an object of the A
 def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
     """Parse a pod's request: init containers first, then app containers, as in the spec.
 
-    Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
+    Raises: InvalidRequest naming container, resource or annotation, value and the expected value.
     """
     check_containers(pod, vendors)
     written = keys.limit_lengths(keys.annotations_of(pod))
@@ -68,7 +68,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
     )
     metadata = pod.get("metadata") or {}
     wanted = {request.vendor for container in containers for request in container.requests}
-    # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
+    # HAMi accepts a pod without a card before it reads policies (protocol 4.5, 1).
     policy = pod_policy(written, defaults) if wanted else defaults
     if wanted:
         PREEMPTION_DELAY.read(written)
@@ -119,8 +119,8 @@ def host_request(pod: Json) -> HostRequest:
     """Sum what the pod requests of its host, as kube-scheduler does.
 
     It is the greatest of each init container with the sidecars declared before it, and of all
-    sidecars and app containers together. An amount that can't be read counts as none: judging it is
-    the API server's matter, and only a preference depends on it here.
+    sidecars and app containers together. An amount that can't be read counts as none: the API
+    server validates it, and here only a preference depends on it.
     """
     sidecars, together, highest = [0, 0], [0, 0], [0, 0]
     for role, container in containers_of(pod):
@@ -173,11 +173,11 @@ def _device_requests(
 def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY) -> Policy:
     """Parse the policies and weights in the pod's annotations.
 
-    Any node policy but `spread` and our `fragmentation` is binpack, as in HAMi; unknown gpu
-    policies are kept and behave as spread. A pod that asks for `fragmentation` of nodes alone gets
-    its cards by it, too.
+    Any node policy except `spread` and our `fragmentation` is binpack, as in HAMi; unknown gpu
+    policies are kept and behave as spread. If a pod asks for `fragmentation` only of nodes, its
+    cards are chosen by it, too.
 
-    Raises: InvalidRequest when the weights are malformed.
+    Raises: InvalidRequest if the weights are malformed.
     """
     node, gpu = NODE_POLICY.read(annotations), GPU_POLICY.read(annotations)
     if node == FRAGMENTATION and not gpu:

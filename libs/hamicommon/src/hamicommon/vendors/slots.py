@@ -1,8 +1,8 @@
 """Vendors whose cards have slots only, without memory and cores: Biren and Vastai.
 
 Facts: protocol 1.14 and 1.15. A Vastai card may consist of dies. In die mode a container's dies are
-taken from as few cards as can be, and a pod with the policy `mutex` gets no die of a card of which
-another die is in use.
+taken from as few cards as possible, and a pod with the policy `mutex` gets no die of a card with
+another die in use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlotVendor(Vendor):
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """Return the registered cards with 100 cores each, as in HAMi's scores.
 
-        Raises: InvalidRequest when the annotation is malformed.
+        Raises: InvalidRequest if the annotation is malformed.
         """
         return tuple(replace(card, core_percent=100) for card in super().node_devices(node))
 
@@ -138,7 +138,7 @@ class Vastai(SlotVendor):
         order=SLOT_ORDER,
         need=no_amounts,
         chooser=choose_dies,
-        # With `mutex` a node may refuse although enough of its dies are idle.
+        # With `mutex` a node may refuse a pod although enough of its dies are idle.
         chooser_decides=True,
         applies=lambda request, selection, cards: in_dies(cards),
         scorer=score_dies,
@@ -152,8 +152,9 @@ Group = Callable[[GpuDevice], Hashable]
 def least_groups(cards: Sequence[GpuDevice], count: int, *, group: Group) -> list[GpuDevice]:
     """Return `count` of the cards, from the groups with most of them first.
 
-    Within a group in the order given; of equal groups the one whose first card comes first (HAMi
-    leaves that to chance). All of them, in the order given, when there are no more than `count`.
+    Cards of a group are returned in the given order; of equal groups, the one whose first card
+    comes first (HAMi leaves that to chance). All cards are returned, in the given order, if there
+    are at most `count`.
     """
     if len(cards) <= count:
         return list(cards)

@@ -101,9 +101,9 @@ class _KnownShape:
 class KeptWalks:
     """Cached results for all rows of a view; stored in `view.memory`.
 
-    A burst is mostly pods of one template, and between two of them a node or two have changed: only
-    these are walked again. The policy `fragmentation` keeps its own, and so do choosers of vendors
-    (`choice/chooser_answers.py`).
+    Most pods of a burst have the same template, and one or two nodes change between two of them;
+    only these are walked again. The policy `fragmentation` and the choosers of vendors have caches
+    of their own (`choice/chooser_answers.py`).
     """
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class KeptWalks:
     def of(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape | None:
         """Return the result for the pod on these rows; None: it must be computed.
 
-        So it is for a shape that never came: of a pod that comes once it is enough to ask one node
-        which cards it takes. And where a vendor's chooser has to be asked, in Python, node by node.
+        It must be computed for a new shape, because for a pod that comes once, one node's cards are
+        enough; and if a vendor's chooser must be called, in Python, node by node.
         """
         if view.shape != self._shape:
             self._shape = view.shape

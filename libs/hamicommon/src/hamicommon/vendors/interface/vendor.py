@@ -1,9 +1,9 @@
 """Base class of vendors: names, requests of containers, and cards of nodes.
 
 A vendor module translates between Kubernetes objects (raw JSON) and the domain; it holds no state
-and does no I/O. Most of it is data, which `Vendor` works from; the rest overrides a method.
-`registry.py` lists the vendors; `pod_request.py` (requests), `admission` (mutation) and the
-inventory of nodes without our agent call them.
+and does no I/O. Most of a vendor is data, which `Vendor` interprets; the rest overrides methods.
+`registry.py` lists the vendors. Their callers are `pod_request.py` (requests), `admission`
+(mutation) and the inventory of nodes without our agent.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Vendor:
     limits_only: ClassVar[bool] = False
     """Whether amounts are read only from limits."""
     always_parsed: ClassVar[bool] = False
-    """Whether admission reads requests, too, if limits name nothing."""
+    """Whether admission also reads requests if limits name nothing."""
     listed_cards: ClassVar[ListedCards | None] = None
     """Description of cards, for a vendor without a register annotation."""
     alive_while_listed: ClassVar[bool] = False
@@ -240,9 +240,9 @@ class Vendor:
     ) -> DeviceRequest | None:
         """Return the container's request; None if it asks for no card of this vendor.
 
-        `annotations` are the pod's. Without memory the whole card's.
+        `annotations` are the pod's. Without memory it asks for the whole card's.
 
-        Raises: InvalidRequest naming container, resource, value and what would be right.
+        Raises: InvalidRequest naming container, resource, value and the expected value.
         """
         names = self.resources
         count = amounts.count(container, names.count, limits_only=self.limits_only)
@@ -281,10 +281,10 @@ class Vendor:
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """Return the cards that a Node object reports; empty if it reports none.
 
-        They are in the vendor's register annotation (JSON or CSV, protocol 2.3), or follow from
-        the capacities that the kubelet lists.
+        They are in the vendor's register annotation (JSON or CSV, protocol 2.3), or follow from the
+        capacities that the kubelet lists.
 
-        Raises: InvalidRequest when what it reports is malformed, or absurdly many cards.
+        Raises: InvalidRequest if the report is malformed or has absurdly many cards.
         """
         if self.listed_cards is not None:
             return self._cards_from_capacity(node, self.listed_cards)
@@ -326,7 +326,7 @@ class Vendor:
     def node_pair_scores(self, node: Json) -> PairScores:
         """Return the connection scores of the node's cards; empty if unknown.
 
-        Raises: InvalidRequest when the annotation is malformed.
+        Raises: InvalidRequest if the annotation is malformed.
         """
         text = keys.annotations_of(node).get(self.keys.pair_scores, "")
         return keys.decode_pair_scores(text) if text else {}
@@ -334,7 +334,7 @@ class Vendor:
     def pod_annotations(self, placed: PlacedPod) -> dict[str, str]:
         """Return this vendor's annotations for a placed pod, byte for byte as HAMi writes them.
 
-        Empty when none of the containers has a card of this vendor.
+        Empty if no container has a card of this vendor.
         """
         if not placed.shares_of(self.name):
             return {}
@@ -343,7 +343,7 @@ class Vendor:
         return written | self.plugin_annotations(placed)
 
     def plugin_annotations(self, placed: PlacedPod) -> dict[str, str]:
-        """Return the annotations that the device plugin reads besides the slices."""
+        """Return the annotations that the device plugin reads in addition to the slices."""
         return {}
 
     def detail_of(self, share: DeviceShare, annotations: Mapping[str, str]) -> Mapping[str, Any]:
@@ -353,7 +353,7 @@ class Vendor:
     def plugin_alive(self, node: Json) -> bool:
         """Return whether the Node shows that its device plugin of this vendor can take pods.
 
-        Asked only of nodes where our agent does not run (protocol 1.x "CheckHealth").
+        Called only for nodes without our agent (protocol 1.x "CheckHealth").
         """
         if self.keys.handshake:
             return answers_handshake(node, self.keys.handshake, self.resources.count)
@@ -362,10 +362,10 @@ class Vendor:
     def mutate(self, container: Json, pod: Json) -> MutateResult:
         """Fill in defaults at admission, editing container and pod, which the caller owns.
 
-        Nothing is filled in; the container asks for a card when its limits name a count that is
-        not 0. Doing it twice changes nothing more.
+        This method fills in nothing; the container asks for a card if its limits name a count
+        other than 0. A second call changes nothing more.
 
-        Raises: InvalidRequest when the container asks for something that can never be given.
+        Raises: InvalidRequest if the container asks for something that can never be granted.
         """
         wants = amounts.asks(container, self.resources.count, limits_only=True)
         if wants or self.always_parsed:
@@ -377,7 +377,7 @@ def listed_amount(node: Json, part: str, resource: str) -> int:
     """Return the amount of `resource` in the Node's status under `part`; 0 if it has none.
 
     Args: part: `capacity` or `allocatable`.
-    Raises: InvalidRequest when what it lists is no whole number.
+    Raises: InvalidRequest if the listed amount is not a whole number.
     """
     amount = ((node.get("status") or {}).get(part) or {}).get(resource, 0)
     value = parse_int(amount)
@@ -403,9 +403,9 @@ def lists_some(node: Json, part: str, resource: str) -> bool:
 def answers_handshake(node: Json, key: str, resource: str) -> bool:
     """Return whether the node's device plugin answers the handshake (protocol 2.4).
 
-    Any text but `Requesting_<time>` is its answer. HAMi gives an unanswered question 60 s, and
-    then believes the kubelet; the kubelet alone decides here, because a pod could not start anyway
-    where it lists none of the resource.
+    Any text except `Requesting_<time>` is its answer. HAMi waits 60 s for an answer and then uses
+    the kubelet's amounts. Here only the kubelet decides, because a pod could not start anyway if
+    the kubelet lists none of the resource.
     """
     if "Requesting" not in keys.annotations_of(node).get(key, ""):
         return True
@@ -456,6 +456,6 @@ class GuardedVariable:
     without_card: bool = False
     """Whether it gives cards to containers that request none, so that every pod is checked."""
     with_whole_cards: bool = False
-    """Whether the variable has no effect in a pod that has whole cards only."""
+    """Whether the variable has no effect in a pod that has only whole cards."""
     instead: str | None = None
     """Value that replaces a removed one; None: the variable is removed."""

@@ -1,10 +1,10 @@
 """Variables by which a container could bypass its slice of an NVIDIA card, or take whole cards.
 
-Of HAMi's variables, the node-agent and HAMi's plugin read CUDA_DISABLE_CONTROL, the core policy and
-the priority from the pod's spec. libvgpu takes the others from the limits file; HAMi-core and nodes
-with an older agent take them from the environment. NVIDIA's container runtime reads
-NVIDIA_VISIBLE_DEVICES, and the dynamic linker loads what LD_AUDIT and LD_PRELOAD name before
-anything in /etc/ld.so.preload. docs/admission.md has the whole table, also of what is left alone.
+HAMi's plugin and the node-agent read CUDA_DISABLE_CONTROL, the core policy and the priority from
+the pod's spec. libvgpu reads the other variables of HAMi from the limits file; HAMi-core and nodes
+with an older agent read them from the environment. NVIDIA's container runtime reads
+NVIDIA_VISIBLE_DEVICES, and the dynamic linker loads the libraries of LD_AUDIT and LD_PRELOAD before
+those of /etc/ld.so.preload. docs/admission.md has the whole table, also of unguarded variables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def guarded_variables(
 ) -> tuple[GuardedVariable, ...]:
     """Return the guarded variables for this configuration.
 
-    `count` and the like are the resources' names, `core_policy` is the installation's.
+    `count` and the like are names of resources, `core_policy` is the installation's policy.
     """
     by_policy = core_policy.lower() == "disable"
     return (
@@ -101,7 +101,7 @@ def guarded_variables(
             name=IMEX_ENV,
             harmless=_NOTHING_VISIBLE.__contains__,
             effect="it opens the channels by which jobs of several nodes share memory",
-            # The runtime reads it in a container that is shown no card, too.
+            # The runtime also reads it in a container that sees no card.
             without_card=True,
         ),
     )

@@ -1,8 +1,8 @@
 """Choose MIG profile and placement of slices on cards in MIG mode (protocol 1.1).
 
-On such a node the choice is made here, card by card as HAMi's loop does, because a MIG card is
-tried again in place: one container may get several instances of it. Other cards of the node are
-picked once, and policies and NUMA binding hold for both.
+On a node with MIG cards the choice is made here, card by card as in HAMi's loop. A MIG card is
+tried again in place, because one container may get several instances of it. Other cards of the node
+are picked once; policies and NUMA binding apply to both.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def may_take_mig(request: DeviceRequest, selection: Selection, cards: Sequence[G
 def sound(usage: DeviceUsage) -> bool:
     """Return whether the placement of each slice on the card is known; if not, no more slices fit.
 
-    Without a record (slices of a HAMi before 2.10, or of the time before the card's mode changed)
-    a new instance might be made where one is already.
+    Without a record (slices of a HAMi before 2.10, or from before a change of the card's mode), a
+    new instance might overlap an existing one.
     """
     recorded = sum(MigSlice.from_detail(held) is not None for held in usage.holdings)
     return recorded >= usage.used_slots if usage.device.mode == MIG else recorded == 0
@@ -64,8 +64,8 @@ def cut(
 def choose_slices(ask: NodeAsk) -> Chosen | NotChosen:
     """Choose cards and MIG slices of one node.
 
-    All profiles that the node registered count: its own configuration's allowlist has chosen them
-    (protocol 5.6).
+    All profiles that the node registered count, because the allowlist of its own configuration has
+    selected them (protocol 5.6).
     """
     return _Walk(ask).run()
 
@@ -98,7 +98,7 @@ class _Walk:
                 self._reasons[REASONS[rule]] += 1
                 continue
             self._try(usage)
-            # The last group decides where whole groups are collected.
+            # The last group decides if whole groups are collected.
             picks = len(self._picks)
             self._largest = picks if self._collects else max(self._largest, picks)
             if len(self._picks) == count and not self._collects:
