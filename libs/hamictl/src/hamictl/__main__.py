@@ -127,7 +127,7 @@ def run_app(prog_name: str) -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # What is still to be written has nowhere to go: not even at the end of the process.
+        # Output that remains must not be written, not even at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(ExitCode.READER_LEFT) from None
 

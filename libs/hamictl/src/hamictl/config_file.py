@@ -1,7 +1,8 @@
 """`~/.config/hamictl.toml`: addresses, and default values of options.
 
-An option wins over the environment, and that over the file. The addresses are those of `HAMI_...`
-variables, without the prefix and in small letters; a running local system wins over all of them.
+Options override the environment, and the environment overrides the file. The addresses are those of
+`HAMI_...` variables, without the prefix and in lower case; a running local system overrides all of
+them.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class ConfigFile:
 
 
 def read_config(path: Path, addresses: Collection[str], *, named: bool) -> ConfigFile:
-    """Read the file if it exists; `addresses`: keys that it may have besides `OPTIONS`.
+    """Read the file if it exists; `addresses`: keys that it may have in addition to `OPTIONS`.
 
-    Raises: InvalidRequest, where it can't be read, has other keys or values, or is `named` by the
-    user and not there.
+    Raises: InvalidRequest if it can't be read, has other keys or values, or is `named` by the user
+    and does not exist.
     """
     try:
         with path.open("rb") as opened:

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Run `kubectl_complete-hami`, whose arguments are what was typed so far."""
+    """Run `kubectl_complete-hami`, whose arguments are the words typed so far."""
     given = sys.argv[1:] or [""]
     quoted = shlex.join(["hamictl", *given])
     environment = (
@@ -31,7 +31,7 @@ def complete() -> None:
         f"COMP_WORDS={quoted}",
         f"COMP_CWORD={len(given)}",
     )
-    # `env` hands our own environment on, with these three.
+    # `env` passes on our environment, with these three variables.
     command = ["env", *environment, sys.executable, "-m", "hamictl"]
     try:
         answered = subprocess.run(

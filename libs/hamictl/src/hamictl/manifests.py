@@ -1,7 +1,7 @@
 """Read users' manifests, find their pods, and create objects at an API server.
 
-A Pod is itself; of a workload kind it is the pod template, once per replica; a List is its items.
-Objects of other kinds stay as they are. Each mistake is one sentence with the path once.
+A Pod stands for itself, a workload for its pod template, once per replica, and a List for its
+items. Objects of other kinds stay unchanged. Each mistake is one sentence that names the path once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_BYTES = 2**30
 def read_text(source: str) -> str:
     """Return the file's text; `-` is standard input.
 
-    Raises: InvalidRequest naming the file and what is wrong with it.
+    Raises: InvalidRequest naming the file and its problem.
     """
     try:
         if source == STDIN:
@@ -50,11 +50,11 @@ def _read_bounded(file: TextIO, source: str, size: int = 0) -> str:
     text = "" if size > MAX_BYTES else file.read(MAX_BYTES + 1)
     if size > MAX_BYTES or len(text) > MAX_BYTES:
         raise InvalidRequest(f"{source} is larger than {MAX_BYTES >> 20} MiB: use a smaller file")
-    # Spreadsheets begin a file with it.
+    # Spreadsheet programs begin a file with it.
     return text.removeprefix("\ufeff")
 
 
-# kind -> where its pod template lies.
+# kind -> path of its pod template.
 _TEMPLATES = {
     "Deployment": ("spec", "template"),
     "ReplicaSet": ("spec", "template"),
@@ -64,13 +64,13 @@ _TEMPLATES = {
     "ReplicationController": ("spec", "template"),
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
-# More of one workload than this is a slip of the finger on a simulated cluster.
+# On a simulated cluster, more replicas of one workload are a typing error.
 _MAX_REPLICAS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Objects of a file, by what they mean for us."""
+    """Objects of a file, by their role for hamictl."""
 
     pods: tuple[Json, ...]
     others: tuple[Json, ...]
@@ -87,7 +87,7 @@ class Manifest:
 def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
     """Read YAML or JSON with one or more documents.
 
-    Raises: InvalidRequest when it can't be parsed or an object has no kind or name.
+    Raises: InvalidRequest if it can't be parsed or an object has no kind or name.
     """
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
@@ -177,7 +177,7 @@ def _from_template(item: Json, kind: str, name: str, source: str, namespace: str
 
 
 async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
-    """Create an object of any kind or update the existing one; return what was done.
+    """Create an object of any kind or update the existing one; return the action done.
 
     Raises: InvalidRequest naming the kind if the cluster does not know it.
     """
@@ -187,7 +187,7 @@ async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
         known = (await api.get(group)).get("resources") or ()
     except NotFound:
         known = ()
-    # Behind a slash are subresources.
+    # Names with a slash are subresources.
     found = next((r for r in known if r["kind"] == kind and "/" not in r["name"]), None)
     if found is None:
         raise InvalidRequest(f"the cluster does not know the kind {kind} of {version}")
@@ -202,9 +202,9 @@ async def apply_object(api: KubeApi, item: Json, namespace: str) -> str:
 
 
 async def apply_pod(api: KubeApi, pod: Json) -> str:
-    """Create the pod, or update labels and annotations of an existing one; return what was done.
+    """Create the pod, or update labels and annotations of an existing one; return the action done.
 
-    Raises: Conflict where the existing one asks for something else, which only a new pod can.
+    Raises: Conflict if the existing pod has another request, which only a new pod can change.
     """
     metadata = pod["metadata"]
     collection = f"/api/v1/namespaces/{metadata['namespace']}/pods"
@@ -231,8 +231,8 @@ async def apply_pod(api: KubeApi, pod: Json) -> str:
 def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
     """Return the fields in which containers of an existing pod differ from the manifest.
 
-    Only what the manifest states is compared, and of that what neither the API server nor
-    admission rewrites: images, commands, arguments and limits, whose amounts may be written again.
+    Only fields of the manifest are compared that neither the API server nor admission rewrites:
+    images, commands, arguments and limits. Limits are compared by amount, not by text.
     """
     there = {each["name"]: each for each in _containers(existing)}
     found = []

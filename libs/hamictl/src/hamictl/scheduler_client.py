@@ -1,9 +1,9 @@
 """Client for the HTTP APIs of the scheduler and the metrics service.
 
-Where a service is and who we are to it is checked before anything is sent; a failure names the
-service and what to set. TLS shows little of a failure: a server that refuses what a client shows
-closes the connection after the handshake (TLS 1.3), and asyncio's servers do so without the alert
-that would name the reason.
+The service's address and our credentials are checked before a request is sent; a failure names the
+service and the setting to change. TLS shows little of a failure: a server that refuses the client's
+certificate closes the connection after the handshake (TLS 1.3), and asyncio's servers do so without
+the alert that would name the reason.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SchedulerAddress:
     def ssl_context(self) -> ssl.SSLContext | bool:
         """Return how to verify the server; False for plain HTTP.
 
-        Raises: InvalidRequest naming the setting and what is wrong with its file.
+        Raises: InvalidRequest naming the setting and the problem of its file.
         """
         if not self.secure:
             return False
@@ -105,7 +105,7 @@ def metrics_address(
 ) -> SchedulerAddress:
     """Return the address of hami-metrics.
 
-    Its rules are the same: a token over TLS only, an authority in a file.
+    The same rules apply: a token only over TLS, an authority in a file.
     """
     return SchedulerAddress(
         url=url,
@@ -222,9 +222,9 @@ def _closed_at_once(address: SchedulerAddress) -> str:
 
 
 def closed_forward(dsn: str, exc: BaseException | None) -> str:
-    """Return what to do about an unavailable Postgres behind a port-forward.
+    """Return advice about an unavailable Postgres behind a port-forward.
 
-    Empty for any other one, and for one that answered with a refusal.
+    Empty for any other Postgres, and for one that answered with a refusal.
     """
     state = getattr(exc, "sqlstate", None)
     refused = isinstance(exc, ssl.SSLError) or (state and not state.startswith(_CONNECTION_LOST))
@@ -330,7 +330,7 @@ class SchedulerClient:
     ) -> httpx.Response:
         """Return the answer, waiting as long as probes show that the service lives.
 
-        One that hangs takes connections and answers nothing. Raises: httpx.HTTPError.
+        A service that hangs accepts connections and never answers. Raises: httpx.HTTPError.
         """
         asked = asyncio.ensure_future(request)
         try:

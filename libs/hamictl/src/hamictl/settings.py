@@ -1,6 +1,7 @@
 """Settings of `hamictl` from the environment and its file, for other than local systems.
 
-What the environment does not set is taken from `~/.config/hamictl.toml` (`hamictl.config_file`).
+Variables that the environment does not set are taken from `~/.config/hamictl.toml`
+(`hamictl.config_file`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pydantic_settings import (
 from hamictl.config_file import FILE_NAME, ConfigFile, read_config
 
 FILES = frozenset({"folder", "kubeconfig", "migrations"})
-"""Settings that are paths in which `~` is the home directory, besides those named `*_file`."""
+"""Further settings, in addition to `*_file`, that are paths with `~` for the home directory."""
 
 
 class Settings(BaseSettings):
@@ -122,7 +123,7 @@ def config_file() -> ConfigFile:
     known = [name for name in Settings.model_fields if name not in NOT_IN_THE_FILE]
     if where.config is not None and where.config != Path():
         return read_config(where.config.expanduser(), known, named=True)
-    # Relative ones don't count, an empty one is none (XDG Base Directory Specification).
+    # Relative paths are ignored, an empty one is unset (XDG Base Directory Specification).
     home = where.config_home
     folder = home if home is not None and home.is_absolute() else Path.home() / ".config"
     return read_config(folder / FILE_NAME, known, named=False)

@@ -1,8 +1,8 @@
 """Run a trace's pods through the product's engine, on a view of the trace's cards.
 
-Host CPU and memory are kube-scheduler's filter, and so they are here; cards are the engine's own.
-Where a trace has no card memory, cards have more than anybody asks for and every slice
-takes 1 MiB, so that cores alone decide. Slots never run out.
+Host CPU and memory are filtered as by kube-scheduler; cards are the engine's own. If a trace has no
+card memory, cards have more than any pod requests and every slice takes 1 MiB, so that only cores
+decide. Slots never run out.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class EngineCluster:
         return fragmentation(self.view).stranded_milli(self.view)
 
     def host_levels(self, cpu_milli: int, rows: Int) -> Int:
-        """Score hosts 0 to 10, as kube-scheduler gets it for a pod without cards."""
+        """Score hosts 0 to 10, as in our answer to kube-scheduler for a pod without cards."""
         return host_levels(host_costs(cpu_milli, self.view, rows))
 
     def _might_hold(self, pod: TracePod, row: int) -> bool:
@@ -211,6 +211,6 @@ def request_of(pod: TracePod, policy: Policy) -> PodRequest:
 
 
 def oracle(trace: Trace) -> Mix:
-    """Return the mix of the whole trace, as if known before the first pod arrives."""
+    """Return the mix of the whole trace, known before the first pod arrives."""
     shapes = (shape_of(request_of(pod, Policy())) for pod in trace.pods)
     return Mix.of(shape for shape in shapes if shape is not None)

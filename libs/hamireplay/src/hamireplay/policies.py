@@ -1,9 +1,9 @@
 """Policies of a replay by their names, and placement of pods without cards.
 
-No policy of ours places pods without cards in a cluster: kube-scheduler's plugin NodeResourcesFit
-scores the hosts by CPU and memory. Where it spreads them (`LeastAllocated`, its default) they take
-the CPU that cards need, on every node a part of it. Where it asks our scheduler for scores
-(`EXTENDER`), it adds them to those of its own that depend on what is free.
+In a cluster no policy of ours places pods without cards: kube-scheduler's plugin NodeResourcesFit
+scores the hosts by CPU and memory. If it spreads such pods (`LeastAllocated`, its default), they
+take CPU that cards need, on every node a part of it. If kube-scheduler asks our scheduler for
+scores (`EXTENDER`), it adds them to its own scores that depend on free amounts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class HostChoice(StrEnum):
 def parse_policies(names: str) -> list[str]:
     """Parse a comma list of policies, each once.
 
-    Raises: InvalidRequest naming the one that is unknown, and those there are.
+    Raises: InvalidRequest naming the unknown one and the existing ones.
     """
     found = [name.strip() for name in names.split(",") if name.strip()]
     for name in found:
@@ -75,8 +75,8 @@ def parse_policies(names: str) -> list[str]:
 def check_published(names: Iterable[str], trace: Trace, hosts: HostChoice) -> None:
     """Check that the published policies can process the trace, before the first run.
 
-    Raises: InvalidRequest when one of them can't count what the trace's pods ask for, or has no
-    scores for pods without cards where those are wanted.
+    Raises: InvalidRequest if one of them can't count the requests of the trace's pods, or lacks
+    requested scores for pods without cards.
     """
     for name in names:
         if name in PUBLISHED:
@@ -159,8 +159,9 @@ class StockHosts:
     def _scores(self, pod: TracePod, rows: Int) -> Int:
         """Score hosts with room for the pod.
 
-        NodeResourcesFit: the mean of what is free of CPU and of memory then. With our scores
-        also NodeResourcesBalancedAllocation (1.36): 75, more where the pod evens CPU and memory.
+        NodeResourcesFit: the mean of the percentages of CPU and memory that remain free. With our
+        scores also NodeResourcesBalancedAllocation (1.36): 75, and more if the pod evens CPU and
+        memory.
         """
         capacity, free = self._capacity[rows], self._free[rows]
         percent = 100 * (free - _host_request(pod)) // np.maximum(capacity, 1)

@@ -1,16 +1,15 @@
 """Compute the order and times of arrivals, and running times, from a trace.
 
 The order is as in the published runs (hkust-adsl/kubernetes-scheduler-simulator): the trace is
-shuffled by a seed, then tuned to a load. Too little demand: pods drawn with replacement are
-appended, up to the draw that would pass the target by the share of ONE of its cards. Too much:
-random pods are left out.
+shuffled by a seed, then tuned to a load. If the demand is too small, pods drawn with replacement
+are appended, up to the draw that would pass the target by the share of ONE of its cards. If it is
+too large, random pods are left out.
 
-Times are made for a mean load, or are the pods' own. For a mean load the pods come in that order
-at exponential gaps, and each runs as long as it did in the trace. The gaps are scaled so that with
-room for everybody the pods would hold `mean_load` of the cards. The first two thirds of the pods
-only fill the cluster, and only the last third is counted. Few pods of a trace that run for months
-have most of its card-hours, so the load still grows while it is counted; its mean is what was
-asked for.
+Times are made for a mean load, or are the pods' own. For a mean load the pods arrive in that order
+at exponential gaps, and each runs as long as in the trace. The gaps are scaled so that with
+unlimited room the pods would hold `mean_load` of the cards. The first two thirds of the pods only
+fill the cluster, and only the last third is measured. A few pods that run for months have most of a
+trace's card-hours, so the load still grows during the measurement; its mean is the requested load.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def arrivals(trace: Trace, seed: int, *, load: float, card_memory_mib: int = 0) 
 def tie_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
     """Rename the nodes in random order, because the first by name wins a tie.
 
-    The names are drawn apart from the arrivals: all policies of one seed meet the same of both.
+    The names are drawn independently of the arrivals: all policies of a seed get the same of both.
     """
     random = np.random.default_rng([seed, 1])
     width = len(str(len(nodes)))
@@ -85,7 +84,7 @@ def by_load(
 ) -> tuple[list[Stay], Window]:
     """Assign times of arrival for a mean load; return also the measured window.
 
-    Raises: InvalidRequest when the trace has no lifetimes, or too few pods for the load.
+    Raises: InvalidRequest if the trace has no lifetimes, or too few pods for the load.
     """
     runs = np.array([_runs_s(pod) for pod in order])
     demand = np.array([demand_milli(pod, card_memory_mib) for pod in order], np.float64)
@@ -119,7 +118,7 @@ def as_it_was(
 ) -> tuple[list[Stay], Window]:
     """Use the pods' recorded times; unknown running times become the median.
 
-    Raises: InvalidRequest when a pod has no time of arrival.
+    Raises: InvalidRequest if a pod has no time of arrival.
     """
     ordered = sorted(pods, key=lambda pod: (_arrives_s(pod), pod.name))
     if not ordered:

@@ -20,7 +20,7 @@ from hamicommon.placement.vendor_policy import PairScores, VendorRules
 WHOLE_CARD_MILLI = 1000
 
 KINDS = ("no card", "share", "1 card", "2 cards", "3-4 cards", "5-8 cards", "more cards")
-"""Kinds of pods by what they request."""
+"""Kinds of pods by their request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class TracePod:
     ends_s: float | None = None
     """Time of its end; None: not before the trace ends."""
     gone_s: float | None = None
-    """Time at which a pod without a place was gone; None: it got a place, or still waits."""
+    """Time at which a pod without a place left; None: it got a place, or still waits."""
     ran: bool = True
     """Whether the pod ever ran, so that its running time is known."""
     request: PodRequest | None = None
@@ -176,7 +176,7 @@ class Trace:
 def without_a_card(trace: Trace) -> Mapping[str, int]:
     """Count pods whose named models no node has, by these models; all are refused.
 
-    A name is a part of a model's, as where real pods name a type.
+    A name matches each model that contains it, like types that real pods name.
     """
     there = {node.model.upper() for node in trace.nodes}
     named = Counter(pod.models for pod in trace.pods if pod.models and pod.cards)

@@ -59,7 +59,7 @@ def owner_of(given: str) -> tuple[str, str] | None:
 async def pods_of_owner(target: Installation, kind: str, name: str, namespace: str) -> Records:
     """List a workload's pods, each with its slices or the reason of its waiting.
 
-    Raises: NotFound where there is no such workload, or it has no pod; HamiError.
+    Raises: NotFound if there is no such workload, or it has no pod; HamiError.
     """
     scheduler = target.scheduler_client()
     async with open_kube_api(target.need_kubeconfig()) as api:
@@ -107,7 +107,7 @@ def label_selector(owner: JsonMapping) -> str:
     'app=a,tier notin (x,y),!old'
     """
     selector: Json = (owner.get("spec") or {}).get("selector") or {}
-    # A ReplicationController's is the labels themselves.
+    # The selector of a ReplicationController is the labels themselves.
     plain = "matchLabels" not in selector and "matchExpressions" not in selector
     labels = selector if plain else selector.get("matchLabels") or {}
     return ",".join(
@@ -148,9 +148,9 @@ CLOSE_NAMED = 3
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
-    """Return the uid of the pod in the cluster, or else of the newest one in the ledger.
+    """Return the uid of the pod in the cluster, otherwise of the newest one in the ledger.
 
-    `name` may also be a uid that the ledger has. Raises: NotFound when neither has the pod.
+    `name` may also be a uid that the ledger has. Raises: NotFound if neither has the pod.
     """
     existing = await existing_uid(target, namespace, name)
     if existing is not None:
@@ -162,7 +162,7 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
 
 
 async def pod_in_cluster(target: Installation, namespace: str, name: str) -> Json | None:
-    """Return the pod's object; None: not in the cluster, or there is no cluster to ask.
+    """Return the pod's object; None: not in the cluster, or no cluster is configured.
 
     Raises: Unavailable, Forbidden.
     """
@@ -272,7 +272,7 @@ async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
     if not output.for_people:
         render.write_document(answer, output)
         return answer
-    # Of a pod that was asked for by its uid the answer has the name.
+    # If the caller gave a uid, the answer has the pod's name.
     space, name = str(answer["namespace"] or namespace), str(answer["pod_name"] or name)
     for part in explanation(answer, name=f"{space}/{name}"):
         # Names and texts come from the cluster: nothing in them is markup.
@@ -328,7 +328,7 @@ async def _is_gone(target: Installation, namespace: str, name: str, uid: str) ->
 async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
     """Return the ledger's pods of this name, placed or refused, the newest first."""
     rows = await scheduler.rows_if_known("/v1/pods", namespace=namespace, name=name)
-    if rows is None:  # a scheduler of before this path
+    if rows is None:  # an older scheduler without this path
         return await allocations_named(scheduler, namespace, name)
     return rows
 

@@ -71,7 +71,7 @@ def capacity(
     answer = run(_ask(pod, max(MAX_PODS, replicas)))
     if output.for_people:
         console.print(sentence(answer, asks), highlight=False, markup=False, soft_wrap=True)
-        # A scheduler of before this field has none.
+        # An older scheduler does not send this field.
         for why, number in (answer.get("closed") or {}).items():
             note(f"nodes that {why}: {number} not counted")
     else:

@@ -1,4 +1,4 @@
-"""`hamictl config`: the settings, and where each one comes from."""
+"""`hamictl config`: the settings, and the source of each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 class _Variables(BaseSettings):
-    """Settings by which every command's options get their defaults."""
+    """Settings that give the options of every command their defaults."""
 
     model_config = SettingsConfigDict(env_prefix="HAMICTL_")
 

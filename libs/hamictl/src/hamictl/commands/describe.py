@@ -162,7 +162,7 @@ def open_page(
                 "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
             )
     if kind and not name and kind.partition("/")[0] not in KINDS:
-        # What is no kind is a pod, as everywhere.
+        # A word that is no kind names a pod, as everywhere.
         kind, name = "pod", kind
     path = ""
     if kind:

@@ -1,7 +1,7 @@
 """`hamictl doctor`: check the parts of an installation, in the order of their dependencies.
 
-Every part is asked itself where it can be, or looked for in the cluster. What can't be found out is
-unknown, and is neither well nor missing.
+Every part that can be reached is asked; the others are looked up in the cluster. A part whose state
+can't be determined is unknown, neither well nor missing.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def examine_parts(target: Installation) -> list[PartFinding]:
 def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
     """Return the answers of the parts; one that only lacks an earlier part names that as the cause.
 
-    Agents, and what they report, are asked of the scheduler.
+    The scheduler answers for the agents and their reports.
     """
     found: list[PartFinding] = []
     for installed, answered in pairs:
@@ -197,7 +197,7 @@ async def _part(
 async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
     """Check rules of the ledger, and quotas and cordons without effect.
 
-    Both are unknown where the scheduler can't be asked.
+    Both are unknown if the scheduler can't be reached.
     """
     scheduler = next((each for each in found if each.part == "scheduler"), None)
     if scheduler is None:
@@ -259,9 +259,9 @@ async def _binding(api: KubeApi) -> PartFinding:
 
 
 def binding_finding(nodes: Sequence[Json]) -> PartFinding:
-    """Return the finding about nodes that start one pod at a time for want of late binding.
+    """Return the finding about nodes that start one pod at a time because they lack late binding.
 
-    A node that an operator has set so is as it should be.
+    A node that an operator has configured for this is well.
     """
     shown = {str(node["metadata"]["name"]): binding_row(node) for node in nodes}
     known = {name: row for name, row in shown.items() if row["binding"]}
@@ -320,7 +320,7 @@ async def _check_connection(part: str, url: str, step: str) -> PartFinding:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 0
     except ValueError:
-        # Such as a DSN of several servers.
+        # For example a DSN of several servers.
         return unknown(part, "its address names several servers")
     try:
         async with asyncio.timeout(CONNECT_S):

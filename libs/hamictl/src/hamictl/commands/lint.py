@@ -1,8 +1,8 @@
 """`hamictl lint`: check pods and quotas against admission before they are created.
 
-By default the webhook's own code answers, here; with `--cluster DUMP` it also knows the cards of a
-cluster. With `--live` the running system is asked by a dry run, so that its quotas, its cards and
-its configuration count. `--jsonl` is the form for programs.
+By default the webhook's own code answers, in this process; with `--cluster DUMP` it also knows the
+cards of a cluster. `--live` asks the running system by a dry run, so that its quotas, cards and
+configuration count. `--jsonl` is the format for programs.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def lint(
     """
     with spoken_errors():
         vendors = served_vendors(device_config, enable_ascend, enable_iluvatar)
-        # Admission asks no policy of the installation; a mistyped one is reported all the same.
+        # Admission does not use the installation's policy; a mistyped one is reported anyway.
         simulate.policy_of(node_policy, gpu_policy)
         rules = AdmissionRules(
             vendors=vendors,
@@ -227,13 +227,13 @@ async def _ask_server(api: KubeApi, pod: Json, here: AdmissionResult) -> Admissi
         try:
             await api.create(path, pod, dryRun="All")
         except Conflict:
-            # One of that name exists: a name of the server's own is asked about instead.
+            # An object of this name exists: the dry run uses a generated name instead.
             warnings.clear()
             named = {**metadata, "generateName": f"{metadata['name']}-"}
             del named["name"]
             await api.create(path, {**pod, "metadata": named}, dryRun="All")
     except HamiError as exc:
-        # Of a 403 only this user's rights are no verdict on the pod.
+        # A 403 is a verdict on the pod, unless this user lacks rights.
         refused = isinstance(exc, Forbidden) and not _NO_RIGHTS.search(str(exc))
         if isinstance(exc, Unavailable | Expired) and not refused:
             raise

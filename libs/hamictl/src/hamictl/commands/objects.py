@@ -57,7 +57,7 @@ async def _apply(files: list[str], namespace: str) -> None:
     async with open_kube_api(find_target().need_kubeconfig()) as api:
         api.on_warning = lambda text: complain(f"Warning: {text}")
         for manifest in manifests:
-            # A namespace, a quota or a priority class comes before its pods.
+            # A namespace, a quota or a priority class is created before its pods.
             for item in manifest.others:
                 refused += not await _report_result(item, apply_object(api, item, namespace))
             for pod in manifest.pods:
@@ -67,9 +67,9 @@ async def _apply(files: list[str], namespace: str) -> None:
 
 
 async def _report_result(item: Json, applying: Awaitable[str]) -> bool:
-    """Print what was done with the object; return False if it was refused, and continue.
+    """Print the result for the object; return False if it was refused, and continue.
 
-    Raises: Unavailable, if the API server can't be asked about the others either.
+    Raises: Unavailable if the API server can't be reached for the others either.
     """
     metadata = item["metadata"]
     name = metadata.get("name") or f"{metadata.get('generateName', '?')}*"

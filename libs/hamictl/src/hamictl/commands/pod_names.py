@@ -1,7 +1,7 @@
 """Complete names of pods in a shell, from the cluster or from live grants in the ledger.
 
-Kept for 5 s in a file of the user's own, because a shell asks with every key. Whatever goes wrong
-completes nothing: a shell shows no errors.
+Names are cached for 5 s in a file of the user, because a shell asks at every key. On any error the
+completion is empty, because a shell shows no errors.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KEPT_S = 5.0
 PATIENCE_S = 1.5
 PODS = ("pod", "pods", "po")
 MAX_PODS = 5000
-"""Maximum number of a cluster's pods that are listed: a shell shows no more anyway."""
+"""Maximum number of pods that are listed: a shell does not show more."""
 
 
 def pod_names(incomplete: str) -> list[str]:
     """Return the pods whose name begins with the text.
 
-    Pods of the namespace default have their name only, others NAMESPACE/NAME, after `pod/` if that
-    was typed.
+    Pods of the namespace default are returned as NAME, others as NAMESPACE/NAME, after `pod/` if
+    the user typed that.
     """
     prefix = next((kind for kind in ("pod/", "pods/") if incomplete.startswith(kind)), "")
     begun = incomplete.removeprefix(prefix)
@@ -73,7 +73,7 @@ async def _list_pods(target: Installation) -> list[str]:
 def _kept_at(settings: Settings, target: Installation) -> Path:
     """Return the file that caches names for this installation."""
     given = settings.cache_home
-    # Relative ones don't count, an empty one is none (XDG Base Directory Specification).
+    # Relative paths are ignored, an empty one is unset (XDG Base Directory Specification).
     home = given if given and given.is_absolute() else Path.home() / ".cache"
     which = f"{target.kubeconfig} {target.scheduler.url}"
     return home / "hamictl" / f"pods-{hashlib.sha256(which.encode()).hexdigest()[:16]}.json"

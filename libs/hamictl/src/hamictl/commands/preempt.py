@@ -74,7 +74,7 @@ async def _ask(body: Mapping[str, object]) -> dict[str, Any]:
 
 
 def show(answer: Mapping[str, Any]) -> None:
-    """Print the best plan with its victims, the next best in a line, and what was left out."""
+    """Print the best plan with its victims, the next best in a line, and the pods left out."""
     name = f"{answer['namespace']}/{answer['name']}"
     _print(f"{name} (priority {answer['priority']}) {answer['summary']}")
     for plan in answer["plans"][:1]:

@@ -1,6 +1,7 @@
 """`hamictl scale`: the nodes to add for the waiting pods.
 
-`plan` computes them here from a dump of a cluster, `status` asks for those of its scheduler.
+`plan` computes them locally from a dump of a cluster, `status` asks a cluster's scheduler for its
+plan.
 """
 
 from __future__ import annotations

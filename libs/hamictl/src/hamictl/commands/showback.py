@@ -1,7 +1,7 @@
-"""`hamictl showback`: card time per namespace, time that nobody held, and its cost.
+"""`hamictl showback`: card time per namespace, time that no pod held, and its cost.
 
-Card time is in whole seconds and money in exact texts, so that rows add up to the sum. Prices may
-be brought along: one for all types, or a price list's file.
+Card time is in whole seconds and money in exact decimal texts, so that rows add up to the sum. The
+user may supply prices: one for all types, or a price list's file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def month_of(text: str, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 def bill_rows(lines: Sequence[Mapping[str, Any]], *, by_type: bool) -> list[dict[str, Any]]:
-    """Return rows for namespaces, the largest first, then for time that nobody held."""
+    """Return rows for namespaces, the largest first, then for time that no pod held."""
     whole = sum(int(line["card_s"]) for line in lines)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for line in lines:
@@ -102,7 +102,7 @@ def bill_records(
 ) -> Records:
     """Return the lines of the bill, summed up over types unless `by_type`.
 
-    `use`: what was used of the held time, by namespace, for two more columns; None: not asked.
+    `use`: used part of the held time, by namespace, for two more columns; None: not requested.
     """
     currency = str(bill.get("currency") or "")
     columns: list[tuple[str, Callable[[Row], str], str]] = [
@@ -147,7 +147,7 @@ def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
 
 
 def _unknown(row: Row) -> str:
-    """Return the sign for unknown use; time that nobody held has no use."""
+    """Return the sign for unknown use; time that no pod held has no use."""
     return "?" if row["kind"] == "held" else "-"
 
 
@@ -211,7 +211,7 @@ def given_prices(price: str, price_list: str) -> PriceList | Decimal | None:
 def bill_by(bill: Mapping[str, Any], prices: PriceList | Decimal) -> Bill:
     """Return the service's bill with costs by these prices.
 
-    One price is in the currency of the service's own price list, without one in EUR.
+    A single price is in the currency of the service's price list, or in EUR without a list.
     """
     rows = [{**line, "namespace": line["namespace"] or ""} for line in bill["lines"]]
     if isinstance(prices, Decimal):
@@ -317,7 +317,7 @@ def _span(month: str, at: str, since: str, until: str) -> tuple[datetime, dateti
             param_hint="--month",
         )
     end = moment_of(until, "--until") or found[1]
-    # What ends in a month that is over begins with that month.
+    # A period that ends in a past month begins with that month.
     months_beginning = end.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     begin = since_of(since) or min(found[0], months_beginning)
     if begin >= end:

@@ -146,7 +146,7 @@ def _batch(simulator: Simulator) -> None:
 def policy_of(node: str, gpu: str) -> Policy:
     """Return the policies of the options.
 
-    Raises: WrongUsage when a policy is unknown: on a command line it is mistyped.
+    Raises: WrongUsage if a policy is unknown, because on a command line it is mistyped.
     """
     if node not in NODE_POLICIES:
         raise WrongUsage(f"--node-policy is {node!r}: use {one_of(NODE_POLICIES)}")
@@ -190,7 +190,7 @@ def _is_cordoned(node: Json) -> bool:
 def items_of(text: str, source: str) -> list[Json]:
     """Return the objects of a List, or of a plain JSON list.
 
-    Raises: InvalidRequest when the text is neither.
+    Raises: InvalidRequest if the text is neither.
     """
     try:
         document = json.loads(text)
@@ -211,7 +211,7 @@ def items_of(text: str, source: str) -> list[Json]:
 def pods_of(source: str, namespace: str) -> list[Json]:
     """Return the pods of a manifest, printing the names of other objects.
 
-    Raises: InvalidRequest when the file is no manifest.
+    Raises: InvalidRequest if the file is not a manifest.
     """
     manifest = manifest_of(source, namespace)
     for name in manifest.left_out:

@@ -1,6 +1,6 @@
 """`hamictl top`: current use of cards, live on a terminal; and tables of nodes and pods.
 
-What is used of a node is known where each of its cards is measured, of a pod where each of its
+The used amount of a node is known if each of its cards is measured, that of a pod if each of its
 slices is; the mean of cores is over all cards of the node.
 """
 
@@ -223,7 +223,7 @@ def top(
         return
     found = run(look_at(QuestionClient(find_target())))
     if console.is_terminal and output.for_people and not once:
-        # Here: all other verbs, and rows, are shown without it.
+        # Imported here: other verbs, and rows, need no screen.
         from hamictl.commands.top_screen import TopScreen
 
         TopScreen(found, filter_text=text, problems=problems, sort=sort).run()

@@ -111,7 +111,7 @@ def cores(card: TopCard) -> str:
 
 
 def holders(card: TopCard, most: int = HOLDERS_NAMED) -> str:
-    """Return what is wrong with the card, then its largest holders, `most` of them by name."""
+    """Return the problem of the card, then its largest holders, `most` of them by name."""
     named = [f"{pod} {amount(size)}" for pod, size in card.holders[:most]]
     if len(card.holders) > most:
         named.append(f"+{len(card.holders) - most}")

@@ -79,7 +79,7 @@ class TopScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Show what is known, and start to refresh."""
+        """Show the first figures, and start to refresh."""
         self._draw()
         self.query_one("#cards").focus()
         self.set_interval(REFRESH_S, self._look_again)
@@ -89,7 +89,7 @@ class TopScreen(App[None]):
             self._look = await look_at(QuestionClient(find_target()))
             self._trouble = ""
         except HamiError as exc:
-            # The last figures stay, and are dated.
+            # The last figures stay on the screen, with their time.
             self._trouble = str(exc)
         self._draw()
 
@@ -234,14 +234,14 @@ class TopScreen(App[None]):
     async def _run_verb(self, verb: Callable[[], None]) -> None:
         """Run another command on the plain terminal, until Enter is pressed.
 
-        In a thread: verbs have event loops of their own.
+        It runs in a thread, because verbs have their own event loops.
         """
         with self.suspend():
             await asyncio.to_thread(_until_enter, verb)
 
 
 def _until_enter(verb: Callable[[], None]) -> None:
-    # What the verb ends with stands on the terminal: its sentence is the answer.
+    # The terminal already shows the verb's final message.
     with suppress(typer.Exit, typer.BadParameter):
         verb()
     input("\nEnter returns to the cards")

@@ -1,7 +1,7 @@
 """`hamictl trace`: the steps of a pod from admission to its first kernel.
 
-Spans come from the local system's files or from files that are given; on a cluster they are at the
-collector, and the ledger's own steps of the pod are drawn in their place.
+Spans come from the local system's files or from given files. Those of a cluster are at its
+collector; then the ledger's own steps of the pod are drawn instead.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
             with file.open("rb") as opened:
-                # What is no file, such as a pipe, is read as a whole.
+                # A pipe or another non-file is read as a whole.
                 if (more := file.stat().st_size - MAX_BYTES) > 0:
                     opened.seek(more)
                 yield from opened

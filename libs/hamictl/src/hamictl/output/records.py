@@ -1,7 +1,7 @@
 """Rows that a command prints, and the formats of `-o`. Pure.
 
-Base units go out: what a service names `..._mib` leaves as bytes, `..._percent` as a ratio of 0 to
-1, `..._ms` as seconds. What is unknown is null.
+The output has base units: fields that a service names `..._mib` are printed as bytes, `..._percent`
+as a ratio of 0 to 1, `..._ms` as seconds. Unknown values are null.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _nothing(records: Records) -> str:
 def write_document(value: Any, output: OutputFormat) -> None:
     """Print one object as JSON, YAML or JSONPath.
 
-    Raises: typer.BadParameter where `-o` wants rows.
+    Raises: typer.BadParameter if `-o` requires rows.
     """
     emit(_as_text(value, output))
 
@@ -163,7 +163,7 @@ def _column_named(records: Records, name: str) -> TableColumn | None:
     for tried in (name, new_name):
         for column in records.columns:
             if _is(column, tried):
-                # In capitals it is the header; in small letters it may be a field's name.
+                # In upper case it is the header; in lower case it may be a field's name.
                 if column.header == new_name and (tried == new_name or name.isupper()):
                     note_renamed(f"column {name}", new_name)
                 return column
@@ -203,7 +203,7 @@ def _field(name: str, fields: Sequence[str], records: Records) -> str:
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)
-    # A cell that begins like a formula would be one in a spreadsheet, and anybody names pods.
+    # A spreadsheet would run a cell that begins like a formula, and any user can name pods.
     if isinstance(value, str) and value[:1] in "=+-@\t\r" and value:
         return f"'{value}"
     return value

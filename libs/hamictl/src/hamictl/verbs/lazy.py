@@ -1,10 +1,10 @@
-"""Typer group whose commands are imported when called, and get options common to all.
+"""Typer group whose commands are imported when called, with options common to all.
 
-The list of verbs knows each one's module and summary, so `hamictl --help` imports none of them and
-a verb only its own. The summaries are the first lines of the functions' docstrings; a test compares
-them. Help begins with the verb's examples (`examples.py`). Values of the configuration file stand
-in for options that are given neither typed nor by variable; a wrong verb, option or value is one
-sentence on one line.
+The list of verbs has the module and summary of each, so `hamictl --help` imports none of them and a
+verb only its own module. The summaries are the first lines of the functions' docstrings; a test
+compares them. Help begins with the verb's examples (`examples.py`). Values of the configuration
+file apply to options that are set neither on the command line nor by a variable. A wrong verb,
+option or value is reported in one sentence on one line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OF_ONE_NAMESPACE = frozenset(
 )
 """Commands that without -n use the namespace `default`, not all namespaces."""
 OWN_OUTPUT = frozenset({"adopt", "lint", "replay", "simulate", "vendors"})
-"""Commands whose -o has values of its own."""
+"""Commands whose -o has other values."""
 
 OPTION_OF_ALL = "help"
 """Option that is also one of hamictl itself, so that no command's values apply to it."""
@@ -52,7 +52,7 @@ OPTION_OF_ALL = "help"
 
 def read_configuration() -> ConfigFile:
     """Read the configuration file. Raises: InvalidRequest."""
-    # Here: the list of verbs is written without settings.
+    # Imported here: the list of verbs needs no settings.
     from hamictl.settings import config_file
 
     return config_file()
@@ -79,7 +79,7 @@ class VerbDefaults(UserDict[str, Any]):
 
 
 MAX_CHARACTERS = 500
-"""Maximum characters of an error message, as it repeats what was typed."""
+"""Maximum characters of an error message, because it repeats the user's input."""
 _OF_THE_LIBRARY = "Value error, "
 """Prefix of Click's text about a wrong choice, which is cut off."""
 _TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
@@ -105,7 +105,7 @@ def _text(error: Any) -> str:
         return f"no such option {error.option_name}{_close(error)}"
     if _NO_VALUE.fullmatch(str(error.message)):
         return f"{error.option_name} needs a value{_help(error)}"
-    # A parameter that is missing has no text of its own.
+    # The error of a missing parameter has no text.
     if not error.message or hasattr(error, "param_type"):
         return f"{_where(error) or 'an argument'} is missing"
     where = _where(error)
@@ -240,10 +240,10 @@ class LazyGroup(TyperGroup):
         if not standalone_mode:
             return super().main(*given, **extra)
         try:
-            # A verb returns nothing: a number is the status that it ended with.
+            # A verb returns None; a number is its exit status.
             status = super().main(*given, **extra)
         except typer.TyperException as exc:
-            # A group without a verb has shown its help already.
+            # A group without a verb has already shown its help.
             if type(exc).__name__ != HELP_SHOWN:
                 _complain(exc)
             raise SystemExit(exc.exit_code) from None
@@ -269,7 +269,7 @@ class LazyGroup(TyperGroup):
         verb = args[0] if args else ""
         if new_name := self.renamed.get(verb):
             if not ctx.resilient_parsing:
-                # Here: the list of verbs is written without Rich.
+                # Imported here: the list of verbs needs no Rich.
                 from hamictl.output.terminal import note_renamed
 
                 note_renamed(verb, new_name)
@@ -310,7 +310,7 @@ def _check_configuration() -> None:
 
 
 def _complain(error: typer.TyperException) -> None:
-    # Here: the list of verbs is written without Rich.
+    # Imported here: the list of verbs needs no Rich.
     from hamictl.output.terminal import complain
 
     complain(f"hamictl: {sentence(error)}")
@@ -319,7 +319,7 @@ def _complain(error: typer.TyperException) -> None:
 def load(name: str, command: LazyCommand) -> Any:
     """Import a command and make it callable.
 
-    Raises: typer.TyperException when the extra that has the verb is not installed.
+    Raises: typer.TyperException if the extra with the verb is not installed.
     """
     module, _, attribute = command.target.partition(":")
     try:
@@ -352,7 +352,7 @@ def add_common_options(verb: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         _check_configuration()
         chosen = {name: given.pop(name) for name in added}
-        # Here: the list of verbs is written without Rich.
+        # Imported here: the list of verbs needs no Rich.
         from hamictl.output.terminal import console, knows_glyphs
 
         chosen["ascii_only"] = chosen.get("ascii_only", False) or not knows_glyphs()

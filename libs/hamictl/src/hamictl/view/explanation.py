@@ -51,14 +51,14 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
 
 def card_troubles(answer: JsonMapping) -> list[str]:
     """Return problems of the pod's cards and advice, each sentence once."""
-    # A scheduler of before this field has none.
+    # An older scheduler does not send this field.
     cards = answer.get("cards") or ()
     return list(dict.fromkeys(f"{card['sentence']}. {card['advice']}." for card in cards))
 
 
 def _head(answer: JsonMapping, name: str) -> str:
     """Return the first sentence, which also shows that a wait is over."""
-    # A scheduler of before these fields has none.
+    # An older scheduler does not send these fields.
     end, at = answer.get("wait_end"), _time(answer.get("wait_ended_at"))
     if not end:
         return f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
@@ -106,7 +106,7 @@ def _nodes(answer: JsonMapping) -> Table:
         if node["fits"]:
             verdict = "chosen" if node["chosen"] else "fits"
             score = score_text(answer["policy"], node["score"])
-            # A scheduler of before this field has none.
+            # An older scheduler does not send this field.
             if parts := parts_text(node.get("parts")):
                 score = f"{score}: {parts}"
             rows.append((text_of(node["node"]), verdict, score, ""))
@@ -161,7 +161,7 @@ def _traces(answer: JsonMapping) -> Iterator[str]:
     if answer["retry"]:
         yield f"Next: {answer['retry']}."
     if answer["trace_id"]:
-        # A pod whose cards are held is answered without a look at the cluster.
+        # The scheduler answers for a pod that already holds cards without the cluster view.
         version = answer["view_version"]
         yield f"Trace {answer['trace_id']}{f', view version {version}' if version else ''}."
     for older in answer["earlier"][:_EARLIER_NAMED]:

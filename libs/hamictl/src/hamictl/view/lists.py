@@ -21,7 +21,7 @@ WHOLE_PERCENT = 100
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a plain table, which also reads well in a pipe.
 
-    Cells come from the cluster, where anybody may have written: nothing in them is markup, and no
+    Cells come from the cluster, where any user may write: they are never parsed as markup, and no
     control character reaches the terminal.
     """
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
@@ -66,7 +66,7 @@ def amount(used: str, capacity: str) -> str:
 
 def _card_memory(row: Row) -> str:
     """Format granted memory, followed by amounts that are reserved for waiting pods."""
-    # A scheduler of before rooms has none.
+    # An older scheduler without rooms does not send it.
     room_mib = row.get("room_memory_mib") or 0
     held = amount(memory(row["used_memory_mib"] - room_mib), memory(row["memory_mib"]))
     return f"{held}, room for {memory(room_mib)}" if room_mib else held
@@ -81,7 +81,7 @@ def card_cores(row: Row) -> str:
     used, capacity = row["used_core_percent"], row["core_percent"]
     vendor = text_of(row.get("vendor") or "")
     if vendor == "AWSNeuron":
-        # A bitmask: which of the card's cores are taken.
+        # A bitmask of the card's cores in use.
         return f"{int(used).bit_count()} of {int(capacity).bit_count()} {CORE_UNITS[vendor]}"
     if not capacity:
         return "-"
@@ -104,8 +104,8 @@ def health(row: Row) -> str:
 def slice_lines(row: Row) -> list[str]:
     """Return a line for each slice of an allocation.
 
-    Those by ResourceClaims with claim, request and who else holds them, also where they are counted
-    for another pod.
+    A slice of a ResourceClaim is shown with claim, request and the other pods that hold it, even if
+    it is counted for another pod.
     """
     claims = row.get("claims") or []
     named = {(each["container"], each["device_uuid"]) for each in claims}
@@ -129,7 +129,7 @@ def _claim_text(share: Row) -> str:
 def claims_of(change: Row) -> str:
     """Return the claims of a grant, one per line, from the first entry of its history.
 
-    Claim, request and share. Empty: by limits, or the entry is of a later change.
+    Each has claim, request and share. Empty: granted by limits, or a later entry of the history.
     """
     claims = (change.get("detail") or {}).get("claims") or []
     return "\n".join(
@@ -212,7 +212,7 @@ def nodes(
             plain_column("NAME", "name"),
             TableColumn("STATUS", _ready, "ready"),
             age_column("created_at"),
-            # Without a rack or zone on any node the column would be empty.
+            # The column would be empty if no node has a rack or zone.
             *([_GROUP] if any(row.get("node_group") for row in rows) else []),
             TableColumn("HELD", _cards_held, "held_card_count"),
             TableColumn(

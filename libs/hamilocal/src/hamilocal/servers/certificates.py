@@ -1,6 +1,6 @@
 """Create a certificate authority, serving certificates that it signs, and kubeconfigs.
 
-Nothing outside of the data folder that they are kept in trusts them.
+Only clients of the data folder that contains them trust them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hamicommon.tls import authority_certificate, new_key, serving_certificate
 
-_LIFETIME = timedelta(days=3650)  # a data folder is kept for long; nobody would renew them
+_LIFETIME = timedelta(days=3650)  # a data folder is kept for long, and nothing renews them
 _BACKDATED = timedelta(minutes=5)  # a container's clock may be a little behind
 _PRIVATE = 0o600
 

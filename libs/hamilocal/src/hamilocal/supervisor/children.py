@@ -1,9 +1,9 @@
-"""Child processes in sessions of their own, which are awaited and killed as a group.
+"""Child processes in separate sessions, which are awaited and killed as a group.
 
-A pid alone is re-used by the kernel; a pid that still has the start time we wrote down is the
-process we started (`ProcessIdentity`). A child's end is seen through a pidfd and the process is
-reaped last, so its pid stays ours until its group has been cleared: no signal of ours can reach a
-process that merely got the same number.
+A pid does not identify a process, because the kernel re-uses pids; a pid with the recorded start
+time is the process that we started (`ProcessIdentity`). A child's end is seen through a pidfd, and
+the process is reaped last. Its pid therefore stays ours until its group has been cleared: no signal
+of ours can reach another process that got the same number.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Child:
     def __init__(self, spec: ChildSpec, popen: subprocess.Popen[bytes]) -> None:
         self.spec = spec
         self.pid = popen.pid
-        # None only if it has ended already; then nothing needs to find it again.
+        # None only if it has already ended; then nothing looks for it again.
         self.identity: ProcessIdentity | None = identity_of(popen.pid)
         self._popen = popen
         self._pidfd = os.pidfd_open(popen.pid)
@@ -118,7 +118,7 @@ class Child:
             try:
                 os.killpg(self.pid, number)
             except (ProcessLookupError, PermissionError):
-                # The group consists of the dead leader alone.
+                # The group consists only of the dead leader.
                 return
 
 

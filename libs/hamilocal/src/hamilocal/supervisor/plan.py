@@ -1,6 +1,6 @@
 """Descriptions of processes and steps for the supervisor, with health checks.
 
-Plans are made by `postgres.prepare`, `nats.prepare`, `valkey.prepare`, specs by `hamilocal.system`;
+`postgres.prepare`, `nats.prepare` and `valkey.prepare` make plans, `hamilocal.system` makes specs;
 `supervisor.Supervisor` runs them.
 """
 
@@ -18,7 +18,7 @@ import httpx
 
 
 class NotReadyError(Exception):
-    """Error: the server is not ready; the message has what it did instead."""
+    """Error: the server is not ready; the message describes its answer or failure."""
 
 
 class ServerError(Exception):
@@ -29,11 +29,10 @@ class ServerError(Exception):
 class ServerPlan:
     """Command, environment and health check of one server.
 
-    `prefix` is what the program must be run under: empty, or a change of user that ends in an
-    exec. `probe` asks once, by the server's own protocol, within a second; it raises
-    `NotReadyError` until the server serves. `before_start` clears what a killed predecessor left;
-    it is called before every start. `stop_signal` asks for a clean stop that does not wait for
-    clients.
+    `prefix` is a command that runs the program: empty, or a change of user that ends in an exec.
+    `probe` asks once, by the server's own protocol, within a second; it raises `NotReadyError`
+    until the server serves. `before_start` removes leftovers of a killed predecessor; it is called
+    before every start. `stop_signal` requests a clean stop that does not wait for clients.
     """
 
     name: str
@@ -76,7 +75,7 @@ async def why_unhealthy(health: HealthCheck | None) -> str | None:
         return str(exc)
     except TimeoutError:
         return f"no answer within {_TIMEOUT_S:g} s"
-    except Exception as exc:  # a check that breaks must not end the system it watches
+    except Exception as exc:  # a failing check must not end the system that it watches
         logger.exception("Failed to run a health check")
         return f"the health check broke: {str(exc) or type(exc).__name__}"
     return None
@@ -84,7 +83,7 @@ async def why_unhealthy(health: HealthCheck | None) -> str | None:
 
 def http_health(url: str, *, ca_file: Path | None = None) -> HealthCheck:
     """Return a check that GET `url` answers 2xx; `ca_file` verifies an https:// address."""
-    # Made once: httpx reads the machine's 140 authorities otherwise, 30 ms for each question.
+    # Made once: otherwise httpx reads the machine's 140 authorities, 30 ms per request.
     verify = False if ca_file is None else ssl.create_default_context(cafile=ca_file)
 
     async def check() -> None:
@@ -113,7 +112,7 @@ class ChildSpec:
     """Process that runs until the system stops.
 
     `after` names children that must be ready before its first start. `env` is added to our own
-    environment. `prepare` runs before every start, restarts too (it may block: it gets a thread).
+    environment. `prepare` runs before every start and restart (in a thread, so it may block).
     `urls` is copied into the state file. Without `health` it counts as ready once it runs.
     """
 
@@ -132,7 +131,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
-    """Action that is done once, such as migrations; it is repeated when it raises."""
+    """Action that is done once, such as migrations; it is repeated if it raises."""
 
     name: str
     run: Callable[[], Awaitable[None]]

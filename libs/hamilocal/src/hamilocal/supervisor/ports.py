@@ -1,9 +1,9 @@
 """Allocate ports of 127.0.0.1, keep them over restarts, and talk to servers on them.
 
 Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
-can take one between our choice and the server's bind, nor while a server is restarted. So that no
-other local system of this user does either, each is held until this process ends: as a lock on the
-byte of its number in a file that all of them open (fcntl(2), advisory record locking).
+can take one between our choice and the server's bind, nor during a server's restart. To exclude
+other local systems of this user, each port is held until this process ends, by a lock on the byte
+of its number in a file that all of them open (fcntl(2), advisory record locking).
 """
 
 import fcntl
@@ -87,7 +87,7 @@ def _held_ports() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether nobody listens on this TCP port of 127.0.0.1."""
+    """Return whether no process listens on this TCP port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,7 @@
 """Start, await and describe a local system from outside its supervisor.
 
-`start` launches the supervisor as a process of its own; `progress` reads what it has reached from
-`state.json`; `description` is the object that `hamictl up --json` prints.
+`start` launches the supervisor as a separate process; `progress` reads its state from `state.json`;
+`description` is the object that `hamictl up --json` prints.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_running(layout: Layout) -> bool:
 def erase(layout: Layout) -> None:
     """Delete the data of earlier runs.
 
-    Raises: Conflict when the system runs, InvalidRequest when the folder is not one of ours.
+    Raises: Conflict if the system runs, InvalidRequest if the folder is not one of ours.
     """
     if is_running(layout):
         raise Conflict(f"{layout.folder} is in use: stop it first with `hamictl down`")
@@ -61,8 +61,8 @@ def start(layout: Layout, options: UpOptions) -> int:
     layout.folder.mkdir(parents=True, exist_ok=True)
     layout.folder.chmod(0o755)
     layout.options.write_text(options.model_dump_json(indent=2))
-    # What a finished run left would be read as this one's progress; what a killed one left is
-    # needed by the supervisor to end its children.
+    # The state of a finished run would be read as progress of this run; the supervisor needs the
+    # state of a killed run to end its children.
     state = read_state(layout.state)
     if state is not None and state["phase"] == "stopped":
         layout.state.unlink()
@@ -73,9 +73,9 @@ def start(layout: Layout, options: UpOptions) -> int:
 
 
 def progress(layout: Layout, supervisor_pid: int) -> Iterator[dict[str, Any]]:
-    """Yield the state each time it was read, until everything is ready.
+    """Yield the state after each read, until everything is ready.
 
-    Raises: SupervisorError when the supervisor ended, gave a child up, or took too long.
+    Raises: SupervisorError if the supervisor ended, gave up on a child, or took too long.
     """
     deadline = time.monotonic() + START_TIMEOUT_S
     supervisor = identity_of(supervisor_pid)

@@ -24,11 +24,11 @@ def scheduler_configuration(
     """Return a KubeSchedulerConfiguration with our extender, for kube-scheduler 1.25 and newer.
 
     Args:
-        kubeconfig_path: the scheduler's own.
-        extender_url: where hami-scheduler answers.
+        kubeconfig_path: kubeconfig of kube-scheduler.
+        extender_url: address of hami-scheduler.
         scheduler_name: of pods that ask for a card.
         resources: every extended resource that the extender decides (`Vendors.resource_names`).
-        score_pods_without_cards: it is also asked where those do the least harm.
+        score_pods_without_cards: it also scores nodes for those by the least harm.
     """
     https = extender_url.startswith("https")
     shared = {"urlPrefix": extender_url, "enableHTTPS": https, "nodeCacheCapable": True}
@@ -40,7 +40,7 @@ def scheduler_configuration(
         "ignorable": False,
         "managedResources": managed_resources(resources),
     }
-    # It manages no resource, so it is asked for every pod.
+    # It manages no resource, so kube-scheduler calls it for every pod.
     scoring = shared | {
         "prioritizeVerb": "prioritize-without-cards",
         "weight": EXTENDER_WEIGHT,
@@ -55,7 +55,7 @@ def scheduler_configuration(
         # Our scheduler requeues a pod when capacity becomes free; a longer back-off only delays it.
         "podInitialBackoffSeconds": 1,
         "podMaxBackoffSeconds": 1,
-        # Pods that ask for no card keep the default name; somebody has to place them too.
+        # Pods that ask for no card keep the default name and must be placed too.
         "profiles": [{"schedulerName": name} for name in ("default-scheduler", scheduler_name)],
         "extenders": [ours, scoring] if score_pods_without_cards else [ours],
     }

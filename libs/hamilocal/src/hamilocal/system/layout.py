@@ -1,7 +1,7 @@
 """Files of a local system in its folder (`.hami/` by default), and their credentials.
 
-It also knows the project's own folders (migrations, native parts), which an installation from a
-checkout has beside the packages, and whether this machine has a driver of cards of its own.
+The module also has the project's own folders (migrations, native parts), which an installation from
+a checkout has beside the packages, and checks whether this machine has a driver for its own cards.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Project:
 def project() -> Project:
     """Return the checkout that contains this file.
 
-    Raises: InvalidRequest when the package was installed without one.
+    Raises: InvalidRequest if the package was installed without one.
     """
     for parent in Path(__file__).resolve().parents:
         if (parent / "migrations" / "env.py").is_file():
@@ -73,7 +73,7 @@ def project() -> Project:
 def require_driver(folder: Path | None) -> None:
     """Check that the driver's libraries load. Raises: InvalidRequest.
 
-    `folder`: where they lie; None: where the loader looks.
+    `folder`: their folder; None: the loader's search path.
     """
     for name in DRIVER_LIBRARIES:
         path = name if folder is None else str(folder / name)

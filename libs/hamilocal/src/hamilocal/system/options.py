@@ -1,7 +1,7 @@
 """Options of `hamictl up`, and the nodes that follow from them.
 
-They are written for the supervisor, which is a process of its own. A node has simulated cards, with
-the stand-in driver's configuration of them, or the cards of this machine.
+They are written to a file for the supervisor, which is a separate process. A node has simulated
+cards, with the stand-in driver's configuration of them, or the cards of this machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel, ConfigDict, Field
 
-# (SM count, compute capability) of the models people simulate; others count as the first.
+# (SM count, compute capability) of simulated models; others count as the first.
 _MODELS: Mapping[str, tuple[int, tuple[int, int]]] = {
     "A100": (108, (8, 0)),
     "H100": (132, (9, 0)),
@@ -144,7 +144,7 @@ class UpOptions(BaseModel):
     def vendors(self) -> Vendors:
         """Return the vendors that the services serve with these options.
 
-        Raises: InvalidRequest when the device configuration cannot be read.
+        Raises: InvalidRequest if the device configuration cannot be read.
         """
         return Vendors.from_config(
             deviceconfig.load(self.device_config),

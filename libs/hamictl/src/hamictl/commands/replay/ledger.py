@@ -1,8 +1,8 @@
 """`hamictl dump`: write the ledger's history of pods and cards as JSON lines for a replay.
 
-Read-only, as `hami_reader`, at one moment; hosts' CPU comes from the cluster. A pod's arrival is
-its first decision or grant, its end the end of its last grant. What it asked for is in its
-decisions; where those are gone already (`HAMI_SCHEDULER_DECISION_DAYS`), what it got is taken for
+The command only reads, as `hami_reader`, at one moment; hosts' CPU comes from the cluster. A pod
+arrives at its first decision or grant, and ends at the end of its last grant. Its request comes
+from its decisions; if those are gone already (`HAMI_SCHEDULER_DECISION_DAYS`), its grant replaces
 it.
 """
 
@@ -100,7 +100,7 @@ SELECT d.node, d.uuid, d.index, d.vendor, d.type, d.slots, d.memory_mib, d.core_
 async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
     """Return the last `since_s` seconds of history, and the present cards.
 
-    Raises: Unavailable when the ledger does not answer; InvalidRequest when it has no such pod.
+    Raises: Unavailable if the ledger does not answer; InvalidRequest if too many pods arrived.
     """
     hosts = await _hosts()
     async with ledger_reader() as connection:
@@ -256,7 +256,7 @@ def dump(since: Since = "30d") -> None:
 def seconds_of(text: str, option: str) -> float:
     """Parse `90s`, `30m`, `6h` or `30d`.
 
-    Raises: WrongUsage with the option, the text and what would be right.
+    Raises: WrongUsage with the option, the text and the expected form.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None or not int(match[1]):

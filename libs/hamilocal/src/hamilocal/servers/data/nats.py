@@ -1,7 +1,7 @@
 """Configure and check a NATS server with JetStream on a loopback port.
 
-Streams are kept in the folder between runs. The server reads JSON as one form of its own format, so
-nothing has to be quoted by hand.
+The folder keeps streams between runs. The server reads JSON as a form of its configuration format,
+so values need no manual quoting.
 """
 
 from __future__ import annotations
