@@ -1,7 +1,7 @@
 """Run Alembic's migrations over the caller's connection, or a new one by HAMI_POSTGRES_DSN.
 
-Each migration is a transaction of its own, so that one may build indexes without stopping writers
-(`autocommit_block`) and a run that was cut off goes on where it was. Two runs at once take turns.
+Each migration is a separate transaction, so that it can build indexes without stopping writers
+(`autocommit_block`) and an interrupted run continues where it stopped. Concurrent runs take turns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 from sqlalchemy import Connection, text
 
-# Any number; it is taken by nothing else in this database.
+# An arbitrary number that no other lock in this database uses.
 TURN = 4_210_777
 TURN_PAUSE_S = 0.2
-# A statement that waits for a table's lock makes all later ones on it wait too, so it must be
-# short; `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
+# A statement that waits for a table's lock makes all later ones on the table wait too, so the wait
+# must be short; `hamicommon.ledger.migrations.upgrade.upgrade` retries.
 LOCK_TIMEOUT_MS = 500
 CALLED = """
 INSERT INTO operator_calls (username, source, verb, object, outcome, ended_at)
@@ -51,7 +51,7 @@ def run(connection: Connection) -> None:
 def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> None:
     """Grant rights within the migration's transaction.
 
-    What it made is never there without its rights, nor without a row of who ran it.
+    New objects are never visible without their rights, or without a row that names the caller.
     """
     assert ctx.connection is not None
     ctx.connection.execute(text(rights.grants()))
@@ -63,7 +63,8 @@ def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> Non
 def take_turn(connection: Connection) -> None:
     """Wait for another run's end, outside a transaction, which index builds would wait for.
 
-    As long as that takes: an index of a large table takes hours, and the lock ends with its run.
+    The wait has no limit, because an index of a large table takes hours; the lock ends with its
+    run.
     """
     while not connection.scalar(text(f"SELECT pg_try_advisory_lock({TURN})")):
         connection.commit()

@@ -1,7 +1,7 @@
 """Add periods, rollups of namespaces and views, for questions about a month.
 
-Runs while the version before still writes: a new table, functions, a trigger and views, which ask
-for their locks at most a second. What the views answer stays the same.
+Runs while the previous version still writes: a new table, functions, a trigger and views, which
+wait for their locks at most a second. The answers of the views stay the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ down_revision = "0007"
 branch_labels = None
 depends_on = None
 
-# Half-open, without end while the allocation lives. A clock that was set back makes it empty.
+# Half-open, without end while the allocation lives; empty if a clock was set back.
 HELD = """
 CREATE FUNCTION hami_held(reserved_at timestamptz, ended_at timestamptz) RETURNS tstzrange
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -46,7 +46,7 @@ SELECT a.id AS allocation_id, a.namespace, a.pod_name, a.pod_uid, a.attempt, a.n
 FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
 """
 
-# Ended and live rows apart: each half has an index of its own (ix_allocations_held of 0009 and
+# Ended and live rows separately: each half has its own index (ix_allocations_held of 0009 and
 # ix_allocations_live_node).
 AT = """
 CREATE OR REPLACE FUNCTION allocations_at(at timestamptz) RETURNS SETOF v_allocation_history
@@ -77,7 +77,7 @@ RETURNS SETOF v_allocation_history LANGUAGE sql STABLE AS $$
 $$
 """
 
-# Full hours come from the rollups; what is not summed up yet, from the grants themselves.
+# Full hours come from the rollups; time that is not summed up yet, from the grants themselves.
 GPU_HOURS = """
 CREATE VIEW v_namespace_gpu_hours AS
 WITH summed AS (
@@ -162,7 +162,7 @@ SELECT node, device_uuid, reason, at AS sick_at, well_at, tstzrange(at, well_at)
  WHERE NOT healthy
 """
 
-# By node and period: what a card gave in a year is many thousand slices.
+# By node and period, because a card grants many thousand slices in a year.
 ON_SICK = """
 CREATE VIEW v_pods_on_sick_cards AS
 SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespace, h.pod_name,

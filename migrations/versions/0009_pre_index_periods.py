@@ -1,8 +1,8 @@
 """Build small indexes for questions about days and weeks, concurrently with writers.
 
 An index that is built without stopping writers is built outside a transaction, so this migration
-may end half-way; run again, it drops what was left half built and goes on. It waits for older
-transactions to end; nobody waits for it.
+may fail half-way. Run again, it drops incomplete indexes and continues. It waits for older
+transactions to end; no transaction waits for it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def upgrade() -> None:
         _build_beside_writers(name, definition)
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_not_placed", f"{partition} {OF_DECISIONS}")
-    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
-    # came in that time is nearly empty.
+    # From here on in a transaction, whose lock prevents changes of partitions. A partition that was
+    # added before it is nearly empty.
     op.execute(f"CREATE INDEX ix_decisions_not_placed ON ONLY decisions {OF_DECISIONS}")
     for partition in _partitions():
         name = f"ix_{partition}_not_placed"
         op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {partition} {OF_DECISIONS}")
         op.execute(f"ALTER INDEX ix_decisions_not_placed ATTACH PARTITION {name}")
-    # Of an expression the planner knows nothing, and of a partial index it takes no statistics:
-    # without these it believes that half a percent of all grants are live at any moment.
+    # The planner has no statistics of an expression, and uses none of a partial index: without
+    # these it assumes that half a percent of all grants are live at any moment.
     op.execute(
         "CREATE STATISTICS st_allocations_held ON (hami_held(reserved_at, ended_at))"
         " FROM allocations"

@@ -1,11 +1,11 @@
 """Add periods of ended grants, with a constraint that those of a pod never overlap.
 
-An exclusion constraint can't be added to a full table without locking it while every row is
-checked, so it is on an empty table of its own; 0013 fills it. A grant's period is written when it
-ends; while it lives, the partial unique index keeps it the pod's only one, and a trigger
-that it began after all that ended. First attempts, which nearly all grants are, run no trigger.
+Adding an exclusion constraint to a full table would lock it while every row is checked, so the
+constraint is on a separate, empty table; 0013 fills it. A grant's period is written when it ends.
+While the grant lives, the partial unique index keeps it the pod's only one, and a trigger checks
+that it began after all ended ones. First attempts, which nearly all grants are, run no trigger.
 
-Post: code before 0008 may begin a grant before the pod's last one ended, after a clock was set
+Post: code before 0008 may begin a grant before the end of the pod's last one, after a clock was set
 back. Locks `allocations` for a moment, to add triggers.
 """
 
@@ -20,9 +20,9 @@ down_revision = "0011"
 branch_labels = None
 depends_on = None
 
-# GiST knows no `=` of text without an extension, and a server need not have one. Numbers are spread
-# over a tree's pages as ranges of text can't be (no distance is known between texts). Two different
-# pods with the same 126 bits will not be met. Not STRICT, which would keep it from being inlined.
+# GiST has no `=` of text without an extension, and a server need not have one. A tree's pages can
+# separate numbers, but not ranges of text (no distance is known between texts). Two different pods
+# with the same 126 bits do not occur in practice. Not STRICT, which would prevent inlining.
 POINT = """
 CREATE FUNCTION hami_point(name text, seed bigint) RETURNS int8range
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

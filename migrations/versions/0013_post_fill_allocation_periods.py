@@ -1,9 +1,9 @@
 """Add the periods of grants that ended before the triggers of 0012 existed.
 
-Post, as 0012. Fills some thousand rows at a time, each time in a transaction of its own, and locks
-nothing that a writer meets; a run that was cut off goes on. It ends with an error when two grants
-of a pod overlap, which no version of ours writes. Where an earlier 0011 put the constraint on
-`allocations` itself, that one is dropped: every change of a grant paid for it.
+Post, as 0012. Fills some thousand rows at a time, each time in a separate transaction, and takes no
+lock that blocks a writer; an interrupted run continues. It ends with an error if two grants of a
+pod overlap, which no version of ours writes. If an earlier 0011 put the constraint on `allocations`
+itself, that constraint is dropped, because every change of a grant paid for it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SELECT EXISTS (SELECT FROM pg_constraint WHERE conname = 'ex_allocations_one_gra
 
 
 def upgrade() -> None:
-    """Fill the table, and drop what it replaces."""
+    """Fill the table, and drop the constraint that it replaces."""
     with op.get_context().autocommit_block():
         after: str | None = FIRST
         while after is not None:
             after = op.get_bind().execute(sa.text(FILL), {"after": after}).scalar()
         op.execute("ANALYZE allocation_periods")
-    # Asked first: to drop what is not there would lock the table all the same.
+    # Checked first: dropping a missing constraint would lock the table anyway.
     if op.get_bind().execute(sa.text(REPLACED)).scalar():
         op.execute("ALTER TABLE allocations DROP CONSTRAINT ex_allocations_one_grant_at_a_time")
 

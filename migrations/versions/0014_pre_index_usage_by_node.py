@@ -1,7 +1,7 @@
 """Build an index for the use of a node over a time.
 
-The primary key begins with the time, so an hour of one node was an hour of all nodes. Built beside
-the writers, a partition at a time, as in 0009; a run that was cut off goes on.
+The primary key begins with the time, so an hour of one node read an hour of all nodes. Built
+without stopping writers, one partition at a time, as in 0009; an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def upgrade() -> None:
             op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS ix_{partition}_node")
             op.execute(f"CREATE INDEX CONCURRENTLY ix_{partition}_node ON {partition} {COLUMNS}")
             op.execute("SET lock_timeout = 500")
-    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
-    # came in that time is nearly empty.
+    # From here on in a transaction, whose lock prevents changes of partitions. A partition that was
+    # added before it is nearly empty.
     op.execute(f"CREATE INDEX ix_usage_samples_node_sampled_at ON ONLY usage_samples {COLUMNS}")
     for partition in _partitions():
         name = f"ix_{partition}_node"

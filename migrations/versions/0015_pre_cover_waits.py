@@ -1,7 +1,7 @@
 """Build two indexes from which waiting times of pods are read without the tables.
 
-Both take the place of the same index without these columns. Built beside the writers, as in 0009; a
-run that was cut off goes on.
+Both replace the same index without these columns. They are built without stopping writers, as in
+0009; an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def upgrade() -> None:
     _build_beside_writers("ix_allocations_reserved_pod", RESERVED)
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_waited", f"{partition} {OF_DECISIONS}")
-    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
-    # came in that time is nearly empty.
+    # From here on in a transaction, whose lock prevents changes of partitions. A partition that was
+    # added before it is nearly empty.
     op.execute(f"CREATE INDEX ix_decisions_waited ON ONLY decisions {OF_DECISIONS}")
     for partition in _partitions():
         name = f"ix_{partition}_waited"

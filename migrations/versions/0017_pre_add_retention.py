@@ -1,10 +1,10 @@
 """Add functions that remove old history.
 
-One function, which removes the grants of pods that ended long ago, and a guard of the events that
-lets nobody else remove or change anything.
+One function removes the grants of pods that ended long ago; a guard of the events rejects all other
+removals and changes.
 
-A pod goes whole, with all its attempts: its events are numbered from 1 without a gap, and its
-periods never overlap, as long as there are any. Runs while the version before still writes.
+A pod is removed with all its attempts: as long as events exist, they are numbered from 1 without a
+gap, and periods never overlap. Runs while the previous version still writes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ branch_labels = None
 depends_on = None
 
 MIN_DAYS = 30
-"""Minimum age in days of removable grants, whatever a service asks for."""
+"""Minimum age in days of removable grants, whatever a service requests."""
 
-# The setting alone could be made by anybody; removing also takes the right to delete, which the
-# services do not have on events: the function runs with its owner's.
+# Any user can change the setting, so removing also requires the right to delete, which the services
+# lack on events: the function runs with its owner's rights.
 GUARD = f"""
 CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -36,8 +36,8 @@ BEGIN
 END $$
 """
 
-# What is not summed up yet stays, where anything is: v_namespace_gpu_hours counts it from here.
-# Live grants are the few that the walk in the order of reservation passes over.
+# If rollups exist, grants that are not summed up yet stay: v_namespace_gpu_hours reads them.
+# The walk in the order of reservation skips live grants, which are few.
 FORGET = f"""
 CREATE FUNCTION hami_forget_grants(before timestamptz, most integer) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
@@ -77,7 +77,7 @@ BEGIN
 END $$
 """
 
-# `hamicommon/ledger/migrations/rights.py` gives it to the scheduler.
+# `hamicommon/ledger/migrations/rights.py` grants it to the scheduler.
 NOBODY = "REVOKE ALL ON FUNCTION hami_forget_grants(timestamptz, integer) FROM PUBLIC"
 BEFORE = """
 CREATE OR REPLACE FUNCTION hami_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,8 +1,8 @@
 """Add the history of capacity: periods of cards and quotas, written by triggers.
 
-A card's row changes with every grant, so its trigger is of the columns that grants never write: an
-UPDATE that does not name them pays nothing. Runs while the version before writes: locks `quotas`,
-`nodes` and `devices` for a moment, in the order in which writers do.
+A card's row changes with every grant, so its trigger is on the columns that grants never write: an
+UPDATE that does not name them pays nothing. Runs while the previous version writes: locks `quotas`,
+`nodes` and `devices` for a moment, in the writers' order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEW = ", ".join(f"NEW.{name.strip()}" for name in _WHAT.split(","))
 _OLD = _NEW.replace("NEW.", "OLD.")
 
 # The row of the card is locked, so its periods are written one after the other. A transaction that
-# began before the last change was committed ends that one's period where it began.
+# began before the last change was committed ends the period of that change at the period's start.
 KEEP_CARD = f"""
 CREATE FUNCTION hami_keep_card() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -109,9 +109,9 @@ INSERT INTO quota_periods (namespace, resource, limit_amount, began_at, since_kn
 SELECT namespace, resource, limit_amount, now(), false FROM quotas WHERE limit_amount IS NOT NULL
 """
 
-# Each card's time is cut where anything changes: what it is, whether its node is heard, what is
-# granted of it. In each piece all of that is constant. One period of a card is open at a time, so
-# the sum of the ids that began and did not end is the id of the one that is open.
+# Each card's time is cut at every change of the card, of its node's reports and of its grants, so
+# that in each piece all of them are constant. One period of a card is open at a time, so the sum of
+# the ids that began and did not end is the id of the open period.
 CAPACITY = f"""
 CREATE FUNCTION capacity_between("from" timestamptz, until timestamptz)
 RETURNS TABLE (node text, device_uuid text, type text, held_s float8, idle_s float8,
@@ -196,7 +196,7 @@ SELECT node, device_uuid, type, sum(seconds * share),
 $$
 """
 
-# Hours that are summed up, and what the periods show of the hours since then, by days.
+# Summed-up hours, and the hours since then from the periods, by day.
 HOURS = """
 CREATE VIEW v_capacity_hours AS
 WITH summed AS (
@@ -222,7 +222,7 @@ SELECT day, node, type, sum(held_s + idle_s + cordoned_s + unhealthy_s + unknown
   FROM parts GROUP BY day, node, type
 """
 
-# Of the hours of which it is known what the cards were; NULL where that is none.
+# Share of the hours with a known state of the cards; NULL if there are none.
 IDLE = """
 CREATE VIEW v_idle_share AS
 SELECT day, node, sum(card_hours) AS card_hours, sum(held_hours) AS held_hours,

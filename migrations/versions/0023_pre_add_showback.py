@@ -1,6 +1,6 @@
-"""Add card time per namespace, in card-microseconds, and time that nobody held.
+"""Add card time per namespace, in card-microseconds, and time that no pod held.
 
-A new table and a function, which no older code knows; nothing is filled and nothing is locked.
+A new table and a function, which no older code uses; no table is filled or locked.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ depends_on = None
 UNHEARD = "interval '75 seconds'"
 """Time without a report, the same as in 0022."""
 
-# As `capacity_between` of 0022 each card's time is cut where anything changes. In each piece a
-# grant's share of a card is its size by the larger of the card and of all that is granted of it, so
-# that an oversubscribed card is one card; who has all cores has the card alone, and all of it. The
-# shares of a piece are differences of running sums that are rounded down, in whole microseconds: to
-# the last one they add up to the piece. What is free while the card's cores, slots (or memory) are
-# used up nobody can get: it is stranded.
+# As in `capacity_between` of 0022 each card's time is cut at every change. In each piece a grant's
+# share of a card is its size divided by the larger of the card and the sum of its grants, so that
+# an oversubscribed card is one card. A grant of all cores has the whole card and excludes others.
+# The shares of a piece are differences of running sums that are rounded down, in whole
+# microseconds, so they add up to the piece exactly. A free amount is stranded while the card's
+# cores, slots (or memory) are used up, because no pod can get it.
 BETWEEN = f"""
 CREATE FUNCTION showback_between("from" timestamptz, until timestamptz)
 RETURNS TABLE (type text, kind text, namespace text, memory_us bigint, core_us bigint,

@@ -1,9 +1,8 @@
 """Controllers of Deployments, ReplicaSets, StatefulSets and Jobs for the emulated API server.
 
-`python -m kubelocal.controllers --kubeconfig FILE`. A cluster of one's own has
-kube-controller-manager for this; the local system has not. There are no roll-outs here: a workload
-owns its pods directly, and missing ones are made. `plan` decides, pure; `Controller` watches and
-acts.
+`python -m kubelocal.controllers --kubeconfig FILE`. A real cluster has kube-controller-manager for
+this; the local system has not. There are no roll-outs: a workload owns its pods directly, and
+missing ones are created. `plan` decides, pure; `Controller` watches and acts.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
-    """Changes by which a workload's pods become what it asks for."""
+    """Changes that make a workload's pods match its spec."""
 
     create: tuple[Json, ...] = ()
     delete: tuple[str, ...] = ()
@@ -163,7 +162,7 @@ def _has_status(workload: Json, status: Mapping[str, int]) -> bool:
 
 logger = logging.getLogger(__name__)
 
-# A refused pod (quota, webhook) is retried this much later; changes are acted on at once.
+# Interval of retries for a refused pod (quota, webhook); changes are handled immediately.
 RETRY_S = 5.0
 
 
@@ -222,7 +221,7 @@ class Controller:
                 path = f"{kind.collection(namespace)}/{name}/status"
                 await self._api.patch(path, {"status": dict(wanted.status)})
         except (Conflict, NotFound):
-            # The store was older than the server; the event that brings it is on its way.
+            # The store is behind the server; the event with the change will follow.
             return
         except HamiError as exc:
             logger.warning(

@@ -1,7 +1,7 @@
 """Record events of pods in the background, best effort, as kube-scheduler and the kubelet do.
 
-A slow API server costs events, never the work that they report. Equal events are counted in one
-object, as client-go's recorder does.
+A slow API server costs events, but never delays the work that they report. Equal events are counted
+in one object, as client-go's recorder does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hamicommon.k8s.types import Json
 logger = logging.getLogger(__name__)
 
 EventType = Literal["Normal", "Warning"]
-MAX_WAITING = 10_000  # one burst of pods; what is more is dropped
+MAX_WAITING = 10_000  # one burst of pods; further events are dropped
 MAX_REMEMBERED = 4096  # events whose repetition is counted, as client-go's correlator cache
 MAX_MESSAGE_CHARACTERS = 1024  # the API server refuses longer ones
 

@@ -1,7 +1,7 @@
 """Duties of kube-controller-manager that even a small cluster needs.
 
-Dependents of a deleted owner go; a deleted namespace is emptied and then removed; pods on a node
-that no longer exists are removed; old events expire. Everything else is not emulated.
+Dependents of a deleted owner are removed; a deleted namespace is emptied and then removed; pods on
+a node that no longer exists are removed; old events expire. No other duty is emulated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kubelocal.apiserver.verbs.delete import Delete, Options
 logger = logging.getLogger(__name__)
 _CALLER = Caller(user=CONTROLLER)
 _NOW = Options(grace_s=0)
-# Looking at the time of every event is not free, and nobody needs them gone on the second.
+# Checking the time of every event has a cost, and no client needs expiry to the second.
 _EXPIRY_ROUND_S = 30.0
 
 
@@ -120,7 +120,7 @@ class Controllers:
         life = timedelta(seconds=self._intervals.event_life_s)
         oldest = (now - life).strftime("%Y-%m-%dT%H:%M:%SZ")
         events = self._store.collections["events"].values()
-        # An event is written again when it repeats; its version's time is in its body.
+        # A repeated event is written again; the time of its version is in its body.
         old = [stored for stored in events if _last_time(stored) < oldest]
 
         def work(transaction: Transaction) -> None:

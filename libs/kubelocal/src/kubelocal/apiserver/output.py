@@ -1,7 +1,7 @@
 """Encode stored objects: with their kind, as a watch line, or as rows of a `Table`.
 
-A Table is what kubectl asks for to print; a kind without columns of its own shows name and age.
-Source: kubernetes `pkg/printers/internalversion`.
+kubectl requests a Table to print it; a kind without its own columns shows name and age. Source:
+kubernetes `pkg/printers/internalversion`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
     """Return the watch line of a change, encoded once for all watchers."""
     encoded = change.lines.get(kind)
     if encoded is None:
-        # To a watcher whose selection it leaves, the real server shows the state before; the
-        # version of the object is that of the change either way.
+        # If the object leaves a watcher's selection, the real server sends the previous state; the
+        # version of the object is that of the change in both cases.
         encoded = change.lines[kind] = watch_line(kind, whole(resource, change.now))
     return encoded
 

@@ -27,7 +27,7 @@ from kubelocal.apiserver.verbs.create_update import CreateUpdate
 from kubelocal.apiserver.verbs.delete import Bindings, Delete
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-# Watches end at once on a signal; this is for requests that wait for a webhook.
+# Watches end immediately on a signal; this is for requests that wait for a webhook.
 _GRACE_S = 3
 # Idle connections of clients are kept longer than any of them waits between two calls.
 _KEEP_ALIVE_S = 120

@@ -1,6 +1,6 @@
 """Validation of objects: the rules that users violate, with the real server's messages.
 
-Each function returns the broken ones. Sources: apimachinery `util/validation` and `field`,
+Each function returns the violations. Sources: apimachinery `util/validation` and `field`,
 kubernetes `pkg/apis/core/validation`.
 """
 
@@ -29,7 +29,7 @@ _FIXED = (
     "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or "
     "`spec.tolerations` (only additions to existing tolerations)"
 )
-# Grammar -> (pattern, longest, what the real server calls it).
+# Grammar -> (pattern, maximum length, the real server's description).
 _GRAMMARS = {
     "label": (
         "[a-z0-9]([-a-z0-9]*[a-z0-9])?",

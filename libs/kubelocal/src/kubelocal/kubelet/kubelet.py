@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """Fault for tests: pods that come within `window_s` are admitted in random order."""
+    """Fault for tests: pods that arrive within `window_s` are admitted in random order."""
 
     window_s: float
     chance: random.Random
@@ -77,12 +77,12 @@ class Kubelet:
         if worker is not None:
             worker.request_stop(pod_spec.grace_s(pod), gone=True)
 
-    # What others ask
+    # Queries of other parts
 
     def active_pods(self) -> list[str] | None:
         """Return uids of pods that may hold devices: not ended, or still being stopped.
 
-        None before the first list is complete: who asks then would take every pod for ended.
+        None before the first list is complete: an empty list would mean that all pods have ended.
         """
         if not self._synced:
             return None

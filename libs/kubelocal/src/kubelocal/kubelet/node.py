@@ -1,6 +1,6 @@
 """Write the Node object and its Lease, and keep them current.
 
-The status is sent when it changes (a device plugin's list, above all) and every few minutes; in
+The status is sent when it changes (above all a device plugin's list) and every few minutes. In
 between the Lease is the heartbeat, because every needless Node update wakes waiting pods.
 """
 
@@ -197,7 +197,7 @@ class NodeReporter:
                 self.registered.set()
                 timeout_s = RENEW_S
             except HamiError as exc:
-                # A Node that somebody deleted stays deleted until this kubelet starts again.
+                # A deleted Node stays deleted until this kubelet starts again.
                 logger.warning("Failed to report the node status", extra={"error": str(exc)})
                 timeout_s = RENEW_S if isinstance(exc, NotFound) else RETRY_S
             await self._pause(timeout_s)
@@ -241,7 +241,7 @@ class NodeReporter:
     async def _untaint(self, node: Json) -> None:
         """Remove the taint with which admission marks a new Node as not ready.
 
-        Where no node controller runs (a bare API server) nobody else would lift it.
+        Without a node controller (a bare API server) no other process would remove it.
         """
         taints = node["spec"].get("taints") or []
         others = [taint for taint in taints if taint["key"] != NOT_READY_TAINT]

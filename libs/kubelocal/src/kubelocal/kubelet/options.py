@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_settings import CliApp
 
-# The native folder, seen from an editable installation; from elsewhere some folder, which the
-# option has to replace, however few there are above this file.
+# The native folder of an editable installation. In other installations it is an arbitrary folder,
+# even if few are above this file, and the option must replace it.
 NATIVE_DIR = (Path(__file__).resolve().parent / "../../../../../native").resolve()
 
 Folder = Annotated[Path, AfterValidator(Path.resolve)]

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.2
 RETRY_LAST_S = 5.0
-# The server answers 409 for another uid (for good) and when others write at the same time.
+# The server answers 409 for another uid (permanently) and for concurrent writes by others.
 MAX_CONFLICTS = 3
 
 
@@ -70,7 +70,7 @@ class StatusReporter:
         retry_s, conflicts = RETRY_FIRST_S, 0
         while self._wanted != self._sent:
             status = self._wanted
-            # The uid keeps us from writing to another pod of the same name.
+            # The uid prevents a write to another pod of the same name.
             body = {"metadata": {"uid": self._uid}, "status": status}
             try:
                 await self._api.patch(self._path, body, PatchType.STRATEGIC)
@@ -191,14 +191,14 @@ class PodWorker:
                     )
                 for sidecar in sidecars:
                     sidecar.cancel()
-        except BaseExceptionGroup as group:  # as without a group: the first is the cause
+        except BaseExceptionGroup as group:  # as without a group, the first is the cause
             raise group.exceptions[0] from None
         await self._stop_containers(pod_spec.grace_s(self.pod))
 
     async def _run_init_containers(
         self, tasks: asyncio.TaskGroup, sidecars: list[asyncio.Task[int]]
     ) -> bool:
-        """Run the init containers; return False if one failed for good."""
+        """Run the init containers; return False if one failed permanently."""
         for spec in pod_spec.init_containers(self.pod):
             worker = self._workers[spec["name"]]
             if pod_spec.is_sidecar(self.pod, spec):
@@ -223,7 +223,7 @@ class PodWorker:
         if self._workers:
             await self._stop_containers(self._grace_s)
             return
-        # Never run by us: containers may be left from an earlier kubelet.
+        # This process ran none: containers may be left from an earlier kubelet.
         self._stopping = list(self._machine.runtime.running_of(pod_spec.uid(self.pod)))
         await stop_all(self._stopping, self._grace_s)
 

@@ -53,7 +53,7 @@ def main() -> None:
         asyncio.run(schedule(kubeconfig, configuration))
     except* HamiError as errors:
         problem = str(_first(errors))
-    # Not above: CPython before 3.11.4 makes a group of what is raised in an `except*`.
+    # Not above: CPython before 3.11.4 wraps exceptions raised in an `except*` in a group.
     if problem:
         sys.exit(f"kube-scheduler: {problem}")
 

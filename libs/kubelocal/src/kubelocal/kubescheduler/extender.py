@@ -123,7 +123,7 @@ class Extender:
             try:
                 answer = await self._post(url, body)
             except httpx.RemoteProtocolError:
-                # The server closed an idle connection as we sent; Go's client retries, too.
+                # The server closed an idle connection during our request; Go's client retries, too.
                 answer = await self._post(url, body)
         except (httpx.HTTPError, OSError) as exc:
             raise ExtenderError(f'Post "{url}": {str(exc) or type(exc).__name__}') from exc
@@ -145,7 +145,7 @@ class Extender:
 
 @asynccontextmanager
 async def open_extender(config: ExtenderConfig) -> AsyncIterator[Extender]:
-    """Return an extender with connections of its own."""
+    """Return an extender with its own connections."""
     limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEEPALIVE_S)
     timeout = httpx.Timeout(config.http_timeout)
     async with httpx.AsyncClient(limits=limits, timeout=timeout) as client:

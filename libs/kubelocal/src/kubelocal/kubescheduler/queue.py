@@ -1,21 +1,21 @@
 """Queues of kube-scheduler: active, back-off, unschedulable. Pure; times are arguments.
 
-A pod that failed waits in `unschedulable` until something happens that could help; then, if its
-pause is not over, in `backoff`, otherwise in `active`. What happens while a pod is being tried
-counts for that pod too: it goes to `backoff` at once when the attempt fails.
+A pod that failed waits in `unschedulable` until an event that could help. Then it waits in
+`backoff` if its pause is not over, otherwise in `active`. Events during an attempt count for its
+pod too: it is moved to `backoff` immediately when the attempt fails.
 
-What could help depends on who refused. For kube-scheduler's own filters it is a node, a pod that
-leaves one, or a change of the pod beyond its status. An extender has no way to name its events, so
-from 1.32 on every event counts for a pod that one refused: also another pod's binding or status,
-and the pod's own condition, which makes a second attempt follow each first refusal
-(kubernetes/kubernetes issue 122019; `schedule_one.go`, `ExtenderName`).
+The events that could help depend on the refusing filter. For kube-scheduler's own filters they are
+a new or changed node, a pod that leaves one, or a change of the pod beyond its status. An extender
+cannot name its events. From 1.32 on every event therefore counts for a pod that an extender
+refused, including another pod's binding or status, and the pod's own condition, so a second attempt
+follows each first refusal (kubernetes/kubernetes issue 122019; `schedule_one.go`, `ExtenderName`).
 """
 
 from dataclasses import dataclass, field
 
 from hamicommon.k8s.types import Json
 
-# kube-scheduler's podMaxInUnschedulablePodsDuration: a net for events that nobody sent.
+# kube-scheduler's podMaxInUnschedulablePodsDuration, for events that were not sent.
 MAX_UNSCHEDULABLE_S = 300.0
 
 
@@ -104,7 +104,7 @@ class SchedulingQueue:
         """Record a failure: wait for an event if nothing fits, or retry soon after an error.
 
         `by_extender`: nothing fits, and an extender refused at least one node.
-        Returns False if the pod is gone or bound by now, so that it does not matter any more.
+        Returns False if the pod is gone or already bound, so that the failure has no effect.
         """
         waiting = self._in_flight.pop(uid, None)
         if waiting is None:

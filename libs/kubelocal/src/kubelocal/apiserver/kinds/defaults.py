@@ -1,8 +1,8 @@
 """Defaults of each kind, and separation of spec and status. Pure: bodies are edited in place.
 
-`prepare_create` runs on a new object, `prepare_update` on a change of an old one; the status
-belongs to the status subresource and the rest does not. Sources: kubernetes
-`pkg/apis/*/v1/defaults.go` and the admission plugins that are on by default.
+`prepare_create` runs on a new object, `prepare_update` on a change of an existing one. The status
+belongs to the status subresource, all other fields do not. Sources: kubernetes
+`pkg/apis/*/v1/defaults.go` and the admission plugins that are enabled by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.schema.resources import Resource
 
-# Metadata that only the server writes; an update keeps what was.
+# Metadata that only the server writes; an update keeps the old values.
 _SERVER_OWNED = (
     *("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
     *("generation", "selfLink", "namespace", "name", "generateName"),
@@ -176,7 +176,7 @@ def _pull_policy(image: str) -> str:
 
 def _default_probe(probe: Json) -> None:
     for name, value in _PROBE.items():
-        probe[name] = probe.get(name) or value  # 0 is how typed clients leave it open
+        probe[name] = probe.get(name) or value  # typed clients send 0 for an unset value
     if get := probe.get("httpGet"):
         get.setdefault("path", "/")
         get.setdefault("scheme", "HTTP")

@@ -16,7 +16,7 @@ from hamicommon.k8s.types import Json
 from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
 
 Key = tuple[str, str, str]  # (collection, namespace or "", name)
-# Stands for an owner of a kind that is not served: nobody knows whether it exists.
+# Stands for an owner of a kind that is not served, so that its existence is unknown.
 UNKNOWN = "unknown"
 
 
@@ -30,7 +30,7 @@ class StoredObject:
     raw: bytes
     labels: Mapping[str, str]
     fields: Mapping[str, str]
-    owners: tuple[str, ...]  # uids of the objects that this one goes with
+    owners: tuple[str, ...]  # uids of the objects with which this one is deleted
 
     def load(self) -> Json:
         """Return a new decoded copy."""

@@ -1,11 +1,12 @@
-"""The truth of the emulated cluster: every object, one counter of versions, the recent changes.
+"""State of the emulated cluster: every object, one counter of versions, the recent changes.
 
-Writers hand in a function; the one writer task runs those that wait, in order, on a private layer
-over the committed state, commits the layer to the journal in one go, and only then shows it to
-readers and watches and answers the writers. So what anybody has seen survives a kill -9.
+Writers pass a function. The one writer task runs the waiting functions, in order, on a private
+layer over the committed state and commits the layer to the journal in one write. Only then does it
+show the layer to readers and watches and answer the writers. So all state that a client has seen
+survives a kill -9.
 
-Each committed change goes into the history of its collection; a watch walks it from its
-resourceVersion on. A watch that asks for what has been forgotten gets 410 and lists again.
+Each committed change is added to the history of its collection; a watch follows it from its
+resourceVersion on. A watch from a version that has been forgotten gets 410 and lists again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class WatchChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSelection:
-    """Which objects a list or watch wants."""
+    """Selection of objects by a list or watch."""
 
     namespace: str = ""
     labels: selectors.Predicate = selectors.everything
@@ -110,12 +111,12 @@ class History:
 
 
 T = TypeVar("T")
-# Bounds how long one batch holds the event loop: a function takes some 100 microseconds.
+# Bounds the time for which a batch holds the event loop; a function takes some 100 microseconds.
 BATCH = 64
 
 
 class Transaction:
-    """Reads and writes of one writer; nothing of them lasts if the writer's function raises."""
+    """Reads and writes of one writer; all are discarded if the writer's function raises."""
 
     def __init__(self, store: ObjectStore, batch: Batch) -> None:
         self._store = store
@@ -199,7 +200,7 @@ class ObjectStore:
         """Read everything back. Watches from before this moment get 410."""
         self.version, objects = await self._journal.load()
         if self.version == 0:
-            # Real clusters never show small versions either; nobody may count from 1.
+            # Real clusters never show small versions either; no client may assume 1.
             self.version = 100
         for stored in objects:
             if stored.key[0] in self.collections:
@@ -216,7 +217,7 @@ class ObjectStore:
         return [objects[key] for key in sorted(objects)]
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` in turn and return its result once it is durable; what it raises is raised."""
+        """Run `work` in turn and return its result once it is durable, or raise its exception."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((work, future))
         self._work.set()

@@ -1,8 +1,8 @@
 """Create and update objects, with checks in the order of the real server.
 
-Read the body -> defaults -> admission -> validation -> one transaction. Where no webhook is asked
-in an update, all of it happens inside the transaction, so it cannot lose a race; otherwise the
-transaction checks that the object is still the one that was admitted.
+Read the body -> defaults -> admission -> validation -> one transaction. If an update calls no
+webhook, all steps run inside the transaction, so it cannot lose a race; otherwise the transaction
+checks that the object is still the admitted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kubelocal.apiserver.validation import invalid_value, validate_create, valid
 from kubelocal.apiserver.wire import bodies
 
 Change = Callable[[Json], Json]
-# Letters of generated names: no vowels, so nothing that can be read (apimachinery `util/rand`).
+# Letters of generated names: without vowels, so no words arise (apimachinery `util/rand`).
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _ADMISSION_TRIES = 5
 
@@ -108,7 +108,7 @@ class CreateUpdate:
         frozen = orjson.dumps(body)
 
         def change(_: Json) -> Json:
-            """Return a copy of its own for each run; there may be two."""
+            """Return a new copy for each run; there may be two."""
             return cast(Json, orjson.loads(frozen))
 
         return await self.update(target, caller, change, replaces=True)

@@ -1,12 +1,12 @@
 """Environment, command line and mounts of a container.
 
-The device plugin's variables come first and the container's own after them, so the container's
-win, as in the real kubelet. The stand-in driver's variables come last: they stand for what a
-container runtime mounts, which no pod can change.
+The device plugin's variables come first and the container's own after them, so the container's take
+precedence, as in the real kubelet. The stand-in driver's variables come last, because they replace
+mounts of a container runtime, which no pod can change.
 
-There are two ways to bring mounts about. `namespace`: the launcher binds them into a root of the
-container's own. `pathmap`: no mount is made; preloaded libraries map the paths, which covers
-programs that use libvgpu and the stand-in driver, and nothing else.
+Mounts are provided in two ways. `namespace`: the launcher binds them into a separate root of the
+container. `pathmap`: no mount is made; preloaded libraries map the paths, which covers only
+programs that use libvgpu and the stand-in driver.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kubelocal.kubelet.devices.cdi import Edits
 from kubelocal.kubelet.devices.state import AllocateAnswer, Mount
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The nvidia container runtime reads the cards from mounts below this path when the variable is it.
+# The nvidia container runtime reads the cards from mounts below this path if the variable is it.
 VOLUME_DEVICES = "/var/run/nvidia-container-devices"
-# What a container without a command runs: the image that would know better is not there.
+# Command of a container without one, because there is no image that would define it.
 PAUSE = ("sleep", "infinity")
 
 _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
@@ -229,9 +229,9 @@ def volumes(pod: Json, container: Json, *, volumes_dir: Path) -> Volumes:
 
 
 def order_mounts(answer: AllocateAnswer, of_volumes: Sequence[Mount]) -> list[Mount]:
-    """Return all mounts, parents before what is below them.
+    """Return all mounts, each parent before the paths below it.
 
-    Device files are mounts too, except those that already stand at their place in the host's /dev.
+    Device files are mounts too, except those at the same path as in the host's /dev.
     """
     nodes = [
         Mount(container_path=node.container_path, host_path=node.host_path)

@@ -1,14 +1,13 @@
 """Container runtime: start containers by the launcher, find them after a restart, stop them.
 
-A launcher outlives this process and writes down how its container ended, so that nothing is lost
-when the kubelet is killed: `recover()` reads the files of the last attempt. They lie in
-`<root>/pods/<uid>/containers/<container>/<attempt>.{launch,pid,exit}`; their forms are described in
-`native/launcher/src/launch.h` and `launcher.c`.
+A launcher outlives this process and writes how its container ended, so that nothing is lost when
+the kubelet is killed: `recover()` reads the files of the last attempt. They are
+`<root>/pods/<uid>/containers/<container>/<attempt>.{launch,pid,exit}`;
+`native/launcher/src/launch.h` and `launcher.c` describe their formats.
 
-Where this machine lets us make any, each container has a cgroup,
-`<hierarchy>/kubelocal-<node's directory, hashed>/pod<uid>/<container id>` as a kubelet's, so that
-`/proc/<pid>/cgroup` names pod and container. They limit nothing; the launcher removes one with its
-container.
+If this machine permits it, each container has a cgroup, `<hierarchy>/kubelocal-<node's directory,
+hashed>/pod<uid>/<container id>` as a kubelet's, so that `/proc/<pid>/cgroup` names pod and
+container. The cgroups limit nothing; the launcher removes one with its container.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from kubelocal.kubelet.devices.state import Mount
 class Launch:
     """Arguments of one start of a container.
 
-    `rootfs` is where its root is built; None: the host's root. `cgroup`: a directory; None: it
-    stays in ours.
+    `rootfs`: directory for its root; None: the host's root. `cgroup`: a directory; None: our own
+    cgroup.
     """
 
     argv: Sequence[str]
@@ -91,7 +90,7 @@ class AttemptFiles:
 def encode(launch: Launch) -> bytes:
     """Encode the launch file.
 
-    Raises: InvalidRequest when an argument holds a NUL, which no program can be given.
+    Raises: InvalidRequest if an argument contains a NUL, which no program can receive.
     """
     fields = ["cwd", launch.cwd, "log", str(launch.log)]
     if launch.rootfs is not None:
@@ -128,7 +127,7 @@ def parse_exit(text: str) -> ContainerExit:
     return ContainerExit(exit_code=int(code), finished_at=finished_at, message=message)
 
 
-# Version 2 alone; beside version 1; version 1 alone, in a hierarchy that limits nothing by itself.
+# Only version 2; beside version 1; only version 1, in a hierarchy that limits nothing by default.
 HIERARCHIES = tuple(
     Path("/sys/fs/cgroup") / each for each in ("cgroup.controllers", "unified", "pids")
 )
@@ -161,7 +160,7 @@ def _root_of(found: Path) -> Path:
     return found.parent if found.name == "cgroup.controllers" else found
 
 
-# What a container runtime reports when it doesn't know how a container ended.
+# Exit code that a container runtime reports if it doesn't know how a container ended.
 UNKNOWN_EXIT_CODE = 137
 # The launcher answers within milliseconds; a machine this slow is broken.
 START_TIMEOUT_S = 30.0
@@ -248,7 +247,7 @@ class ProcessRuntime:
     async def detect_mount_mode(self, scratch: Path) -> tuple[MountMode, str]:
         """Find out whether mount namespaces can be created on this machine, and if not, why.
 
-        Tried on the empty directory `scratch`.
+        The test uses the empty directory `scratch`.
         """
         process = await asyncio.create_subprocess_exec(
             self._launcher, "probe", scratch, stdout=asyncio.subprocess.PIPE
@@ -278,7 +277,7 @@ class ProcessRuntime:
     ) -> RunningContainer:
         """Start a container and wait until its program runs.
 
-        Raises: StartFailed when it can't be started.
+        Raises: StartFailed if it can't be started.
         """
         files = AttemptFiles.of(self._container_dir(pod_uid, container), attempt)
         own = container_id(pod_uid, container, attempt)
@@ -362,7 +361,7 @@ def _open_launcher(files: AttemptFiles) -> int | None:
         pidfd = os.pidfd_open(pids.launcher)
     except ProcessLookupError:
         return None
-    # Looked at after opening: the pid can't pass to another process while we hold it.
+    # Checked after opening: the pid can't pass to another process while we hold the pidfd.
     try:
         stat = Path(f"/proc/{pids.launcher}/stat").read_text()
         state, start = (stat.rpartition(")")[2].split()[i] for i in (0, 19))

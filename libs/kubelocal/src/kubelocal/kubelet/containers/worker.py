@@ -1,7 +1,7 @@
 """Run one container of a pod: pre-start calls, start, wait, back-off, restart.
 
-`pod_worker.py` decides when this begins and ends; the state shown here becomes the pod's status.
-Nothing of it is lost when the kubelet is killed: `run` continues from what the launcher wrote. The
+`pod_worker.py` decides when this begins and ends; the pod's status is made from the state of this
+worker. It survives a kill of the kubelet, because `run` continues from the launcher's files. The
 back-off is the kubelet's own for crash loops.
 """
 
@@ -79,7 +79,7 @@ def restarts(restart_policy: str, *, exit_code: int, sidecar: bool, init: bool) 
 
 logger = logging.getLogger(__name__)
 
-# What the launcher writes for a container that could not be started.
+# Exit code that the launcher writes for a container that could not be started.
 START_ERROR = 128
 
 
@@ -102,7 +102,7 @@ class Machine:
 
 
 class ContainerWorker:
-    """Runs a container; `state` is what users see, `running` the process if there is one."""
+    """Runs a container; `state` is the state for users, `running` the process if there is one."""
 
     def __init__(
         self, machine: Machine, pod: Json, spec: Json, *, on_change: Callable[[], None]
@@ -216,7 +216,7 @@ class ContainerWorker:
                 self._wait("CreateContainerConfigError", str(exc))
                 self._event("Warning", "Failed", f"Error: {exc}")
                 await asyncio.sleep(self._machine.sync_retry_s)
-        # Once begun, a start is seen through: a process that nobody holds must not come about.
+        # A start that has begun is completed, so that no process is left without an owner.
         starting = asyncio.ensure_future(
             self._machine.runtime.start(self._uid, self._name, self._attempt, launch)
         )

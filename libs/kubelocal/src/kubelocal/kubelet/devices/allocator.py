@@ -41,7 +41,7 @@ class DeviceAllocator:
         self._on_counts = on_counts
         self._active_pods = active_pods
         self._plugins: dict[str, PluginClient] = {}
-        # Between the choice of ids and the plugin's answer nobody else may choose.
+        # Held from the choice of ids to the plugin's answer, so that no other task may choose.
         self._choosing = asyncio.Lock()
 
     def restore(self) -> None:
@@ -90,7 +90,7 @@ class DeviceAllocator:
     def collect(self) -> None:
         """Free the ids of ended pods, once the pods are known.
 
-        As the kubelet's UpdateAllocatedDevices, which does nothing before its sources are ready.
+        As in the kubelet's UpdateAllocatedDevices, which does nothing before its sources are ready.
         """
         active = self._active_pods()
         if active is not None:
@@ -144,13 +144,13 @@ class DeviceAllocator:
     async def pre_start(self, pod: Json, container: Json) -> AllocateAnswer:
         """Call PreStartContainer of plugins that ask for it; return what the container gets.
 
-        Raises: PluginError when a plugin forbids the start; AdmissionError when devices are missing
-        and can't be had.
+        Raises: PluginError if a plugin forbids the start; AdmissionError if devices are missing and
+        not available.
         """
         pod_uid, name = pod_spec.uid(pod), container["name"]
         missing = False
         for resource, size in pod_spec.limits(container).items():
-            # As in the kubelet (GetDeviceRunContainerOptions): who asks for 0 holds none.
+            # As in the kubelet (GetDeviceRunContainerOptions): a request for 0 holds none.
             if size and self.book.serves(resource):
                 await self._pre_start(pod_uid, name, resource)
                 held = self.book.of_container(pod_uid, name)
@@ -162,7 +162,7 @@ class DeviceAllocator:
 
     async def _pre_start(self, pod_uid: str, container: str, resource: str) -> None:
         options = self.book.options(resource)
-        # As in the kubelet: between its own restart and the plugin's, nobody is asked.
+        # As in the kubelet: no call between its own restart and the plugin's registration.
         if options is None or not options.pre_start_required:
             return
         held = [a for a in self.book.of_container(pod_uid, container) if a.resource == resource]

@@ -1,8 +1,8 @@
-"""CDI devices of a container: find them in files, and return what they change.
+"""CDI devices of a container: find them in files, and return their edits.
 
-As containerd does it from 1.7 on: a name is looked up in the files of the directory at the
-container's creation, one that no file has is an error, and what a file sets wins over what the
-container has itself (Container Device Interface specification, containerEdits).
+As in containerd from 1.7 on, a name is looked up in the files of the directory when the container
+is created, and a name that is in no file is an error. The edits of a file override the container's
+own values (Container Device Interface specification, containerEdits).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Edits:
 def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
     """Return the CDI devices of a container: from the field, then from annotations.
 
-    One that is named in both ways is one device (containerd 1.7 and 2).
+    A device that is named in both ways is returned once (containerd 1.7 and 2).
     """
     annotated = (
         name
@@ -46,10 +46,10 @@ def names_of(answer: AllocateAnswer) -> tuple[str, ...]:
 def edits_of(names: Sequence[str], directory: Path | None) -> Edits:
     """Read the edits of these devices from files (blocking).
 
-    Without a directory this is a runtime that knows nothing of CDI: names mean nothing to it, and
-    it reports so to nobody (containerd 1.6).
+    Without a directory this is a runtime without CDI, which ignores names and reports no error
+    (containerd 1.6).
 
-    Raises: InvalidRequest when a name is in no file.
+    Raises: InvalidRequest if a name is in no file.
     """
     if directory is None or not names:
         return Edits()
@@ -71,7 +71,7 @@ def _devices(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             for device in spec["devices"]:
                 yield f"{spec['kind']}={device['name']}", [device["containerEdits"], shared]
         except (OSError, orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            # A file that can't be read hides its devices, and no others.
+            # An unreadable file hides only its own devices.
             continue
 
 

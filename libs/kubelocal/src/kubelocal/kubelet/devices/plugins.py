@@ -1,6 +1,6 @@
 """Client of a registered device plugin on its unix socket, and its answers.
 
-Kubernetes device-plugin v1beta1, service DevicePlugin; failures in the text of a kubelet.
+Kubernetes device-plugin v1beta1, service DevicePlugin; errors have the text of a kubelet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kubelocal.kubelet.devices.state import (
     PluginOptions,
 )
 
-# Generated messages are made at run time, so they have no static types.
+# Messages are generated at run time, so they have no static types.
 _messages: Any = deviceplugin_pb2
 
 
@@ -51,7 +51,7 @@ def from_message(message: Any) -> AllocateAnswer:
 def decode_answer(content: bytes) -> AllocateAnswer:
     """Decode a checkpoint's AllocResp.
 
-    Raises: InvalidRequest when the bytes are not a ContainerAllocateResponse.
+    Raises: InvalidRequest if the bytes are not a ContainerAllocateResponse.
     """
     try:
         return from_message(_messages.ContainerAllocateResponse.FromString(content))
@@ -93,25 +93,25 @@ def describe(error: grpc.aio.AioRpcError) -> str:
     return f"rpc error: code = {name} desc = {text}"
 
 
-# The kubelet's own figure for dialling a plugin.
+# The kubelet's own time-out for dialling a plugin.
 DIAL_TIMEOUT_S = 10.0
-# The kubelet waits without end for these two; we bound them, far above what a plugin needs.
+# The kubelet waits for these two without limit; our bound is far above a plugin's time.
 PREFERRED_TIMEOUT_S = 30.0
 # The kubelet's KubeletPreStartContainerRPCTimeoutInSecs.
 PRE_START_TIMEOUT_S = 30.0
 
-# The end of the stream may be read here before an answer that the plugin sent earlier; Go reads
+# Here the end of the stream may be read before an answer that the plugin sent earlier; Go reads
 # both in order.
 ANSWERS_ON_THE_WAY_S = 0.5
 
 _CHANNEL_OPTIONS = (
     # Go servers refuse the socket's path as an authority.
     ("grpc.default_authority", "localhost"),
-    # A plugin that comes back on the same path must not inherit the back-off of its last life.
+    # A plugin that restarts on the same path must not inherit the back-off of its predecessor.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-# What a call fails with whose connection is closed under it; the text is that of gRPC in Go.
+# Error of a call whose connection is closed meanwhile, in the text of gRPC in Go.
 _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
 
 
@@ -129,7 +129,7 @@ class PluginClient:
     async def options(self) -> PluginOptions:
         """Return the plugin's options.
 
-        Raises: PluginError when the plugin can't be reached.
+        Raises: PluginError if the plugin can't be reached.
         """
         try:
             answer = await self._stub.GetDevicePluginOptions(
@@ -145,7 +145,7 @@ class PluginClient:
     async def device_lists(self) -> AsyncIterator[list[Device]]:
         """Yield every list that the ListAndWatch stream sends.
 
-        Raises: PluginError when the stream breaks; a stream that the plugin ends just ends.
+        Raises: PluginError if the stream breaks. A stream that the plugin ends ends normally.
         """
         try:
             async for message in self._stub.ListAndWatch(_messages.Empty()):
@@ -230,8 +230,8 @@ class PluginClient:
         except grpc.aio.AioRpcError as exc:
             raise PluginError(f"{failed}{describe(exc)}") from exc
         except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
-            # Closing cancels calls that run. Unless the caller was cancelled itself, nobody would
-            # see that: its task would end without an error, and the pod wait forever.
+            # Closing cancels running calls. Unless the caller was cancelled itself, this would stay
+            # unnoticed: its task would end without an error, and the pod would wait forever.
             if not self._closed or _is_being_cancelled():
                 raise
             raise PluginError(f"{failed}{_CLOSING}") from exc

@@ -1,10 +1,10 @@
 """Device ids and their holders: the state of the device manager, without I/O.
 
-Rules as in kubelet 1.20's device manager (`pkg/kubelet/cm/devicemanager`): ids are picked at
-random unless the plugin prefers some; ids of an init container are given again to the containers
-that follow; ids of pods that have ended are taken back lazily, before the next allocation; a
-resource whose plugin is gone keeps its capacity with allocatable 0, and loses both after a grace.
-`allocator.py` puts the gRPC calls between `request()` and `keep()`.
+Rules as in kubelet 1.20's device manager (`pkg/kubelet/cm/devicemanager`): ids are picked at random
+unless the plugin prefers some; ids of an init container are reused for the containers that follow;
+ids of ended pods are freed lazily, before the next allocation; a resource whose plugin is gone
+keeps its capacity with allocatable 0, and loses both after a grace period. `allocator.py` makes the
+gRPC calls between `request()` and `keep()`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PluginError(Exception):
     """Error: a call to a device plugin failed; the message is the kubelet's."""
 
 
-# How long the kubelet still shows the capacity of a plugin that has gone.
+# Time for which the kubelet still shows the capacity of a plugin that is gone.
 STOPPED_GRACE_S = 300.0
 
 
@@ -179,7 +179,7 @@ class DeviceBook:
     # Allocation of ids
 
     def begin(self, pod_uid: str) -> None:
-        """Begin a pod's admission: only ids of its own init containers may be reused."""
+        """Begin a pod's admission: only ids of the same pod's init containers may be reused."""
         if self._reusable[0] != pod_uid:
             self._reusable = (pod_uid, {})
 
@@ -196,7 +196,7 @@ class DeviceBook:
     def request(self, pod_uid: str, container: str, resource: str, size: int) -> IdRequest | None:
         """Return the ids to choose from; None if the container has its ids already.
 
-        Raises: AdmissionError when there are not enough healthy free ids, or the amount changed.
+        Raises: AdmissionError if there are not enough healthy free ids, or the amount changed.
         """
         held = self._allocations.get((pod_uid, container, resource))
         if held is not None and len(held.ids) != size:
