@@ -84,7 +84,7 @@ class UnprivilegedCommand:
 
     @property
     def is_other_user(self) -> bool:
-        """Whether the program runs as another user, who can read only what all may read."""
+        """Whether the program runs as another user, who reads only files that all may read."""
         return self.owner_uid != os.geteuid()
 
 

@@ -102,8 +102,8 @@ class KeptWalks:
     """Cached results for all rows of a view; stored in `view.memory`.
 
     Most pods of a burst have the same template, and one or two nodes change between two of them;
-    only these are walked again. The policy `fragmentation` and the choosers of vendors have caches
-    of their own (`choice/chooser_answers.py`).
+    only these are walked again. The policy `fragmentation` and the choosers of vendors have
+    separate caches (`choice/chooser_answers.py`).
     """
 
     def __init__(self) -> None:

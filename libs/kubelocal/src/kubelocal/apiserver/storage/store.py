@@ -93,7 +93,7 @@ class History:
         return self._changes[bisect_right(self._versions, version) :]
 
     def wake(self) -> None:
-        """Wake everybody who waits: there is something to read."""
+        """Wake all waiting readers: there is something to read."""
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
         self._next = None
