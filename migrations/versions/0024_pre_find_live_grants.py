@@ -1,8 +1,8 @@
 """Let all questions find live grants by the index on `ended_at`.
 
-Since 0019 the index of live rows knows them by `ended_at`; functions and views of 0008 asked by the
-state, and read every grant there ever was. What they answer stays the same: a grant has an end just
-when its state is not a live one (`ck_allocations_ended_when_not_live`).
+Since 0019 the index of live rows uses `ended_at`. The functions and views of 0008 still selected by
+state, and read every grant ever made. Their results do not change: a grant has an end exactly when
+its state is not a live one (`ck_allocations_ended_when_not_live`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Add the pod's owner to hourly sums of usage, with an index.
 
-Who asks for far more than they use joined a week of pods with every grant there ever was, and read
-the sums of five minutes to find those of hours. A column without a default: the version before
-works on beside it, and of its hours the owner is looked up. The index is built beside the writers,
-as in 0009. `v_namespace_gpu_hours` finds live grants by their index, as 0024 has it for the others.
+The question `overasked` joined a week of pods with all grants, and read the five-minute sums to
+find the hourly ones. The new column has no default, so the previous version continues to work; the
+owner of its hours is looked up. The index is built concurrently with writes, as in 0009.
+`v_namespace_gpu_hours` finds live grants by their index, as the other views do since 0024.
 """
 
 from __future__ import annotations

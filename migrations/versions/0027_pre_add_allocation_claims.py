@@ -1,7 +1,7 @@
 """Add the ResourceClaims that pods use, and the holders of claims.
 
-The version before neither reads nor writes them. Live grants get theirs from the first event of
-their history, so that a pod that comes to a claim of theirs finds the slice counted.
+The previous version neither reads nor writes them. Live grants get theirs from the first event of
+their history, so that a further pod of a claim finds its slice counted.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop the table and the view; grants stay.
 
-    A pod that held a claim beside another one has no slices of its own, which the version before
-    gives back with that one.
+    A pod that shared another pod's claim has no slices of its own; the previous version releases
+    them with that pod's.
     """
     op.execute("DROP VIEW v_claim_holders")
     op.drop_table(TABLE)

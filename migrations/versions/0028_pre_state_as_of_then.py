@@ -1,7 +1,7 @@
 """Let `allocations_at` return state, reason and end of grants as of its moment.
 
-It answered with what became of the grant later. The state of a moment is that of the latest event
-up to it; where no event is known, what the grant's own moments prove, else NULL for unknown.
+It returned the grant's later state. The state at a moment is that of the latest event up to it;
+without an event, the state that the grant's own times prove, otherwise NULL (unknown).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _THEN = """
 _EVENT = """(SELECT e.{column} FROM allocation_events e
               WHERE e.pod_uid = h.pod_uid AND e.allocation_id = h.allocation_id AND e.at <= $1
               ORDER BY e.sequence DESC LIMIT 1)"""
-# Of a live grant without events: what it is now, where it was so by then.
+# For a live grant without events: its present state, if it had that by then.
 _LIVE_BY_THEN = "coalesce(h.allocated_at, h.bound_at, h.reserved_at) <= $1"
 
 

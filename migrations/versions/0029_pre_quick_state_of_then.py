@@ -1,7 +1,8 @@
 """Let `allocations_at` find a past state by one index, and only if it may differ.
 
-With 100,000 live grants an hour ago took 7 s (0.5 s before 0028): for each grant, and for state and
-reason again, rows of two indexes were combined and sorted. It is 1.5 s now, 0.6 s for the state.
+With 100,000 live grants, an hour ago took 7 s (0.5 s before 0028): for each grant, once for the
+state and once for the reason, rows of two indexes were combined and sorted. Now it takes 1.5 s,
+0.6 s for the state.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ BEFORE = """(SELECT e.{column} FROM allocation_events e
               WHERE e.pod_uid = h.pod_uid AND e.allocation_id = h.allocation_id AND e.at <= $1
               ORDER BY e.sequence DESC LIMIT 1)"""
 """SQL of the lookup of an event, as in 0028."""
-# Backwards along the index of pod and sequence, to the first that is early enough. A comparison
-# that no index serves keeps the planner from looking the grant up by another one as well.
+# Reads backwards along the index of pod and sequence to the first event that is early enough. No
+# index serves IS NOT DISTINCT FROM, so the planner does not use another index for the grant.
 AFTER = """(SELECT e.{column} FROM allocation_events e
               WHERE e.pod_uid = h.pod_uid AND e.allocation_id IS NOT DISTINCT FROM h.allocation_id
                 AND e.at <= $1
               ORDER BY e.pod_uid DESC, e.sequence DESC LIMIT 1)"""
-# States only go on: one that is allocated now has been since it was.
+# States only advance: an allocated grant has been so since `allocated_at`.
 _ALLOCATED_BY_THEN = "WHEN h.state = 'allocated' AND h.allocated_at <= $1 THEN h.state"
-# Of a live grant without events: what it is now, where it was so by then.
+# For a live grant without events: its present state, if it had that by then.
 _LIVE_BY_THEN = "coalesce(h.allocated_at, h.bound_at, h.reserved_at) <= $1"
 
 

@@ -1,9 +1,10 @@
 """Add the time in which slices had no core activity to the sums of namespaces.
 
-A month of 16,000 pods is eleven million hours of pods: added up for each bill they took longer than
-a page waits. A column without a default: the version before works on beside it. NULL is not summed
-up yet; the metrics service fills the hours that it still has, and finds them by an index that is
-empty once it has. The table is small and written once an hour, so the index is made at once.
+A month of 16,000 pods is eleven million pod-hours: adding them up for each bill took longer than a
+page waits. The column has no default, so the previous version continues to work. NULL means not
+summed up yet: the metrics service fills the hours that it still has, and finds them by an index
+that is empty when it is done. The table is small and written once an hour, so the index is built
+without CONCURRENTLY.
 """
 
 from __future__ import annotations

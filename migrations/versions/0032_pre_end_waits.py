@@ -1,9 +1,9 @@
 """Record the end of a refused pod's wait, which was taken as ten minutes before.
 
-The scheduler writes `infinity` with each refusal, and when a pod's wait ended and how, as the pod
-watch shows it. Rows of the version before have `-infinity`: for them the ten minutes still hold.
-A constant default rewrites no row. The index finds the few that wait; it is built beside the
-writers, as in 0015, and a run that was cut off goes on.
+The scheduler writes `infinity` with each refusal, and later when and how the wait ended, as the pod
+watch shows it. Rows of the previous version have `-infinity`: for them the ten minutes still apply.
+A constant default rewrites no row. The index finds the few waiting pods; it is built concurrently
+with writes, as in 0015, and an interrupted run can be repeated.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Count sidecars together with the init containers that are declared after them.
 
-Kubernetes runs an init container together with every sidecar before it, and the order was not
-known: such a pod was granted too little. Of the rows that are there it stays unknown (NULL), so
-that what was granted is what is counted, to the end of the grant. A column without a default: the
-version before works on beside it, and to it a sidecar is one of the app containers.
+Kubernetes runs an init container together with every sidecar before it. The order was not known, so
+such a pod was granted too little. For existing rows it stays unknown (NULL), so that the granted
+amount is counted until the grant ends. The column has no default: the previous version continues to
+work, and treats a sidecar as an app container.
 
-`hami_beside` is what the sidecars before an init container hold of its card. `capacity_between`
-and `showback_between` (0022, 0023) add it to the init container's own, and
-`hami_placements_disjoint` (0006) lets the two overlap no more.
+`hami_beside` is the amount that the sidecars before an init container hold of its card.
+`capacity_between` and `showback_between` (0022, 0023) add it to the init container's own amount,
+and `hami_placements_disjoint` (0006) no longer lets the two overlap.
 """
 
 from __future__ import annotations

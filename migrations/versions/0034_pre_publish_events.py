@@ -1,13 +1,13 @@
 """Add `published_at` to `allocation_events`, so that it is its own outbox.
 
-A change of a grant was written twice, as an event and as a row of `outbox` that was deleted when it
-was announced. The version before goes on so while it runs, and its events get `published_at` by the
-default: they are announced by their rows of `outbox`, which both versions relay. Rows that wait
-there stay where they are, so none is lost and none goes out under two ids.
+A change of a grant was written twice: as an event, and as a row of `outbox` that was deleted when
+it was published. The previous version still does so while it runs. Its events get `published_at` by
+the default: they are published from their rows of `outbox`, which both versions relay. Waiting rows
+stay there, so none is lost and none is published under two ids.
 
-History stays append-only but for this column, and retention leaves pods whose events wait or are
-parked. The default, evaluated once, rewrites no row; the index is built beside the writers, as in
-0032.
+History stays append-only except for this column, and retention keeps pods whose events wait or are
+parked. The default, evaluated once, rewrites no row; the index is built concurrently with writes,
+as in 0032.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def upgrade() -> None:
             " WHERE published_at IS NULL"
         )
         op.execute("SET lock_timeout = 500")
-    # From here on in one transaction: a run that was cut off before goes on.
+    # One transaction from here on: a run interrupted before can be repeated.
     op.execute(GUARD.format(columns=ALL_BUT_PUBLISHED))
     op.execute(FORGET.format(old=OLD_EVENTS, new=UNSETTLED_EVENTS))
-    # Left by versions that marked what they had announced, which nothing prunes from here on.
+    # Left by versions that marked published rows, which nothing prunes from here on.
     op.execute("DELETE FROM outbox WHERE published_at < 'infinity'")
 
 

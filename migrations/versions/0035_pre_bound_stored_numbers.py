@@ -1,12 +1,12 @@
 """Refuse numbers that no service writes: counters without bound, amounts below 0.
 
-A counter at the end of its type lets nobody count on, and a sum of such ones is beyond its type.
-What a ledger has of that already is put right first; cards, nodes and events repeat, so the next
-report brings what is so. Each constraint is added without a look at the rows, which holds a table
-for a moment, and proved beside the writers.
+A counter at the end of its type can't be increased, and a sum of such counters exceeds its type.
+Existing values of this kind are corrected first; cards, nodes and events repeat, so the next report
+brings the right ones. Each constraint is added without checking the rows, which locks a table for a
+moment, and validated concurrently with writes.
 
-`hami_repair_numbers` puts right what numbers are drawn from: a sequence at its end, or behind the
-rows that were numbered by it, lets no row enter at all.
+`hami_repair_numbers` repairs sequences: one at its end, or behind the rows that it numbered,
+prevents every insert.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ down_revision = "0034"
 branch_labels = None
 depends_on = None
 
-# 2^53 - 1: what JSON numbers hold exactly, and 9,000 of them in a sum of 64 bits.
+# 2^53 - 1: JSON numbers hold it exactly, and a signed 64-bit sum holds 1,024 of them.
 MAX_COUNTER = 9007199254740991
 # A card's version begins at the milliseconds of its time: this is the year 2248.
 MAX_VERSION = 8796093022207
@@ -90,7 +90,7 @@ DRAWN = """
 ('device_periods_id_seq', 'device_periods', 'id', 'true'),
 ('quota_periods_id_seq', 'quota_periods', 'id', 'true')
 """
-# A million beyond the newest row: what was drawn, and is in no row any more, is not drawn again.
+# A million beyond the newest row, so that drawn numbers that no row has are not drawn again.
 REPAIR_NUMBERS = f"""
 CREATE FUNCTION hami_repair_numbers(OUT name text, OUT was bigint, OUT is_now bigint)
 RETURNS SETOF record
@@ -111,8 +111,8 @@ BEGIN
 END $$
 """
 
-# Views take no lower version than the one they have, so nobody may write one; one that is a year
-# ahead of its time is put right by `adapters/postgres/row_repairs.py`.
+# Views accept no lower version than their own, so none may be written; a version that is a year
+# ahead of its time is corrected by `adapters/postgres/row_repairs.py`.
 OLDER = """
 CREATE FUNCTION hami_refuse_older() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,8 +1,8 @@
 """Add functions that several named questions, and users' own SQL, share.
 
-Four questions computed the cards of a moment, three the pods that wait, four the pod of a name, and
-two the bill, each with a copy of its own. The bill's seconds are rounded in one place now, so its
-lines and its sum agree to the second.
+Four questions computed the cards of a moment, three the waiting pods, four the pod of a name, and
+two the bill, each with its own copy. The bill's seconds are now rounded in one place, so its lines
+and its sum agree to the second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Record the victims of each room, with a view for people.
 
-A room is a grant in state `reserved`, so the rule of who fits on a card needs no column of its own.
+A room is a grant in state `reserved`, so the rule of which pods fit on a card needs no new column.
 The rows are written with the room, before the first eviction.
 """
 

@@ -1,9 +1,9 @@
 """Name the group of each decision, and record decisions on whole groups beside those on pods.
 
-A decision about all pods of a group, or of a workload of Kueue's, has the group's key for its
-`pod_uid` too, and no `pod_name`. It waits for nothing: its `wait_ended_at` is its own moment, so
-questions about pods leave it out. The index is built beside the writers, as in 0032; a run that was
-cut off goes on.
+A decision about all pods of a group, or of a Kueue workload, has the group's key as `pod_uid`, and
+no `pod_name`. It waits for nothing: its `wait_ended_at` is its own time, so questions about pods
+omit it. The index is built concurrently with writes, as in 0032; an interrupted run can be
+repeated.
 """
 
 from __future__ import annotations
