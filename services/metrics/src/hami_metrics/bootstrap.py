@@ -50,11 +50,11 @@ from hami_metrics.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Partitions are made days ahead; one that somebody dropped is there again after this.
+# Partitions are created days ahead; a dropped one is created again after this time.
 KEEP_DAYS_INTERVAL_S = 600.0
-# Hours end once an hour; late usage is taken in a few times.
+# One hour ends per hour; the other runs include late usage.
 HOURS_INTERVAL_S = 900.0
-# A server takes a new certificate at its restart; a look costs a handshake.
+# A server takes a new certificate at its restart; a check costs a handshake.
 CERTIFICATE_INTERVAL_S = 60.0
 RETRY_S = 5.0
 PAGES_CONNECTIONS = 4

@@ -1,8 +1,8 @@
 """Store refusals at admission from the bus in the ledger, each once.
 
-The webhook publishes what it refuses (`hami.events.v1.admission.refused`), which the bus keeps for
-a day. A refusal is acknowledged when Postgres has it. Here and not in the scheduler, because a user
-who is refused a thousand times a second must not slow decisions down.
+The webhook publishes its refusals (`hami.events.v1.admission.refused`), and the bus keeps them for
+a day. A refusal is acknowledged when Postgres has stored it. The scheduler does not store them,
+because a user who is refused a thousand times a second must not slow decisions down.
 """
 
 from __future__ import annotations

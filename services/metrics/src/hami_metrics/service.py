@@ -1,9 +1,9 @@
 """Use cases: store usage reports, sum up buckets, apply retention, read the ledger.
 
-A report is acknowledged on the bus only when Postgres has it, so while Postgres is unavailable
-the stream itself is the buffer (bounded by its age and size); the agents' numbering shows what it
-lost. Reports that came together are one write. The sums are made from what is stored, so a crash
-between both only means summing up again.
+A report is acknowledged on the bus only when Postgres has stored it, so while Postgres is
+unavailable the stream is the buffer (bounded by its age and size); the agents' numbering shows its
+losses. Reports that arrive together are one write. Sums are computed from stored samples, so after
+a crash between the two they are only computed again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class UsageHistory:
     def _read(self, message: Message) -> _Report:
         """Parse a usage report. Raises: InvalidRequest, also if the node reports too much."""
         usage = read_of_node(Usage, message.subject, message.data, "usage report")
-        # By the bus's time: an hour of reports that is read in a minute costs what it did then.
+        # By the bus's time: an hour of reports that is read in a minute counts as an hour.
         at_s = message.received_at.timestamp()
         if self._budget.take(usage.node, usage.rows, at_s=at_s) is None:
             raise InvalidRequest(
@@ -165,7 +165,7 @@ class UsageHistory:
     async def sum_up(self) -> int:
         """Sum up every finished bucket with new samples; return their number.
 
-        Raises: Unavailable; what was not summed up stays to be done.
+        Raises: Unavailable; the next call sums up the remaining buckets.
         """
         now = self._clock()
         self._book.give_up(now=now)
@@ -179,10 +179,10 @@ class UsageHistory:
         for node, start in sorted(self._unsummed, key=lambda item: (item[1], item[0])):
             if start > latest:
                 break
-            # Taken off first: a sample that comes in between puts it on the list again.
+            # Removed first: a sample that arrives in between adds it again.
             self._unsummed.discard((node, start))
             try:
-                # One that fails in an unknown way is left out until a sample comes for it.
+                # After an unknown failure a bucket is skipped until a sample arrives for it.
                 with self._instruments.bulkhead.item("rollups", f"{node} {start.isoformat()}"):
                     await self._store.sum_up(node, start)
                     self._instruments.rollups.labels("5m").inc()

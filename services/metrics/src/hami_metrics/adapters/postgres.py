@@ -53,7 +53,7 @@ class PostgresUsageStore:
     async def write(self, samples: Sequence[Sample]) -> int:
         """Store samples; new ones, nearly all, are copied in bulk.
 
-        Where one of them is stored already, the rows are compared with what is there.
+        If one of them is stored already, the rows are compared with the stored ones.
         """
         rows = [
             (
@@ -64,7 +64,7 @@ class PostgresUsageStore:
                 sample.core_percent,
                 sample.core_limit_percent,
             )
-            # In one order, so that two writers never wait in a circle.
+            # In one order, so that two writers never deadlock.
             for sample in sorted(samples, key=lambda each: (each.sampled_at, each.series.sort_key))
         ]
         if not rows:
@@ -153,7 +153,7 @@ async def connection(pool: asyncpg.Pool) -> AsyncIterator[Any]:
     """Yield a connection of the pool.
 
     Raises: Unavailable while the server is unavailable, Conflict for a lock that was not granted; a
-    mistake in a statement (or a right that is missing) stays what it is.
+    mistake in a statement (or a missing right) is raised unchanged.
     """
     with translate_errors():
         async with pool.acquire() as conn:

@@ -1,8 +1,8 @@
 """Sum up usage in Postgres: samples to five-minute buckets, and those to hours.
 
-The server sums up what it has, so no sample travels a second time. An unknown reading counts as the
-average of the known ones of its bucket; where all are unknown the sum is unknown (NULL), never 0.
-Buckets are replaced, so doing it twice changes nothing.
+Postgres sums up its own rows, so no sample is transferred twice. An unknown reading counts as the
+average of the known ones of its bucket; if all are unknown the sum is unknown (NULL), never 0.
+Buckets are replaced, so repeating a sum changes nothing.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ SELECT $2, {FINE_S}, s.node, s.device_uuid, s.pod_uid, max(s.namespace), max(s.p
  WHERE s.node = $1 AND s.sampled_at >= $2 AND s.sampled_at < $3 AND {_COUNTS}
  GROUP BY s.node, s.device_uuid, s.pod_uid, s.container
 {_REPLACE}"""
-# As questions have it: the deployment, otherwise the controller; empty for a pod of its own.
+# As in questions: the deployment, otherwise the controller; empty for a standalone pod.
 _OWNER = """(
        SELECT coalesce(nullif(a.deployment, ''), a.owner_name, '') FROM allocations a
         WHERE a.pod_uid = r.pod_uid AND r.pod_uid <> '' ORDER BY a.attempt DESC LIMIT 1)"""
-# By the starts one by one: the key has the node behind them, so a span would read all nodes.
+# Each start is named: the key has the node after it, so a range would read all nodes.
 SUM_ROLLUPS = f"""{_INSERT}
 SELECT $2, {COARSE_S}, r.node, r.device_uuid, r.pod_uid, max(r.namespace), max(r.pod_name),
        r.container, sum(r.sample_count)::int,

@@ -1,10 +1,10 @@
 """Read the certificates of Postgres and NATS, to warn before they expire.
 
-This service logs in to both by password and has no certificate of its own; what ends its work is
-the end of theirs, which they read at their start alone (k8s/README.md, "Certificates"). In: where
-the servers are. Out: when what they present now expires. Each look is a connection of its own that
-ends with the handshake: nothing is sent over it, and nothing is verified, so a certificate that
-expired or is for another host is still read.
+This service logs in to both by password and has no certificate of its own. It stops working when
+their certificates expire, which they read only at start (k8s/README.md, "Certificates"). Input: the
+servers' addresses. Output: the expiry of the certificates that they present. Each check opens a
+connection that ends with the handshake: it sends nothing and verifies nothing, so a certificate
+that expired or is for another host is still read.
 
 Sources: PostgreSQL, "Message Formats" (SSLRequest); NATS client protocol, `INFO`.
 """

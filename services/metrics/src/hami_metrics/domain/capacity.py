@@ -1,8 +1,8 @@
 """Compute the capacity that may still be granted, for metrics and the overview page. Pure.
 
-In: the cards of one reading. Out: how many more pods of a few usual sizes fit, by memory, slots and
-cores alone (annotations, quotas and selectors of a pod may want less), and what is free and nobody
-can have.
+Input: the cards of one reading. Output: how many more pods of a few usual sizes fit, by memory,
+slots and cores only (annotations, quotas and selectors of a pod may allow fewer), and the free
+memory that no pod can get.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class ShowOwners(StrEnum):
 class PageViewer:
     """Viewer of a page.
 
-    `namespaces`: those whose pods' names they may read; None: all. `show`: what they see of others.
+    `namespaces`: those whose pods' names the viewer may read; None: all. `show`: what is shown of
+    others.
     """
 
     name: str = field(default="", compare=False)
@@ -72,7 +73,7 @@ def redact_rows(
     names = frozenset(column.name for column in question.columns if column.names_somebody)
     return tuple(
         row
-        # What is of no namespace (a card, idle time) is nobody's secret.
+        # A row without a namespace (a card, idle time) is not confidential.
         if not row.get("namespace") or row["namespace"] in seen
         else _without(row, names, show)
         for row in rows

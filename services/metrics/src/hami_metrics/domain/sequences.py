@@ -1,8 +1,8 @@
 """Count usage reports that never arrived, by gaps in the agents' numbering.
 
-Every report carries (node, agent_id, sequence). A report that comes late fills its hole; a hole
-that stays open for `LOST_AFTER_S` is a lost report. The first report of an agent that we see sets
-the start: what was lost before is not known to us.
+Every report carries (node, agent_id, sequence). A late report fills its gap; a gap that stays open
+for `LOST_AFTER_S` is a lost report. The first report seen of an agent sets the start: losses before
+it are unknown.
 """
 
 from __future__ import annotations

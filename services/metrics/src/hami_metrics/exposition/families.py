@@ -1,8 +1,8 @@
 """Metric families of the ledger: HAMi's scheduler names, and some of our own. Pure.
 
-In: a `ClusterSnapshot` and the present moment. Out: metric families, rendered on scrape. HAMi's
-names carry its constant label zone="vGPU" (protocol 4.10), so its dashboards and alerts go
-on. What is not known is absent: no snapshot, no samples.
+Input: a `ClusterSnapshot` and the present time. Output: metric families, rendered on scrape. HAMi's
+names carry its constant label zone="vGPU" (protocol 4.10), so its dashboards and alerts keep
+working. Unknown values are absent: no snapshot, no samples.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _front_ends(snapshot: ClusterSnapshot) -> Iterator[Metric]:
 
 def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
     """Yield metrics of waiting pods."""
-    # Every series from the start on: that nobody waits is known, and 0.
+    # Every series from the start: zero waiting pods is a known value.
     counts = dict.fromkeys(((reason, age) for reason in REASON_LABELS for age in PendingAge), 0)
     for (reason, age), pods in snapshot.pending.items():
         counts[reason_label(reason), age] += pods
@@ -151,7 +151,7 @@ class LedgerCollector(Collector):
         self._older_names = older_names
 
     def describe(self) -> Iterable[Metric]:
-        """Return none: which families exist depends on what is known at the scrape."""
+        """Return none: the set of families depends on the snapshot at the scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """Web pages for operators: HTML from the ledger, with a stream of changes; read only.
 
-`entry.py` is the door of the service; nothing else here is imported until somebody looks at a page.
-One module each answers the requests of a page (`overview`, `lists`, `cards`, `pod`, `pending`,
+`entry.py` is the entry point; all other modules are imported at the first request of a page. One
+module each answers the requests of a page (`overview`, `lists`, `cards`, `pod`, `pending`,
 `history`, `showback`), of the charts (`usage`) and of the stream (`live`). `feed.py` keeps the
-present cluster while somebody looks, `readings.py` asks Postgres, `templates/` decide the look.
+present cluster while pages are open, `readings.py` reads Postgres, `templates/` define the layout.
 """

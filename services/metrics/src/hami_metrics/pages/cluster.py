@@ -1,7 +1,7 @@
 """State of the cluster for pages: nodes, cards, holders and sums. Pure.
 
-What is made of a node's cards and kept (its sums, its line of the grid) is known by the object, so
-cards that are equal stay the same objects from one reading to the next.
+Values computed from a node's cards (its sums, its line of the grid) are cached by the identity of
+the cards, so equal cards stay the same objects from one reading to the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CardCondition(StrEnum):
     UNHEALTHY = "unhealthy"
     CORDONED = "cordoned"
     STRANDED = "stranded"
-    """Memory is free, but nobody can get it, because no slot or no cores are free."""
+    """Memory is free, but no pod can get it, because no slot or no cores are free."""
     FULL = "in use"
     PARTLY = "partly in use"
     FREE = "free"
@@ -265,7 +265,7 @@ class NodeSums:
     """Number of idle cards that a pod may get whole."""
     memory_mib: int
     stranded_mib: int
-    """Free memory that nobody can get."""
+    """Free memory that no pod can get."""
     models: frozenset[str]
 
     def count(self, *kinds: CardCondition) -> int:
@@ -289,7 +289,7 @@ class ClusterSums:
     whole_nodes: int
     """Number of nodes with `CARDS_OF_A_NODE` idle cards."""
     stranded_percent: float | None
-    """Percent of all memory that is free but that nobody can get; None without a card."""
+    """Percent of all memory that is free but that no pod can get; None without a card."""
     held_mib: Mapping[str, int]
     """Granted MiB by namespace, the largest first; equal ones by name."""
     models: Sequence[str]

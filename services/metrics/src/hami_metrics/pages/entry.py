@@ -1,8 +1,7 @@
 """Entry point of the pages, whose application is created at the first request.
 
-Templates, pages and the stream are imported at the first request, so a service whose pages nobody
-looks at is as small as before. Without an identity only the loopback
-device is bound.
+Templates, pages and the stream are imported at the first request, so a service whose pages are not
+used stays small. Without an identity only the loopback device is bound.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Keep the present cluster in memory while pages are open, and record its changes.
 
-Nothing is read while nobody looks: a page asks for a reading when the last one is old, and a loop
-reads only while a stream is open. A reading takes the cards that changed; all of them now and then,
-since a transaction may commit later than it began. A failure is kept beside the last state.
+Nothing is read while no page is open: a page requests a reading when the last one is old, and a
+loop reads only while a stream is open. A reading takes the cards that changed, and from time to
+time all of them, since a transaction may commit later than it began. A failure is kept beside the
+last state.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Feed:
         self._waiting_at: datetime | None = None
         self._event = 0
         self._marks: frozenset[ChangeMark] = frozenset()
-        """Marks of the last reading: readings overlap, and what is known is not read again."""
+        """Marks of the last reading: readings overlap, and known changes are not read again."""
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=MAX_CHANGES)
         self._shown = FeedLook(state=None, trouble=None)
         """The look of all streams: made once a reading."""
@@ -215,7 +216,7 @@ class Feed:
     async def _read_once(self) -> None:
         wanted_at = self._clock()
         async with self._turn:
-            # A caller that waited for the turn takes what was read in the meantime.
+            # A caller that waited for the lock uses the reading made in the meantime.
             if self._read_at is not None and self._read_at >= wanted_at:
                 return
             since = wanted_at if self._trouble is None else self._trouble.since

@@ -30,7 +30,7 @@ MARGIN = 0.05
 FARTHER = tuple(timedelta(days=days) for days in (1, 4, 16, 64, 256))
 """Distances in which a change outside the window is searched, to read little at a time."""
 
-# Both tables are read through the summary of times; the window bounds what is read.
+# The BRIN index on time serves `allocation_events`; the window bounds the rows read.
 _STRIP = """
 WITH changes AS (
     SELECT at, false AS health FROM allocation_events WHERE at > $1 AND at <= $2

@@ -100,7 +100,7 @@ def _node_line(node: PageNode, state: PageCluster, known: SumCache) -> ListedNod
     return ListedNode(
         node=node,
         silent=state.is_silent(node),
-        # The cards' own states: that their agent is silent is a column of its own.
+        # The cards' own states: a silent agent is shown in a separate column.
         sums=known.node_sums(node, silent=False),
         pods=len({one.pod_uid for card in node.cards for one in card.holders}),
         granted_mib=sum(card.used_memory_mib for card in node.cards),

@@ -1,8 +1,8 @@
 """Stream `/live` of changes for open pages, encoded once for equal viewers.
 
-`changed`: the lines of nodes that changed, which the overview puts in; a page that shows one of
-those nodes loads itself again. `resync`: too much changed, load the page again. `stale`: the ledger
-can't be read, the page keeps its figures.
+`changed`: the lines of nodes that changed, which the overview inserts; a page that shows one of
+those nodes reloads itself. `resync`: too much changed, reload the page. `stale`: the ledger can't
+be read, the page keeps its figures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the cards that lack the least for a slice that fits nowhere. Pure.
 
-By size only: memory, cores and slots. Types, selectors and quotas that a pod wants are the engine's
-to look at (`hamictl explain`).
+By size only: memory, cores and slots. The engine checks the types, selectors and quotas of a pod
+(`hamictl explain`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def lack_of(card: PageCard, size: SliceSize) -> CardLack:
     """Return what the card lacks now."""
     free_cores = max(0, card.core_percent - card.used_core_percent)
     exclusive = size.core_percent >= EXCLUSIVE
-    # A card whose cores are all granted takes nobody, not even one who wants none.
+    # A card whose cores are all granted accepts no pod, not even one that requests none.
     least = max(size.core_percent, 1)
     return CardLack(
         card=card,

@@ -122,7 +122,7 @@ def grid_page(
         owners=[
             (name, 100 * mib / granted_mib)
             for name, mib in sums.held_mib.items()
-            # A namespace that may not be named is no owner of its own.
+            # A namespace that may not be named is not listed as an owner.
             if style.viewer.namespace(name) == name != OTHER
         ],
         nodes=len(state.nodes),

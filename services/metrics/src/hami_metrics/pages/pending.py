@@ -103,7 +103,7 @@ def _line(row: Row, viewer: PageViewer) -> WaitingLine:
         since=row["since_at"],
         last_at=row["last_at"],
         attempts=row["attempt_count"],
-        # The sentence may name a namespace's quota; the code names nobody.
+        # The sentence may name a namespace's quota; the code names no namespace.
         because=(row["summary"] if seen else "") or row["reason_code"],
         reason=row["reason_code"],
         ahead=row["ahead_count"],

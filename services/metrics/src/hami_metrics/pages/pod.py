@@ -95,7 +95,7 @@ class PodPage:
 
     @property
     def group(self) -> str:
-        """Path of the page of those that it starts together with; empty: it starts alone."""
+        """Path of the page of the group with which the pod starts; empty: it has none."""
         key = None if self.decision is None else self.decision["group_key"]
         return f"/groups/{key.removeprefix('group/')}" if key else ""
 

@@ -207,7 +207,7 @@ class TraceFiles:
         self._folder = folder
         self._turn = asyncio.Lock()
         self._known: dict[Path, tuple[tuple[int, int], list[TraceSpan]]] = {}
-        """By file: its size and change time, and what it had then."""
+        """By file: its size and change time, and its spans at that time."""
 
     async def of_pod(self, uid: str) -> Waterfall | None:
         """Return the pod's waterfall over all services; None: no spans."""

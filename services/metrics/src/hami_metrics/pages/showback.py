@@ -1,6 +1,6 @@
-"""Page `/showback`: card time per namespace, and time that nobody held by kind.
+"""Page `/showback`: card time per namespace, and time without a holder by kind.
 
-Seconds stay whole numbers: hours are made only for show, so that what is shown adds up.
+Seconds stay whole numbers and become hours only for display, so that displayed values add up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLine:
-    """Row of one namespace, or of one kind of time that nobody held."""
+    """Row of one namespace, or of one kind of time without a holder."""
 
     name: str
     card_s: int

@@ -72,7 +72,7 @@ class Site:
         Raises: Unauthenticated, NotAllowed, InvalidRequest, Unavailable.
         """
         moment = page_moment(text_of(request, "at"), self.clock())
-        # The identity comes first: the ledger is read for nobody else.
+        # The viewer is identified first: without one the ledger is not read.
         viewer = await self.identity.viewer(request, ())
         if moment.at is not None:
             asked = PageRequest(viewer=viewer, moment=moment, state=await self._state_at(moment.at))

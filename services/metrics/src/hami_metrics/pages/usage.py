@@ -1,8 +1,8 @@
 """Data `/usage.json`: used and granted amounts over time, for charts of each kind of object.
 
-Used is the sum over the cards (of a pod or namespace: its slices) that were measured, from means of
-five minutes or an hour, with the newest samples as last point; a time in which nothing was measured
-is null. Granted is what the ledger had granted at that moment.
+Used is the sum over the measured cards (of a pod or namespace: its slices), from means of five
+minutes or an hour, with the newest samples as the last point; a period without a measurement is
+null. Granted is the amount that the ledger had granted at that moment.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def chart(
     Args:
         times: beginnings of the buckets.
         used: means of those buckets that were measured.
-        granted: changes of what is granted, by the place among `times` from which they hold.
-        last: the moment that is shown, with memory and cores that its newest samples have.
-        first_record: before it nothing is known of grants; None: nothing is recorded.
+        granted: changes of the granted amounts, by the position in `times` from which they hold.
+        last: the displayed moment, with memory and cores of its newest samples.
+        first_record: grants before it are unknown; None: nothing is recorded.
     """
     by_time: Mapping[datetime, Row] = {row["at"]: row for row in used}
     moments = [*times, last[0]]

@@ -1,6 +1,6 @@
 """HTTP API of questions (`/api/v1/questions`) and of the bill (`/api/v1/showback`).
 
-Names of questions and typed parameters are all that comes from a caller: no SQL, PromQL or address.
+A caller sends only names of questions and typed parameters: no SQL, PromQL or address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hami_metrics.questions.asking import Asking, Sender, Viewer, Viewers
 
 API_VERSION = "hami.io/v1"
 _FORMAT = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
-# Answers are somebody's own, and as of now.
+# Answers depend on the caller and the time.
 ANSWER_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
 
 
