@@ -41,7 +41,7 @@ def main() -> None:
         problem = str(first(group))
     finally:
         telemetry.shutdown()
-    # Not above: CPython before 3.11.4 makes a group of what is raised in an `except*`.
+    # Not above: CPython before 3.11.4 groups an exception raised in an `except*`.
     if problem:
         sys.exit(f"hami-node-agent: {problem}")
 
@@ -70,12 +70,12 @@ async def _run(arguments: Sequence[str], start: ConfiguredSettings) -> None:
 def _freeze_gc() -> None:
     """Exempt loaded objects from garbage collection, whose scans take longer than an answer may.
 
-    What only the start needed goes back to the system.
+    Memory that only the start used is returned.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    with contextlib.suppress(AttributeError):  # glibc's alone
+    with contextlib.suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -84,7 +84,7 @@ async def _wait_for_reload(
 ) -> ConfiguredSettings | None:
     """Wait for SIGHUP and return the new configuration; None: the agent must stop.
 
-    One that can't be used changes nothing.
+    An invalid configuration changes nothing.
     """
     stopped = asyncio.ensure_future(until_stopped())
     try:

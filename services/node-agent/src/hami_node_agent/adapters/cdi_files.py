@@ -2,7 +2,7 @@
 
     <cdi_dir>/hami.io-slice_<nonce>.json
 
-A file is never changed while its name may be read: the runtime keeps what it has read. All calls
+A file is never changed while its name may be read, as the runtime caches the content. All calls
 block.
 """
 
@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 _PREFIX = "hami.io-slice_"
 OUR_FILES = f"{_PREFIX}*.json"
 """Pattern of our files in the folder that all vendors share."""
-# containerd follows the directory by inotify and takes a file that comes at once for the old one.
+# containerd watches the folder by inotify and takes a file that reappears immediately for the old
+# one.
 REWRITE_PAUSE_S = 0.02
 
 

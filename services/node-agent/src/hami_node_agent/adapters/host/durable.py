@@ -11,11 +11,11 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
     """Replace the content of `path`; readers see the old or the new file.
 
-    A `durable` one is the old or the new one after a power cut too; any other may then be empty,
-    so it must be one that is written again before it is read. The kubelet keeps its checkpoint in
-    the same way: what it writes later is never on the disk before what we wrote earlier.
+    A `durable` file is the old or the new one after a power failure too. Any other may then be
+    empty, so it must be rewritten before it is read. The kubelet writes its checkpoint in the same
+    way: its later writes never reach the disk before our earlier ones.
 
-    Raises: OSError; then `path` is as it was and no temporary file is left.
+    Raises: OSError; then `path` is unchanged and no temporary file is left.
     """
     temporary = f"{path.parent}/.{path.name}.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -24,7 +24,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
             os.fchmod(descriptor, mode)
             left = memoryview(content)
             while left:
-                # One write takes what the disk has room for; the next one reports that it is full.
+                # One write stores what the disk has room for; the next one reports that it is full.
                 left = left[file.write(left) :]
             if durable:
                 # Without it the rename may reach the disk before the content.

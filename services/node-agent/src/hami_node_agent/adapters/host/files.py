@@ -3,13 +3,13 @@
     <hook_path>/vgpu/libvgpu.so.<version>                 ro in containers as .../libvgpu.so
     <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
     <hook_path>/vgpu/containers/<podUID>_<container>/     ro, holds the shared region
-        <nonce>.cache                                     rw, a mount of its own
+        <nonce>.cache                                     rw, a separate mount
         libvgpu.so                                        empty: the library is mounted on it
     <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
     <state_dir>/limits/<nonce>/pids                       ro as /etc/hami/pids
 
-All calls block; callers use a thread. Every call may run twice. Limits are written again before
-every start of a container, from the record, so nobody waits for the disk to have them.
+All calls block; callers use a thread. Every call may run twice. Limits are written again from the
+record before every start of a container, so no caller waits until the disk has them.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class HostFiles:
     def restore_installed(self) -> dict[Path, str]:
         """Rewrite library and preload list if they differ; return path -> difference.
 
-        Containers that start from now on see the new file, and what was written again before a
-        start is named here as well. Raises: Unavailable, with the path.
+        Containers that start later see the new file. Files that were rewritten before a start are
+        returned as well. Raises: Unavailable, with the path.
         """
         self._restore_installed()
         restored, self._restored = self._restored, {}
@@ -247,7 +247,7 @@ class HostFiles:
         Raises: Unavailable.
         """
         try:
-            # What is in it now is removed when nobody waits.
+            # Its content is removed when no caller waits.
             self._removals[self._containers].detach(name)
         except OSError as exc:
             directory = self._containers / name
@@ -257,7 +257,7 @@ class HostFiles:
     def keep_cache_dir(self, name: str, nonce: str) -> None:
         """Create missing files in a container's folder. Raises: Unavailable.
 
-        A directory of an older answer belongs to its tenant: nothing in it is followed.
+        A directory of an older answer belongs to its tenant: no link in it is followed.
         """
         directory = self._containers / name
         try:
@@ -340,7 +340,7 @@ class _InstalledFile(NamedTuple):
     content: bytes
     mode: int
     stamp: tuple[int, ...]
-    """Inode, size, times and mode, which differ if anybody else writes or replaces the file."""
+    """Inode, size, times and mode, which differ if another process writes or replaces the file."""
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
