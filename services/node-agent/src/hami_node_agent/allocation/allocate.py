@@ -1,11 +1,11 @@
 """Answer Allocate on nodes without late binding, with the one grant in flight.
 
-The kubelet does not name the pod, but the scheduler lets one pod at a time be between its binding
+The kubelet does not name the pod, but the scheduler allows one pod at a time between its binding
 and its answer (the node lock). So the grant in flight is the answer, and PreStartContainer checks
-who got it (`prestart.py`). In this order: limits and cache directory on disk, the record in a
-durable write, and only then the answer. A kill between any two leaves nothing that a later call
-does not repair. The pod is reported as allocated, and so the lock freed, when the kubelet shows
-that it has its answers: while another pod has them it must not take the next one's.
+which container got it (`prestart.py`). In this order: limits and cache directory on disk, the
+record in a durable write, and only then the answer. A later call repairs whatever a kill between
+two of these leaves. The pod is reported as allocated, which releases the lock, when the kubelet
+shows that it has its answers: while another pod has them it must not take the next one's.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Allocate:
         """Return the earlier answer if the kubelet, or this agent, was killed after it.
 
         While a grant is in flight, only an answer of its own pod can be meant. The kubelet gives
-        the ids of an app container to no other one. It gives those of an init container again, and
-        has stored an answer before its next call: what is stored is not asked for again.
+        the ids of an app container to no other one. It reuses those of an init container, but
+        stores each answer before its next call, and does not request a stored answer again.
         """
         book, ended = self._state.book, self._pods.snapshot().ended
         same = [

@@ -1,7 +1,7 @@
 """Late binding: find the slice when the container is about to start and its pod is known.
 
-Allocate answers a nonce and waits for nobody, so the order of Allocate calls means nothing.
-PreStartContainer, which knows from the kubelet's checkpoint which container holds the nonce,
+Allocate answers with a nonce and waits for no grant, so the order of Allocate calls does not
+matter. PreStartContainer learns from the kubelet's checkpoint which container holds the nonce, and
 describes it in a CDI file for that container: cards, the limits directory of the nonce, the
 preload. `adapters/cdi_files.py` writes it.
 """
@@ -110,7 +110,7 @@ class LateBinding:
         own = known is not None and known.belongs_to(owner.pod_uid, owner.container)
         found = self._in_book(owner)
         if found is None and known is not None and own:
-            # Nobody can be asked, or the ledger has ended what runs: as it was started before.
+            # The ledger is unavailable, or has ended a running grant: prepare it as before.
             await self._require_devices(owner, known)
             await asyncio.to_thread(self._slices.put, known, {})
             return False

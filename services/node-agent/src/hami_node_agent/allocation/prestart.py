@@ -1,12 +1,12 @@
 """Answer PreStartContainer: check before each start that the slices are the container's own.
 
-In: the ids of the container about to start. The kubelet's state shows which container holds them
-and which answer it was given. A container that bound late has but a name as its answer, which
-`late_binding.py` gives a meaning now. Any other answer names cards and limits of one grant: if it
-is another container's (a pod that bypassed the scheduler, calls in another order), the container
-does not start, and the scheduler ends its pod so that its controller makes another (HAMi#3096).
-The kubelet, the bus and the ledger are asked without holding any lock: one container that is shown
-late does not stop the others of the node.
+Input: the ids of the container about to start. The kubelet's state shows which container holds them
+and which answer it was given. A late-bound container has only a name as its answer, which
+`late_binding.py` describes now. Any other answer names cards and limits of one grant: if it is
+another container's (a pod that bypassed the scheduler, calls in another order), the container does
+not start, and the scheduler ends its pod so that its controller makes another (HAMi#3096). No lock
+is held while the kubelet, the bus and the ledger are asked: one container that is shown late does
+not stop the others of the node.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Make the Allocate answer of one container: variables, mounts and devices (protocol 5.7.1).
 
-HAMi's in hami-core mode but for three mounts: the container's limits directory at `/etc/hami`; its
-folder is read-only and its region in it a mount of its own, so that a tenant writes one file of the
-host and no other; `/tmp/vgpulock`, which HAMi gives all containers of a node to write in, is left
-out, as libvgpu does not use it. How the runtime learns of the cards is in `device_list.py`. The
-kubelet keeps this for the pod's whole life, so whatever may change later is in that directory and
-not here.
+The answer is HAMi's in hami-core mode except for three mounts. The container's limits directory is
+at `/etc/hami`. Its folder is read-only and the region in it a separate mount, so that a tenant
+writes only one file of the host. `/tmp/vgpulock`, which HAMi lets all containers of a node write,
+is omitted, as libvgpu does not use it. `device_list.py` passes the cards to the runtime. The
+kubelet keeps the answer for the pod's whole life, so values that may change later are in the limits
+directory.
 
-A container that binds late is answered a CDI name and nothing else.
+The answer of a late-bound container is only a CDI name.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class AnswerPolicy:
 
     @property
     def cores_unlimited(self) -> bool:
-        """Whether libvgpu leaves cores alone, because it is off or MPS limits threads."""
+        """Whether libvgpu does not limit cores, because it is off or MPS limits threads."""
         return self.disable_core_limit or self.mps is not None
 
 
@@ -110,8 +110,8 @@ def cache_dir_name(pod_uid: str, container: str) -> str:
 def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
     """Return the core policy: the node's switch, otherwise the webhook's or the pod's.
 
-    A container's variable may make its limit stricter; what lifts it counts by the node's setting
-    alone, as the pod's author writes it. One that is no policy counts as the strictest.
+    A container's variable may make its limit stricter. It may lift the limit only if the node's
+    setting allows it, as the pod's author writes it. An invalid policy counts as the strictest.
     """
     if policy.cores_unlimited:
         return "disable"
@@ -121,9 +121,9 @@ def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
     return "default" if asked in ("", "default", "disable") else "force"
 
 
-# Pods that have whole cards only may run without libvgpu: no other pod has a part of their cards,
-# so there is no limit that the library would hold. Programs then reach the driver directly, and
-# NVLink's peer-to-peer access works as on a plain node. HAMi's variable states what is wanted.
+# Pods with whole cards only may run without libvgpu: no other pod has a part of their cards, so the
+# library has no limit to enforce. Programs then call the driver directly, and NVLink's peer-to-peer
+# access works as on a plain node. HAMi's variable states the pod's choice.
 
 NOT_WHOLE = (
     "and its pod no longer has only whole cards; delete the pod; its controller recreates it"

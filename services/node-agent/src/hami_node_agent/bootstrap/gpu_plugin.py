@@ -77,7 +77,8 @@ def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolic
         host_base=PurePosixPath(connections.files.base),
         library=PurePosixPath(connections.library),
         enforced=settings.operating_mode not in (WHOLE, MIG),
-        # With another scaling a card's memory is not what is granted, or the library makes it so.
+        # With another scaling a card's memory is not the granted one, or only the library makes it
+        # so.
         may_be_plain=(
             settings.operating_mode == "hami-core" and settings.device_memory_scaling == 1
         ),

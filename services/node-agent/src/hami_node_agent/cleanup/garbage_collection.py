@@ -1,12 +1,12 @@
 """Find pods that left: report them, drop their records, and remove their folders.
 
-A pod has left when its object is gone from the API server, the kubelet has it no more and its
+A pod has left when its object is gone from the API server, the kubelet no longer has it, and its
 cgroup holds no process. While one of the first two can't be asked, nothing is reported: unknown is
-not gone. One that has not left though its grant has ended (given up while this node was silent, for
-one) is reported as well: its cards may be somebody else's by now.
+not gone. A pod that has not left although its grant has ended (for example, given up while this
+node was silent) is reported as well: its cards may be granted to another pod by now.
 
-Leftovers that belong to no pod, directories and answers that neither we nor the kubelet know, are
-looked for every minute.
+Leftovers that belong to no pod (directories and answers that neither we nor the kubelet know) are
+searched for every minute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
-# HAMi's resync interval: directories that nobody knows are kept as long.
+# HAMi's resync interval: unknown directories are kept as long.
 STRAY_AGE_S = 300.0
 STRAY_INTERVAL_S = 60.0
 
@@ -245,10 +245,10 @@ class Sweeper:
     def _suspects(self) -> list[_Suspect]:
         """Return pods that the watch lacks, with records or with a grant but no Allocate call.
 
-        Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
-        the kubelet gave to another pod than was meant) shows only that the pod was here.
+        The latest known attempt of a pod counts. A record without a grant (an answer that the
+        kubelet gave to another pod than intended) shows only that the pod was here.
         """
-        # Nobody's yet: PreStartContainer finds out whose, or `Strays` that nobody is.
+        # Without a pod: PreStartContainer finds the pod, or `Strays` that there is none.
         records = [record for record in self.state.saved.records.values() if record.pod_uid]
         here = {record.pod_uid for record in records}
         bound = (

@@ -1,9 +1,9 @@
 """Keep library, preload list and limits files as they should be, and remove old libraries.
 
-The library is marked before it is installed. What somebody else emptied, replaced or removed is
-written again: without the library or the preload list the containers that start next would run
-without limits, and libvgpu reads the limits files of running containers repeatedly. Libraries
-of earlier versions go when no container can mount them any more (HAMi#727).
+The library is marked before it is installed. A file that another program emptied, replaced or
+removed is written again: without the library or the preload list the containers that start next
+would run without limits, and libvgpu reads the limits files of running containers repeatedly.
+Libraries of earlier versions are removed when no container can mount them any more (HAMi#727).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hami_node_agent.grants.state import NodeState
 logger = logging.getLogger(__name__)
 
 RESTORE_INTERVAL_S = 5.0
-# Who writes a record writes its file next; what differs for longer was written by nobody of ours.
+# A record's writer writes its file next; a longer difference is not from the agent.
 CONFIRM_S = 1.0
 OLD_LIBRARIES_INTERVAL_S = 300.0
 
 # `native/libvgpu/src/config/installed.c` reads the mark in the library's own file, which containers
 # mount read-only. A marked library that finds no limits file allows no card: in a container of ours
-# the file was hidden from it. Without the mark it takes HAMi's variables then, for those who use it
-# alone or in HAMi's place.
+# the file was hidden from it. Without the mark it uses HAMi's variables then, for users who run it
+# alone or in place of HAMi's library.
 _UNMARKED = b"libvgpu limits file: optional\0"
 _MARKED = b"libvgpu limits file: required\0"
 
@@ -92,7 +92,7 @@ class InstalledFiles(Protocol):
 
 @dataclass(eq=False)
 class FileRestorer:
-    """Compare files with what they should be, repeatedly."""
+    """Compare files with their intended content, repeatedly."""
 
     files: InstalledFiles
     state: NodeState
@@ -101,7 +101,7 @@ class FileRestorer:
     restored: Counter[str] = field(default_factory=Counter, init=False)
     """Number of rewrites by file name; the log has the paths."""
     problem: str = field(default="", init=False)
-    """Reason why a file can't be rewritten, because of which no pod may come; or empty."""
+    """Reason why a file can't be rewritten, so that no pod is accepted; or empty."""
 
     async def run(self) -> None:
         """Run until cancelled."""

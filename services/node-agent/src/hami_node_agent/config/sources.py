@@ -1,8 +1,8 @@
 """Combine command line, variables and files into settings.
 
-Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
-entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
-default. `hami_flags.py`, `hami_node_config.py` and hamicommon's `device_config` read them.
+Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's entry in
+`config.json`, the device configuration, values that HAMi's plugin reads but ignores, our default.
+`hami_flags.py`, `hami_node_config.py` and hamicommon's `device_config` read them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Stop without harm: accept no new pods, and give bound pods their devices first.
 
-On SIGTERM and SIGHUP. In: the grants in flight. Readiness answers no from the first moment, then
-the agent serves on until every pod that was bound before has its answers, or `drain_s` is over;
-running calls finish after that (`registration.py`). Pods that run are left alone. The scheduler
-asks for readiness before it sends the grant, so a yes given just before is waited for as well.
+On SIGTERM and SIGHUP. Input: the grants in flight. Readiness answers no from the start. The agent
+serves until every pod that was bound before has its answers, or `drain_s` is over; running calls
+finish after that (`registration.py`). Running pods are not affected. The scheduler asks for
+readiness before it sends the grant, so the grant after a recent yes is awaited as well.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
-# A record is looked for again this often: answers do not wake anybody.
+# Interval of checks for a record: answers wake no waiter.
 _LOOK_S = 0.05
-# From our yes to the grant: the answer's way and the grant's, each at most a second (the waits of
-# the scheduler's adapters/nats.py).
+# From our yes to the grant: the delivery of both, each at most a second (the time-outs of the
+# scheduler's adapters/nats.py).
 GRANT_FOLLOWS_S = 2.5
 
 

@@ -1,8 +1,8 @@
 """Answer the scheduler before each binding: can this node accept a pod?
 
-A pod that is bound while the kubelet or this agent is unavailable fails its admission for good,
-so the scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`.
-The grant of the pod comes with the question; a yes means that it is in the book.
+A pod that is bound while the kubelet or this agent is unavailable fails admission permanently, so
+the scheduler waits a second instead. The scheduler's `extender/bind.py` asks and decides. The grant
+of the pod comes with the question; a yes means that it is in the book.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hamicommon.grants.grant import Grant
 
 from hami_node_agent.deviceplugin.servicer import DevicePluginService
 
-# The kubelet works the first list off after we have sent it; a pod that is admitted before finds
-# no devices.
+# The kubelet processes the first list after we have sent it; a pod admitted before that finds no
+# devices.
 SETTLED_S = 1.0
 
 

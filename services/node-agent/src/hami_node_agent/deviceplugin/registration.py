@@ -2,9 +2,9 @@
 
 The kubelet forgets plugins when it restarts, and removes all sockets in its directory.
 
-One cycle: listen on our socket, register, then look until kubelet.sock is another file than
-the one we registered with, or our own socket is gone. Leaving closes the server and leaves pods
-alone.
+One cycle: listen on our socket, register, then check until kubelet.sock is another file than the
+one we registered with, or our own socket is gone. Leaving closes the server and does not affect
+pods.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ KUBELET_SOCKET = "kubelet.sock"
 REGISTER_TIMEOUT_S = 5.0
 # Calls that run when the server ends may finish: an Allocate waits for its grant.
 STOP_GRACE_S = 10.0
-# Of it, for calls that come after those have finished.
+# Part of it, for calls that come after those have finished.
 _LAST_CALLS_S = 1.0
 # HAMi's budget: a server that fails more often than this within an hour is not going to work.
 MAX_CRASHES = 5
 CRASH_WINDOW_S = 3600.0
 RETRY_FIRST_S = 0.2
 RETRY_LAST_S = 5.0
-# Two stats a look. A watch by inotify woke fifty times a second, because the library behind it
-# looks for signals: 0.16 % of a core in its thread alone.
+# Two stats per check. An inotify watch woke fifty times a second, because its library polls for
+# signals: 0.16 % of a core for its thread.
 LOOK_S = 0.2
 # sun_path, with its closing zero (Linux unix(7)).
 MAX_SOCKET_PATH = 107
@@ -179,5 +179,5 @@ def _identity(path: Path) -> Identity | None:
         found = os.stat(path)  # noqa: PTH116 - ten times a second, at a third of the price
     except OSError:
         return None
-    # The inode number alone may be used again at once.
+    # An inode number may be reused immediately.
     return found.st_dev, found.st_ino, found.st_ctime_ns

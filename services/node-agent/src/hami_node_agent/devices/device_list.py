@@ -1,12 +1,12 @@
 """Name a container's cards for the container runtime (protocol 5.7.1).
 
-NVIDIA's four strategies, several at once. In: cards and the node's policy. Out: the part of an
-Allocate answer that NVIDIA's own plugin would give; `allocation/response.py` puts HAMi's part
-behind it.
+NVIDIA's four strategies, which may be combined. Input: cards and the node's policy. Output: the
+part of an Allocate answer that NVIDIA's own plugin would give; `allocation/response.py` puts HAMi's
+part behind it.
 
-Clients of the MPS daemon are given its place and their share of it besides: threads as a percentage
-of the card's, memory per device as the client counts its devices, from 0. A process may change its
-own variables, so memory is held by libvgpu as well.
+Clients of the MPS daemon also get its location and their share: threads as a percentage of the
+card's, memory per device as the client counts its devices, from 0. A process may change its own
+variables, so libvgpu limits memory as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Decide when a card becomes unhealthy and healthy again (protocol 5.5).
 
-In: facts from NVML (an XID event, a failed or good probe) and `now`. Out: the card's new `Health`.
-Unknown is unhealthy. A card that is surely bad is unhealthy at once, one that only did not answer
-after
-`BAD_PROBES` tries in a row; either is well after `GOOD_PROBES` good ones. One that reported a
-critical XID also needs `quiet_s` without another.
+Input: facts from NVML (an XID event, a failed or good probe) and `now`. Output: the card's new
+`Health`. Unknown is unhealthy. A card that is certainly bad is unhealthy immediately; one that only
+did not answer, after `BAD_PROBES` tries in a row. Either is healthy after `GOOD_PROBES` good ones.
+A card that reported a critical XID also needs `quiet_s` without another.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Compute changes of MIG instances: an administrator's, and those made for grants. Pure.
 
-Instances that are there are offered by NVIDIA's strategies: `none` (cards are whatever they are),
-`single` (the count resource counts instances, which are all alike), `mixed` (a resource for each
-profile: `nvidia.com/mig-1g.10gb`). The kubelet hands them out; the ledger has slices of the other
-cards.
+NVIDIA's strategies offer existing instances: `none` (cards as they are), `single` (the count
+resource counts instances, which are all alike), `mixed` (a resource for each profile:
+`nvidia.com/mig-1g.10gb`). The kubelet allocates them; the ledger has slices of the other cards.
 
-For grants: in go the driver's profiles and instances, those that we made (in the agent's state,
-written down before they are made), and which of them containers hold. Out come profiles as they are
-registered (protocol 5.6), and a `PartitionPlan` as data, which `mig_instances.py` carries out. An
-instance that we have not made is somebody else's: it is reported, its place is not offered, it is
-never destroyed.
+For grants, the input is the driver's profiles and instances, the instances that we made (recorded
+in the agent's state before they are made), and which of them containers hold. The output is the
+profiles as registered (protocol 5.6), and a `PartitionPlan` as data, which `mig_instances.py`
+executes. An instance that we did not make is foreign: it is reported, its place is not offered, it
+is never destroyed.
 """
 
 from __future__ import annotations
@@ -184,11 +183,11 @@ class PartitionPlan:
     kept: tuple[OwnInstance, ...] = ()
     """Existing instances of ours that containers hold."""
     destroy: tuple[tuple[OwnInstance, Instance], ...] = ()
-    """Existing instances of ours that nobody holds, to be destroyed."""
+    """Existing instances of ours that no container holds, to be destroyed."""
     forget: tuple[OwnInstance, ...] = ()
     """Recorded instances that neither exist nor are held."""
     lost: tuple[OwnInstance, ...] = ()
-    """Held instances that do not exist, after a reset, a restart, or somebody's deletion."""
+    """Held instances that do not exist, after a reset, a restart, or an outside deletion."""
     foreign: tuple[Instance, ...] = ()
 
 

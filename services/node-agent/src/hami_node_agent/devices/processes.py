@@ -55,9 +55,9 @@ def busy_shares(
 ) -> tuple[dict[int, float], int]:
     """Return the percent per process from `since_us` to the newest sample, and that sample's end.
 
-    A process that computed for a while and then no more has a mean of that while alone: it counts
-    for the whole time. So do samples that the driver counts for one process where several ran (seen
-    on an H100): over some seconds the shares are right, and their sum is the card's.
+    A process that computed for a while and then stopped has a mean of that while only; it is scaled
+    to the whole time. So are samples that the driver counts for one process although several ran
+    (seen on an H100): over some seconds the shares are right, and their sum is the card's.
     """
     found = list(samples)
     newest_us = max((sample.end_us for sample in found), default=since_us)

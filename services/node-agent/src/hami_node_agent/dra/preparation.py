@@ -1,15 +1,15 @@
 """Prepare pods' ResourceClaims: a grant of the ledger, limits, and a CDI description.
 
-The kubelet calls once for a pod's sandbox, not for each start, and any number of times again: what
-is there is written again as it was. A pod that comes to a prepared claim is not asked about (the
-scheduler's `ClaimHolders` enters it). Each container gets one CDI device of ours, named with the
-first of its allocated devices; the others of its devices need none, because that one describes all.
+The kubelet calls once for a pod's sandbox, not for each start, and may repeat the call: existing
+files are written again unchanged. The agent does not ask about a further pod of a prepared claim
+(the scheduler's `ClaimHolders` enters it). Each container gets one CDI device of ours, named after
+the first of its allocated devices; its other devices need none, because that one describes all.
 
-Slices that other pods hold by the same claims continue as theirs when one grant ends. Records are
-made again when the state file was lost, because nobody asks again about pods that run on: from
-the ledger's first whole answer, what the kubelet has by claims (PodResources), and the device
-descriptions, which name the folder of each account. With them usage is sampled, limits are kept,
-and directories go with their pod; until then what is described stays
+Slices that other pods hold by the same claims pass to them when one grant ends. Records are created
+again when the state file was lost, because the kubelet does not call again for running pods: from
+the ledger's first complete answer, the kubelet's devices by claims (PodResources), and the device
+descriptions, which name the folder of each account. With them usage is sampled, limits are
+enforced, and directories are removed with their pod; until then existing descriptions stay
 (`cleanup/garbage_collection.py`).
 """
 
@@ -184,7 +184,7 @@ class ClaimPreparation:
     ) -> Sequence[bool]:
         """Describe the slices; return the containers with new ones. Raises: Conflict, Unavailable.
 
-        The kubelet asks repeatedly; what was there is no step of the pod's trace.
+        The kubelet asks repeatedly; existing slices are no step of the pod's trace.
         """
         async with self._turn:
             if all(self._known_record(grant, each) for each in holders(claimed)):

@@ -1,10 +1,10 @@
 """Check limits after each of the monitor's samples, and report violations to the scheduler.
 
-In: the monitor's looks, records, pods; the kubelet's checkpoint, asked only about containers that
-use a card and have no grant. Out: the standing of each container on each card, for /metrics
-(`metrics/limits.py`) and, immediately when it changes and now and then anyway, for the scheduler:
-`hami.limits.v1.<node>`, whose every message has all findings of the node, so one that was lost is
-made good by the next. Nothing is ended here: the scheduler does that, if the operator wants it.
+Input: the monitor's looks, records, pods, and the kubelet's checkpoint, asked only about containers
+that use a card and have no grant. Output: the standing of each container on each card, for /metrics
+(`metrics/limits.py`) and for the scheduler (`hami.limits.v1.<node>`): immediately on a change, and
+periodically. Every message has all findings of the node, so the next one replaces a lost one.
+Nothing is ended here: the scheduler does that, if the operator enables it.
 
 Containers without the library have no region, so their samples come from here as well.
 """
@@ -306,7 +306,7 @@ class LimitPublisher:
                 message_id=f"{self.agent_id}:limits:{self._sequence}",
             )
         except Unavailable as exc:
-            # The next look retries, with what is so then.
+            # The next check retries with its own findings.
             self._outage.on_failure(exc)
         else:
             self._outage.on_success()

@@ -1,23 +1,22 @@
 """Judge each container on each card at one moment; `periods.py` adds time. Pure.
 
-In: the monitor's look, the records, what is known of pods. Nothing in a tenant's hands proves
-anything here but for its own benefit, and that within a bound: the driver's list, a pid's start and
-its cgroup are the kernel's, the limit is the grant's.
+Input: the monitor's look, the records, what is known of pods. Data that a tenant controls proves
+nothing except in its own favour, and that within a bound: the driver's list, a pid's start and its
+cgroup come from the kernel, the limit from the grant.
 
-A container may hold, on a card, its grant and on top of it
+A container may hold, on a card, its grant and in addition
 
-- what the library charges without being able to refuse it: contexts and modules are made by the
-driver before anybody knows their size (docs/libvgpu.md, "Memory that no call names"), so a
-slice that was full when they came is exceeded by them. How much that is the library itself states
-in the region, measured by NVML. The tenant could write there too, so of each process it counts up
-to `Tolerance.overhead_mib`, and of all together up to as much as was granted (small slices: up to
-that of two processes); - one granule of the driver's, 2 MiB, for each process: NVML counts
-granules, the library bytes.
+- memory that the library counts but can't refuse: the driver creates contexts and modules before
+  their size is known (docs/libvgpu.md, "Memory that no call names"), so they exceed a slice that
+  was full. The library states their size in the region, measured by NVML. The tenant could write
+  there too, so of each process it counts up to `Tolerance.overhead_mib`, and of all together up to
+  as much as was granted (small slices: up to that of two processes);
+- one granule of the driver, 2 MiB, for each process: NVML counts granules, the library bytes.
 
-Memory decides first and needs nothing that a tenant can write: what is in a region can make a
+Memory decides first and needs nothing that a tenant can write: the content of a region can make a
 container look better by the tolerance, never by more.
 
-`view_of` makes the facts of one look: a process is a container's by its cgroup only, which the
+`view_of` collects the facts of one look: a process is a container's by its cgroup only, which the
 kernel keeps and no tenant can write; the container's name comes with the runtime's id of it, which
 the kubelet reports.
 """
@@ -409,8 +408,8 @@ def view_of(
 ) -> NodeView:
     """Resolve and judge the processes of this node.
 
-    `directories`: the containers' region directories. `cards`: all of this node that are offered.
-    `used_mib`: in use on a card, by anybody. `before`: `unresolved` of the last look.
+    `directories`: the containers' region directories. `cards`: all offered cards of this node.
+    `used_mib`: in use on a card, by any process. `before`: `unresolved` of the last look.
     """
     evidence = look.evidence
     if evidence is None:
@@ -502,7 +501,7 @@ def _blind(
                 f"the driver lists a process {pid} on {card} that the host's /proc does not have"
             )
     for card, stated_mib in _stated_mib(look).items():
-        # A driver that counts in the agent's own pid namespace lists nobody else's processes.
+        # A driver that counts in the agent's own pid namespace lists no other processes.
         if stated_mib and card in listed and not listed[card].pids:
             in_use_mib = used_mib(card)
             if in_use_mib is not None and in_use_mib >= stated_mib:

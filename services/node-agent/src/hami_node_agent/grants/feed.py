@@ -1,10 +1,10 @@
 """Receive grants: offers, announcements, the ledger's snapshot, and signed annotations.
 
-In: what is offered with the question for readiness (`deviceplugin/readiness.py`), the messages of
-`hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
-where `allocate.py` waits for it. The messages are those that come while the connection is there;
-the snapshot, asked for on every connection after the subscription, brings the rest. A consumer of
-the stream would need rights by which an agent could send messages to subjects of others.
+Input: offers with the question for readiness (`deviceplugin/readiness.py`), the messages of
+`hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Output: `NodeState.book`,
+where `allocate.py` waits for grants. Messages arrive only while the connection is up; the snapshot,
+requested on every connection after the subscription, brings the rest. A stream consumer would need
+rights by which an agent could send messages to subjects of others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from hami_node_agent.grants.state import NodeState
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_TIMEOUT_S = 2.0
-# How often a lost connection is noticed to be back.
+# Interval of checks for a restored connection.
 CONNECTION_CHECK_S = 0.5
-# After a snapshot that nobody gave; up to the interval, because every node asks for one.
+# After a snapshot without an answer; up to the interval, because every node asks for one.
 RETRY_FIRST_S = 2.0
-# A ledger that never takes a report still gets it again after as many comparisons.
+# A ledger that takes no report still gets it again after this many comparisons.
 MAX_COMPARISONS = 32
 
 
@@ -200,7 +200,7 @@ class GrantsFeed:
     async def refresh(self) -> bool:
         """Read all live grants of this node from the scheduler; return True if it sent them all.
 
-        Raises: Unavailable when nobody answers, InvalidRequest when the answer can't be read.
+        Raises: Unavailable without an answer, InvalidRequest when the answer can't be read.
         """
         asked_at = time.monotonic()
         reply = await self._bus.request(
@@ -215,7 +215,7 @@ class GrantsFeed:
         for item in snapshot.grants:
             with self._bulkhead.item("grant snapshot", item.grant.allocation_id):
                 grants.append(node_grant(item.grant, state=item.state, heard_at=asked_at))
-        # What can't be read is not withdrawn by its absence.
+        # An unreadable grant is not withdrawn by its absence.
         complete = snapshot.complete and len(grants) == len(snapshot.grants)
         self._state.book = self._state.book.reset_to(grants, complete=complete, asked_at=asked_at)
         await self._state.remember_tokens(grants)
@@ -241,10 +241,11 @@ def _is_due(comparisons: int) -> bool:
     return comparisons > 1 and (power_of_two or comparisons % MAX_COMPARISONS == 0)
 
 
-# While the ledger can't be asked, the last resort are grants that the scheduler signed into pods'
-# annotations. A signature proves that the grant was made once, not that it still holds: a user who
-# may write annotations can put that of an earlier attempt back. So one with a lower token than was
-# ever heard for its pod counts no more; what was heard is kept in the agent's state file.
+# While the ledger can't be asked, the agent falls back to grants that the scheduler signed into
+# pods' annotations. A signature proves that the grant was made once, not that it still holds: a
+# user who may write annotations can restore that of an earlier attempt. So a grant with a lower
+# token than one already received for its pod is ignored; the agent's state file keeps received
+# tokens.
 
 
 async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
@@ -252,8 +253,8 @@ async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) 
 
     False: the ledger can't be asked.
 
-    Signed grants are read only where the ledger can't be asked: an annotation outlives its
-    allocation, and a pod that was bound too late still carries it.
+    Signed grants are read only if the ledger can't be asked: an annotation outlives its allocation,
+    and a pod that was bound too late still carries it.
     """
     refreshed = await _refresh_book(source)
     if not refreshed:

@@ -7,19 +7,18 @@
     region <path>               where its processes keep their accounts, as the container sees it
     utilization_switch 0        only while the core limit is relaxed
     priority_block 1 <Unix time in seconds>
-                                only while a container that comes first works; the time is when the
-                                block ends unless the agent moves it on
+                                only while a container of higher priority works; the block ends at
+                                this time unless the agent extends it
 
-Libraries from before the time was there ignore it, and wait until the line is gone.
-A file without `region` is an older agent's: there CUDA_DEVICE_MEMORY_SHARED_CACHE names the place,
-which a tenant can set for each process to have a slice for each. memory_bytes 0 means no memory
-limit; core_percent 0 or >= 100 no core limit. A visible card that is not listed may not be used at
-all.
+Libraries older than that field ignore it, and wait until the line is gone.
+A file without `region` is an older agent's: there CUDA_DEVICE_MEMORY_SHARED_CACHE names the path,
+which a tenant can set for each process to get a slice for each. memory_bytes 0 means no memory
+limit; core_percent 0 or >= 100 no core limit. A visible card that is not listed may not be used.
 
-Beside it lies `pids`, a line "<pid in the container> <pid on the host> <start time>" for each
-process whose host pid is known: the driver counts by host pids, which a container can't see of
-itself. The start time (clock ticks since boot, as in /proc/<pid>/stat) keeps apart processes with
-equal pids in containers that have the slice together. Older libraries read the two pids alone.
+The file `pids` beside it has a line "<pid in the container> <pid on the host> <start time>" for
+each process whose host pid is known: the driver counts by host pids, which a container can't see.
+The start time (clock ticks since boot, as in /proc/<pid>/stat) separates processes with equal pids
+in containers that share the slice. Older libraries read only the two pids.
 """
 
 from __future__ import annotations

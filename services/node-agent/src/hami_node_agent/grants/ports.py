@@ -50,7 +50,7 @@ class ContainerFiles(Protocol):
 
 
 class GrantSource(Protocol):
-    """Source of grants besides announcements."""
+    """Source of grants other than announcements."""
 
     @property
     def connected(self) -> bool:

@@ -1,7 +1,7 @@
 """State of the agent on disk: its Allocate answers, and reports that are still to be sent.
 
 A record is one answer for one container. The kubelet keeps that answer for the pod's life, so the
-record names which limits directory (its nonce) and which cards are in it, and for whom.
+record names its limits directory (by the nonce), its cards and its container.
 """
 
 from __future__ import annotations
@@ -204,10 +204,9 @@ def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
     )
 
 
-# Slices by ResourceClaims may be had by several containers and pods. They have one record, with one
-# limits directory and account: that of the first container that was prepared. The others are known
-# by the book alone, until the first one's grant has ended and the record continues as one of
-# theirs.
+# Several containers and pods may share slices by ResourceClaims. They have one record, with one
+# limits directory and account: that of the first container that was prepared. Only the book knows
+# the others, until the first one's grant has ended and the record passes to one of them.
 
 
 def shared_records(

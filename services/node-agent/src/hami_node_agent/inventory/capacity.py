@@ -1,7 +1,7 @@
 """Memory and cores of all cards in the Node's capacity (`HAMI_NODE_AGENT_REPORT_CAPACITY`).
 
-For people, and for Kueue's look at nodes: placement does not read them. Sums of a node are no sums
-of a card, so an autoscaler that counts with them makes too few nodes; pods with the marker
+For people, and for Kueue's check of nodes: placement does not read them. Sums of a node are not
+sums of a card, so an autoscaler that counts with them makes too few nodes; pods with the marker
 `hami.io/slice` are left to our placeholders.
 """
 
@@ -34,7 +34,7 @@ class NodeAmounts(Protocol):
 
 
 def require_marker(report: str, variables: Mapping[str, str]) -> None:
-    """Raises: InvalidRequest when an autoscaler would count slices by what is reported.
+    """Raises: InvalidRequest when an autoscaler would count slices by the reported sums.
 
     `variables`: with those of scheduler and webhook.
     """
@@ -50,7 +50,7 @@ def require_marker(report: str, variables: Mapping[str, str]) -> None:
 def sums_of(cards: Iterable[GpuDevice], config: NvidiaConfig) -> dict[str, int]:
     """Return the amounts that containers may ask for on the cards, by resource.
 
-    Unhealthy cards count, too: pods are on them, and the kubelet admits no more than the sums.
+    Unhealthy cards count as well: pods are on them, and the kubelet admits no more than the sums.
     """
     unit_mib = max(config.memory_factor, 1)
     each = [(card.memory_mib // unit_mib, card.core_percent) for card in cards]

@@ -1,10 +1,10 @@
-"""Create MIG instances for grants, and destroy those that nobody holds.
+"""Create MIG instances for grants, and destroy those that no container holds.
 
-In: grants with a profile and a place on the card, chosen by the scheduler; who holds which
-instance, as the saved state and the watch of pods show it. What is about to be made is written down
-first, then made, then the record names it, then the kubelet is answered: a kill between any two
-leaves an instance that is ours and that nobody holds, and the next look destroys it.
-`devices/mig_partition.py` decides; instances that we have not made are left alone and reported.
+Input: grants with a profile and a place on the card, chosen by the scheduler; the holders of
+instances, as the saved state and the watch of pods show them. An instance is recorded, then made,
+then named by the record, then the kubelet is answered: a kill between any two leaves an instance of
+ours without a holder, and the next check destroys it. `devices/mig_partition.py` decides; instances
+that we did not make are reported and not changed.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ class MigInstances:
             await self._look.wait(seen, self._interval_s)
 
     async def settle(self) -> None:
-        """Destroy our instances that nobody holds; the driver's errors are not raised.
+        """Destroy our instances that no container holds; the driver's errors are not raised.
 
-        Card by card: one that can't be asked keeps its instances, and holds up no other.
+        Card by card: one that can't be asked keeps its instances, and delays no other.
         """
         async with self._turn:
             plans: dict[GpuUuid, PartitionPlan] = {}
@@ -205,7 +205,7 @@ class MigInstances:
     async def cutting(self, record: Record) -> AsyncIterator[Record]:
         """Yield the record with MIG devices for its slices, created where missing.
 
-        The caller saves it inside the block; what was made for a record that is not is destroyed.
+        The caller saves it inside the block; instances for an unsaved record are destroyed.
         Raises: Conflict when an instance can't be made, with the reason; Unavailable.
         """
         async with self._turn:
@@ -217,14 +217,14 @@ class MigInstances:
                     for card, part in _parts(record)
                 ]
                 yield replace(record, mig_uuids=tuple(each.uuid for each in own))
-            except BaseException:  # also a cancellation: what was made is looked for
+            except BaseException:  # also a cancellation: the next check finds new instances
                 self._look.notify()
                 raise
 
     async def missing(self, record: Record) -> str:
         """Return why the container must not start; empty if its MIG devices exist.
 
-        One that is gone is recreated; it counts if the driver gives it the same name.
+        A missing one is recreated; it counts if the driver gives it the same name.
         Raises: Unavailable.
         """
         if record.foreign:
@@ -311,7 +311,7 @@ class MigInstances:
             try:
                 await self._driver.destroy(instance)
             except HamiError as exc:
-                # In use, mostly: the next look retries.
+                # Usually in use: the next check retries.
                 result = "busy" if isinstance(exc, Conflict) else "failed"
                 self._done["destroy", result] += 1
                 logger.warning("Failed to destroy a MIG instance", extra={"error": str(exc)})

@@ -1,10 +1,10 @@
 """Publish the inventory on the bus, and HAMi's annotation on the Node.
 
-The bus gets it on every change and as heartbeat. The annotation `hami.io/node-nvidia-register` is
-written only when its text differs from what the Node has, and tried again when that failed.
+The bus gets it on every change and as a heartbeat. The annotation `hami.io/node-nvidia-register` is
+written only when its text differs from the Node's, and retried after a failure.
 
-Cards whose NVLinks contradict each other are named by an event on the Node: such a pair counts
-nothing for placement (`devices/topology.py`), which nobody would see otherwise.
+An event on the Node names cards whose NVLinks contradict each other: such a pair counts nothing for
+placement (`devices/topology.py`), which would go unnoticed otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 REGISTER_ANNOTATION = "hami.io/node-nvidia-register"
 AGENT_NAME = "hami-node-agent"
 RETRY_S = 2.0
-# A Node that somebody else has rewritten is put right within this time.
+# A Node that another program changed is corrected within this time.
 RECHECK_S = 30.0
 
 
@@ -148,7 +148,7 @@ async def keep_annotation(
 async def keep_written(cards: CardTracker, write: Callable[[], Awaitable[None]], name: str) -> None:
     """Call `write` whenever the cards change, and every 30 s, until cancelled; retry failures.
 
-    `name`: of what is written, for the log.
+    `name`: of the written object, for the log.
     """
     backoff = Backoff(RETRY_S, RECHECK_S)
     outage = Outage(logger, failed=f"Retrying to write a {name}", again=f"Wrote the {name} again")

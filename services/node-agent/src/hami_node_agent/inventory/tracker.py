@@ -1,8 +1,8 @@
 """Track the node's cards and their health, for ListAndWatch, inventory and annotation.
 
-In: NVML through the `DeviceProbe` port. Out: `CardTracker.devices()` and a signal on every change.
-Health changes both ways; what can't be known counts as unhealthy. A card that comes is offered,
-one that goes is unhealthy, also across a reload of the driver.
+Input: NVML through the `DeviceProbe` port. Output: `CardTracker.devices()` and a signal on every
+change. Health changes both ways; unknown counts as unhealthy. A new card is offered, a removed one
+is unhealthy, also across a reload of the driver.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class CardTracker:
                 event = await self._probe.next_xid()
             except Unavailable as exc:
                 logger.error("Failed to read health events", extra={"error": str(exc)})
-                # Certain, though the cards may answer: nobody would hear of their errors.
+                # Certain, though the cards may answer: their errors would go unnoticed.
                 lost = Failure(reason=str(exc), certain=True)
                 self._health.after_probe(dict.fromkeys(self._devices, lost), now=time.monotonic())
                 await asyncio.sleep(self._interval_s)

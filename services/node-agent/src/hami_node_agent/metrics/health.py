@@ -1,6 +1,6 @@
 """Metrics of the agent: cards' health, MIG instances, files, failures, certificates.
 
-HAMi shows none of them; what containers and cards use is in `collectors.py`.
+HAMi exports none of them; `collectors.py` has the use of containers and cards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Small HTTP server on the event loop, for probes and scrapes.
 
-/metrics, /healthz (the process lives) and /readyz (it does its work) have one answer for each
-connection, which is closed after it: an agent whose loop hangs does not answer /healthz. The first
-names tenants, so it may be set to want a token (`hamicommon.access.reviews`).
+/metrics, /healthz (the process lives) and /readyz (it does its work) give one answer for each
+connection, which is closed after it: an agent whose loop hangs does not answer /healthz. /metrics
+names tenants, so it can require a token (`hamicommon.access.reviews`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 
 logger = logging.getLogger(__name__)
 
-# aiohttp's own: a traceback at each malformed request, which anybody may send.
+# aiohttp's own: a traceback at each malformed request, which any client may send.
 _protocol_logger = logging.getLogger(f"{__name__}.protocol")
 _protocol_logger.setLevel(logging.CRITICAL)
 
@@ -43,7 +43,7 @@ class _Server(web.Server):
     """Server that bounds the number and the duration of connections."""
 
     def __init__(self, handler: Handler) -> None:
-        # Nobody waits for the answer to a connection that has ended.
+        # No client waits for the answer after its connection has ended.
         super().__init__(
             handler,
             handler_cancellation=True,
@@ -58,7 +58,7 @@ class _Server(web.Server):
         if len(self._open) >= MAX_CONNECTIONS:
             oldest, _ = self._open[next(iter(self._open))]
             oldest.abort()
-        # Not close(): that would wait for the client to read what is on its way.
+        # Not close(): that would wait for the client to read the buffered data.
         deadline = asyncio.get_running_loop().call_later(PATIENCE_S, transport.abort)
         self._open[handler] = transport, deadline
 
@@ -110,7 +110,7 @@ class _CachedText:
         if writing is None or writing.done():
             writing = asyncio.create_task(asyncio.to_thread(exposition, self._registry, accept))
             self._writing[form] = writing
-        # A scrape that is given up leaves the others theirs.
+        # A cancelled scrape does not cancel the others.
         return await asyncio.shield(writing)
 
 
@@ -119,7 +119,7 @@ def make_routes(
 ) -> Handler:
     """Return the routes; `not_ready` returns what is missing, or an empty text.
 
-    `access`: who may read /metrics; None: everybody.
+    `access`: who may read /metrics; None: every client.
     """
     shared = _CachedText(registry)
 

@@ -1,16 +1,17 @@
 """Remove folders in two steps: rename them immediately, then delete files bit by bit.
 
-A directory that a tenant filled may take minutes to remove. `detach` moves it into
-`<parent>/.removing` immediately, so its name is free and no mistake of a tenant holds anybody up;
-`work` removes what lies there, for so long a turn, oldest turn first. What a kill interrupted lies
-there still and is removed by the next agent. All calls block.
+A directory that a tenant filled may take minutes to remove. `detach` immediately moves it into
+`<parent>/.removing`, so its name is free and a tenant's mistake delays no other one. `work` removes
+the content in short turns, the least recently tried folder first. The next agent removes what a
+killed one left there. All calls block.
 
 `remove_tree` is not `shutil.rmtree`, which in CPython 3.11 recurses (a tenant nests 5000 folders),
 holds a descriptor for each level and enters mounts. Here nothing is recursive and no path is built:
 each directory found below is moved up into the tree's own top and emptied there, so neither depth
-nor the length of a path matters and three descriptors are enough. No link is followed, and nothing
-mounted inside is entered: the kernel refuses to move or remove a mount point (EBUSY), and only what
-it called "not empty" is opened. A process that still writes there costs time, which is bounded.
+nor the length of a path matters and three descriptors are enough. No link is followed, and no mount
+inside is entered: the kernel refuses to move or remove a mount point (EBUSY), and only a directory
+that it called "not empty" is opened. A process that still writes there costs time, which is
+bounded.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class Removal:
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
-# It went, or became something else, while we looked: the next pass sees what it is now.
+# It was removed or replaced in the meantime: the next pass sees its new state.
 _CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 
 

@@ -1,11 +1,11 @@
 """Read the kubelet's device checkpoint and its PodResources API.
 
-The checkpoint knows pod uids, init containers and the answers we gave; PodResources is public API
-but has neither. Each is enough by itself where the other can't be read.
+The checkpoint has pod uids, init containers and our answers; PodResources is a public API but lacks
+the first two. Each is sufficient if the other can't be read.
 
-Answers in the checkpoint are ours, known by the limits mount, or HAMi's, which has its limits in
-the environment (protocol 5.7.1) and names the cards there, in mounts or as CDI devices. Both were
-given by a device plugin and kept by the kubelet: no user can write them.
+Answers in the checkpoint are ours, recognized by the limits mount, or HAMi's, which have limits in
+the environment (protocol 5.7.1) and name the cards there, in mounts or as CDI devices. Both come
+from a device plugin and are stored by the kubelet: no user can write them.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def _visible(answer: api.ContainerAllocateResponse, mounts: Mapping[str, str]) -
         return tuple(PurePosixPath(p).name for p in mounts if PurePosixPath(p).parent == folder)
     if named:
         return tuple(card.strip() for card in named.split(",") if card.strip())
-    # Both CDI strategies at once name every card twice.
+    # With both CDI strategies every card is named twice.
     names = dict.fromkeys(name for name in _cdi_names(answer) if name.startswith(CDI_CLASS))
     return tuple(name.removeprefix(CDI_CLASS) for name in names)
 

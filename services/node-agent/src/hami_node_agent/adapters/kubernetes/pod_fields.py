@@ -1,6 +1,6 @@
 """Read the fields of pods that the agent keeps, in the API server's form.
 
-A whole pod has managed fields, volumes and conditions besides, and a node may have hundreds.
+A whole pod also has managed fields, volumes and conditions, and a node may have hundreds of pods.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def devices_of(container: dict[str, Any], resource: str) -> int:
 def kept_of(pod: Json) -> Json:
     """Return the fields of a pod that the agent keeps.
 
-    Identity, our annotations, phase, and of each container what it asks for and is given, and the
-    runtime's id of it.
+    Identity, our annotations, phase, and of each container the name, literal variables, limits and
+    the runtime's id.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept = _only(metadata, _METADATA)
@@ -139,7 +139,7 @@ def kept_of(pod: Json) -> Json:
 def _container(container: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": container["name"],
-        # Those with `valueFrom` are the kubelet's to work out.
+        # The kubelet resolves those with `valueFrom`.
         "env": [entry for entry in container.get("env") or () if "value" in entry],
         "resources": _only(container.get("resources") or {}, ("limits",)),
     }

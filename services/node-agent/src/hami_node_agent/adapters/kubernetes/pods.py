@@ -1,8 +1,8 @@
 """Watch this node's pods and answer questions about them.
 
-The agent never writes a pod: annotations of pods belong to the scheduler (architecture 2.4). Of the
-grants in `hami.io/grant` those count that our scheduler signed for us, and of a pod only the newest
-attempt: an annotation that is older than one that we saw is worth nothing.
+The agent never writes a pod: annotations of pods belong to the scheduler (architecture 2.4). A
+grant in `hami.io/grant` counts only if our scheduler signed it for this node, and of a pod only the
+newest attempt: an annotation older than one already seen is ignored.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class NodePods:
     async def signed_grants(self) -> tuple[NodeGrant, ...]:
         """Return the verified grants in annotations of this node's pods.
 
-        Read from the API server, not from the watch: it may be what is behind. Raises: Unavailable.
+        Read from the API server, because the watch may lag. Raises: Unavailable.
         """
         if not self._signed.readable:
             return ()

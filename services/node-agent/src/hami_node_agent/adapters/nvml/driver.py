@@ -1,8 +1,8 @@
 """Read cards from the driver through NVML; blocking, called in a thread by `library.py`.
 
-In: NVML as the loader finds it (a real driver's, or fakegpu's through LD_LIBRARY_PATH). Out:
-`CardFacts`, failures, XID events, samples, links. Cards are asked for by uuid: an index moves when
-a card before it goes. What a card can't report is None, never 0.
+Input: NVML as the loader finds it (a real driver's, or fakegpu's through LD_LIBRARY_PATH). Output:
+`CardFacts`, failures, XID events, samples, links. Cards are addressed by uuid: an index changes
+when a card before it disappears. A value that a card can't report is None, never 0.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ _WANTED_EVENTS = (
     | pynvml.nvmlEventTypeSingleBitEccError
 )
 _UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-# What the driver reports of a card that is surely not usable.
+# Errors of a card that is certainly unusable.
 _CERTAIN = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_NOT_FOUND,
@@ -181,7 +181,7 @@ _CERTAIN = (
     pynvml.NVML_ERROR_IRQ_ISSUE,
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
 )
-# What it reports when it was unloaded, or reloaded, under this process.
+# Errors after the driver was unloaded or reloaded under this process.
 _RELOADED = (
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -377,7 +377,7 @@ class NvmlDriver:
         now_us = time.time_ns() // 1000
         found: dict[str, CardProcesses] = {}
         for uuid in self._known:
-            # After a pause what was long ago does not count as the present.
+            # After a pause old samples do not count as the present.
             since_us = max(self._seen_us.get(uuid, 0), now_us - LONGEST_LOOK_BACK_US)
             try:
                 found[uuid], self._seen_us[uuid] = card_processes(

@@ -1,7 +1,7 @@
 """Call NVML in a thread with a time-out: list, watch and sample cards.
 
-In: `driver.py`, which blocks. Out: the port `DeviceProbe`. One round at a time; while one
-hangs, no second thread is spent on the driver.
+Input: `driver.py`, which blocks. Output: the port `DeviceProbe`. Rounds run one at a time; while
+one hangs, no second thread calls the driver.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class NvmlProbe:
             self._event = asyncio.ensure_future(asyncio.to_thread(self._wait_for_event))
         try:
             async with asyncio.timeout(self._timeout_s + EVENT_WAIT_MS / 1000):
-                # One that outlives its caller is waited for again, not joined by a second.
+                # A wait that outlives its caller is awaited again; no second one starts.
                 return await asyncio.shield(self._event)
         except (pynvml.NVMLError, TimeoutError) as exc:
             raise Unavailable(f"NVML: waiting for events: {exc or 'no answer'}") from exc
@@ -105,7 +105,7 @@ class NvmlProbe:
     async def ask(self, what: str, function: Callable[[], T]) -> T:
         """Call another module's function with the driver, in turn with other calls.
 
-        Raises: Unavailable, and of its own what `function` raises.
+        Raises: Unavailable, and the errors of `function`.
         """
         return await self._call(what, function)
 

@@ -1,7 +1,7 @@
 """Read, create and destroy MIG instances through NVML; blocking.
 
-`library.py` calls it in a thread, one round at a time, with the driver loaded. A call that
-outlives its caller continues: what it makes is found again at the next look (`mig_partition.plan`).
+`library.py` calls it in a thread, one round at a time, with the driver loaded. A call that outlives
+its caller continues: the next check finds the instance that it makes (`mig_partition.plan`).
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
         raise
     try:
         return _create_compute_instance(handle, gpu, profile, OwnInstance(card=card, part=part))
-    except BaseException:  # also a stop: nobody else knows of it
+    except BaseException:  # also a stop: no other code knows of it
         _undo(gpu)
         raise
 
