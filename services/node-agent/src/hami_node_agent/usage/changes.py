@@ -1,9 +1,8 @@
 """Choose the samples to publish: changed ones, and all once a minute. Pure.
 
-A card that idles and a notebook that only holds its memory read the same for hours. Of a sample
-that did not change nothing is published; when it does, or when the minute is over, the report names
-the rounds in which it was so. Nobody has to guess: what is stored is what publishing all would
-store.
+The samples of an idle card, or of a notebook that only holds memory, stay the same for hours. An
+unchanged sample is not published. When it changes, or when the minute is over, the report names the
+rounds in which it was unchanged, so the stored data is the same as if all were published.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ class Changes:
 
 
 def heartbeat_of(node: str, at: datetime) -> int:
-    """Return the number of the heartbeat at a moment; each node has an offset of its own.
+    """Return the number of the heartbeat at a moment; each node has its own offset.
 
-    Else all agents of a cluster would publish everything in the same second of each minute.
+    Otherwise all agents of a cluster would publish everything in the same second of each minute.
     """
     phase_s = zlib.crc32(node.encode()) % USAGE_HEARTBEAT_S
     return (int(at.timestamp()) + phase_s) // USAGE_HEARTBEAT_S
@@ -101,7 +100,7 @@ def changes(node: str, published: PublishedState, now: Round) -> Changes:
 
 
 def _same(before: _Sample | None, sample: _Sample) -> bool:
-    # Mostly the very object, whose fields need no comparison.
+    # Usually the same object, whose fields need no comparison.
     return before is sample or before == sample
 
 

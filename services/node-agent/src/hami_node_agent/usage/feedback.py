@@ -1,13 +1,13 @@
 """Feedback loop: every five seconds read all regions, and lift or tighten limits.
 
-The sampler looks as often, so the two share one reading when that comes in time.
+The sampler reads them at the same interval, so both share one reading if it comes in time.
 
-The switches go into the region, for HAMi's library and other readers, and into the limits
-directory, which its tenant can't write and which is all that libvgpu believes.
+The switches are written into the region, for HAMi's library and other readers, and into the limits
+directory, which the tenant can't write and which is the only source that libvgpu trusts.
 
-What is decided, and why, is in `feedback_rules.py`. The region belongs to the tenant, so neither
-its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
-spec, which HAMi's webhook sets), the cards are those granted.
+`feedback_rules.py` has the decisions and their reasons. The region belongs to the tenant, so its
+priority and its cards are not trusted: the priority is the pod's (`CUDA_TASK_PRIORITY` in its spec,
+which HAMi's webhook sets), the cards are those granted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Rules of the feedback loop: which containers wait, and whose core limits hold (protocol 6.4).
 
-In: the two switches and the priority of every container that shares cards here. Out: the switches
-to write. Lower numbers come first. A container that launched a kernel within two rounds is active
-on all its cards. One with an active container before it on a card of its own waits (recent_kernel
--1); a core limit holds while somebody before it, or another of its own priority, is active there,
-and is relaxed for who is alone.
+Input: the two switches and the priority of every container that shares cards on this node. Output:
+the switches to write. A lower number is a higher priority. A container that launched a kernel
+within two rounds is active on all its cards. A container waits (recent_kernel -1) while one of
+higher priority is active on one of its cards. Its core limit holds while it waits, or while two
+containers of its priority are active there; otherwise the limit is lifted.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Sample the containers of the node: regions with their owners, processes, and driver's data.
 
-`sampler.py` asks for samples, `feedback.py` for the feedback loop. Each look reads the regions
-again; the evidence of who lives and computes is gathered with it, if the host's /proc is there
-to ask (`proc_root`). A directory's owner is that of its record; only without one its name
-(`<pod uid>_<container>`) counts: the kubelet may have given an answer to another pod than it was
-made for.
+`sampler.py` requests samples, `feedback.py` the input of the feedback loop. Each request reads the
+regions again, and gathers the evidence of which processes live and compute if the host's /proc is
+available (`proc_root`). A directory's owner is the pod in its record. Only without a record the
+directory's name (`<pod uid>_<container>`) counts: the kubelet may have given an answer to another
+pod than the one it was made for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Owners:
         self._state = state
         self._pods = pods
         self._known: dict[str, Owner] = {}
-        """By directory, of the last time: records mostly stay what they are."""
+        """By directory, from the last call: records usually do not change."""
 
     def of(self, directories: Iterable[str]) -> dict[str, Owner]:
         """Return the owners of those folders that have one."""

@@ -1,14 +1,14 @@
 """Sample cards and containers every few seconds, for the bus and for metrics.
 
-In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.<node>` (consumed
-by the metrics service; only what changed, see `changes.py`), `Sampler.latest`, and the
-host pids that libvgpu reads. A round that can't be published is dropped: the next one comes soon.
-What is unknown is absent.
+Input: NVML, the shared regions (`monitor.py`) and the grants. Output: `hami.usage.v1.<node>`
+(consumed by the metrics service; only changes, see `changes.py`), `Sampler.latest`, and the host
+pids that libvgpu reads. A round that can't be published is dropped: the next one follows soon.
+Unknown values are absent.
 
-The last span of a pod's trace is published here, too: from the start of a container's program to
-its first kernel, the moment of which libvgpu writes into the region. It is a child of the binding
-that the grant names. What was launched before this agent began is not published again; a region is
-the tenant's, so a moment outside of the agent's own life is left out.
+The last span of a pod's trace is also published here: from the start of a container's program to
+its first kernel, the time of which libvgpu writes into the region. It is a child of the binding
+that the grant names. A first kernel from before this agent's start is not published again. The
+region is the tenant's, so a time outside of the agent's own life is ignored.
 """
 
 from __future__ import annotations
@@ -162,8 +162,7 @@ class UsagePublisher:
                 message_id=f"{self.agent_id}:usage:{self._sequence}",
             )
         except Unavailable as exc:
-            # Should it have arrived after all: what it owed is published again as it was, and
-            # stored once.
+            # If it has arrived anyway, the same samples are published again, and stored once.
             logger.debug("Failed to publish usage", extra={"error": str(exc)})
         else:
             self._published = new.published
@@ -231,7 +230,7 @@ class Sampler:
         directory = seen.container.directory
         with self.bulkhead.item("usage", directory):
             last = before.get(directory)
-            # A moment of the future may be one of the past by now.
+            # A time that was in the future may be in the past now.
             if last is None or last[0] is not seen or not _past(seen, now):
                 last = seen, container_samples(seen, now=now)
             self._sampled[directory] = last

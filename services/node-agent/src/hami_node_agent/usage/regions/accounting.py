@@ -1,12 +1,12 @@
 """Interpret a container's shared region, and correct it by facts from outside.
 
-In: a region as `reader.py` read it, and the evidence of who lives and who computes. Out:
-the container's use of each card. The region belongs to the tenant: what can't be is unknown, never
-0, and what a process that is gone has left behind does not count.
+Input: a region as `reader.py` read it, and the evidence of which processes live and compute.
+Output: the container's use of each card. The region belongs to the tenant: an impossible value is
+unknown, never 0, and what an ended process left behind does not count.
 
-A region names its processes as they see themselves. Outside, the same process is one with that pid
-in its innermost namespace and that start time; the driver lists those that have a context on a
-card. Nothing is concluded from not knowing: a process is gone only when exactly that one was there.
+A region has the pids that its processes see. Outside, the same process is the one with that pid in
+its innermost namespace and that start time; the driver lists the processes that have a context on a
+card. Missing evidence proves nothing: a process is gone only if exactly that one was seen before.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def find(
 ) -> ProcessFacts:
     """Find the host's process for a process of the region of `pod_uids`, which see `cards`.
 
-    `evidence`: None where nobody can be asked. `known_host_pid`: what an earlier round found for
-    the same pid and start time; 0: nothing.
+    `evidence`: None if there is no source of it. `known_host_pid`: the result of an earlier round
+    for the same pid and start time; 0: none.
     """
     if evidence is None:
         return ProcessFacts()

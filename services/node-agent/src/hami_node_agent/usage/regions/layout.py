@@ -1,8 +1,8 @@
 """Binary layout of shared regions, as in `native/libvgpu/include/vgpu_region.h`.
 
-Version 1 (2008952 bytes or more) is what libvgpu and HAMi-core 1.x write; version 0 is HAMi-core's
-older file. Offsets: facts of HAMi-core, little endian, LP64. `reader.py` goes by the two
-forms at the end.
+libvgpu and HAMi-core 1.x write version 1 (2008952 bytes or more); version 0 is HAMi-core's older
+file. The offsets are facts of HAMi-core, little endian, LP64. `reader.py` uses the two forms at the
+end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MAGIC = 19920718
 MAX_DEVICES = 16
 MAX_SLOTS = 1024
 UUID_BYTES = 96
-# libvgpu alone: devices 16 to 31 have the same structure again behind the first, and so on.
+# Only libvgpu: devices 16 to 31 have the same structure again after the first, and so on.
 BANKS = 4
 BANK_BYTES = 2011136
 FIRST_KERNEL_SLOT = 4
 """Slot in which libvgpu writes the region's first kernel, in a field that HAMi does not use."""
 MAX_BYTES = BANKS * BANK_BYTES
-"""Maximum bytes of a region; what tenants write behind it is ignored."""
+"""Maximum bytes of a region; data that tenants write after it is ignored."""
 
 
 class MemoryV1(ctypes.LittleEndianStructure):

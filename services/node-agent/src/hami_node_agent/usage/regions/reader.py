@@ -1,13 +1,14 @@
 """Read and write shared regions, the files in which containers account for their cards.
 
-In: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Out: `Regions.read()`, used by `monitor.py`, and the
-problems that `metrics/health.py` shows. A directory belongs to its tenant, who may put anything in
-it: links and odd files are not opened, counts are clamped, a file that is no region is no region,
-and the other regions are read all the same; a problem is logged when it begins, not in every round.
+Input: `$HOOK_PATH/vgpu/containers/<dir>/*.cache`. Output: `Regions.read()`, used by `monitor.py`,
+and the problems that `metrics/health.py` shows. A directory belongs to its tenant, who may write
+anything into it: links and special files are not opened, counts are clamped, an invalid file is not
+a region, and the other regions are still read. A problem is logged when it begins, not in every
+round.
 
-Only the head, the tail and the slots in use are read, a few kilobytes of two megabytes. They are
-read and not mapped: a process that touches a mapped page of a file cut short is killed
-(SIGBUS), and this owner is the tenant.
+Only the head, the tail and the used slots are read, a few kilobytes of two megabytes. They are read
+instead of mapped: a process that touches a mapped page of a truncated file is killed (SIGBUS), and
+the tenant owns the file.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 # Bytes of the uuid that are shown, as HAMi's monitor does: `GPU-` and 36 characters.
 UUID_SHOWN = 40
-# A slot that is being written is read again; after this many times the last reading must do.
+# A slot that is being written is read again; after this many reads the last one is used.
 MAX_READS = 3
-# Read at once: the head and the first slots, which are all that most containers use.
+# First read: the head and the first slots, which are all that most containers use.
 _START = max(form.slots_at + 2 * form.slot_size for form in (layout.V0, layout.V1))
 _COUNTERS = struct.Struct("<QQQQQ")
 _UINT64S = struct.Struct(f"<{layout.MAX_DEVICES}Q")
@@ -64,7 +65,7 @@ class _Bank:
 class RegionReading:
     """Region with a hash of its bytes; with the same hash, the region is unchanged.
 
-    Keyed by the interpreter with a secret of its own, so no tenant can make two that collide.
+    The interpreter keys the hash with its own secret, so no tenant can construct a collision.
     """
 
     mark: int
