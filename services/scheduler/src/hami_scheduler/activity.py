@@ -2,9 +2,9 @@
 
 kube-scheduler runs in the same pod and holds the Lease as `<pod>_<uuid>` while it schedules. The
 replica in the holder's pod is active; the others stand by. Without a Lease a replica is always
-active. A kube-scheduler that ends in order releases its Lease, and another one has it within a
-second. One that was killed can't, and all pods would wait until the Lease expires, for three times
-as long: `DeadKubeScheduler` releases it then.
+active. A kube-scheduler that ends in order releases its Lease, and another acquires it within a
+second. A killed one can't, and all pods would wait until the Lease expires, three times as long:
+`DeadKubeScheduler` releases it then.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SchedulerLease:
         return self._renewed_at_s + self._duration_s - self._clock()
 
     def explain(self) -> str:
-        """Return a sentence about who is active."""
+        """Return a sentence about the active replica."""
         if not self.holder:
             return f"no pod holds the Lease {self.name}"
         if self._left_s() <= 0:
@@ -207,7 +207,7 @@ class DeadKubeScheduler:
         try:
             await self._api.replace(path, {**lease, "spec": released_spec(lease.get("spec") or {})})
         except Conflict:
-            return  # somebody has it already
+            return  # another replica has it
         except HamiError as exc:
             logger.warning("Failed to release the Lease", extra=about | {"error": str(exc)})
         else:

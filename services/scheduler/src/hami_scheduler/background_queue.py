@@ -1,9 +1,9 @@
-"""Queue for work that nobody waits for: events, labels, decision records, announcements.
+"""Queue for work that no caller waits for: events, labels, decision records, announcements.
 
-kube-scheduler asks for one decision after the other, so a burst of pods is as slow as the CPU time
-that each of them costs. Work that only people read runs when no request has been in flight for
-`idle_s`, and after `max_delay_s` at the latest. It is kept in memory: what a killed process loses
-is written by the next comparison (the label, `pod_annotations.py`) or is in the ledger's history.
+kube-scheduler requests one decision after the other, so the CPU time of each pod delays a whole
+burst. Work that only people read runs when no request has been in flight for `idle_s`, and after
+`max_delay_s` at the latest. It is kept in memory: the work that a killed process loses is done by
+the next comparison (the label, `pod_annotations.py`) or is in the ledger's history.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 # A bind waits no longer for the bus, or for an agent on it: the pod carries the signed grant too.
 BIND_WAIT_S = 1.0
-# A file and a local socket, each with a time-out of its own, on a node that may be busy.
+# A file and a local socket, each with its own time-out, on a node that may be busy.
 HOLDINGS_WAIT_S = 5.0
 # Agents reconnect within about a second of us; until then silence proves nothing, and we ask again.
 SETTLED_S = 5.0

@@ -1,11 +1,11 @@
 """Node locks in Redis: `SET hami:nodelock:<node> <holder> NX PX`, freed by compare-and-delete.
 
-The value names pod, allocation and fencing token. Waiters of this process take their turns per node
-in order of arrival, so only the first of them polls; a release by this process wakes it. While
-Redis is unavailable no lock is taken and none is freed: a lock that was held expires by itself.
+The value names pod, allocation and fencing token. Waiters of this process take turns per node in
+order of arrival, so only the first of them polls; a release by this process wakes it. While Redis
+is unavailable no lock is taken or freed: a held lock expires.
 
-A Redis that hangs carries out later what nobody waits for any more. The next pod of this process
-therefore takes a lock over whose holder has given up.
+A Redis that hangs may set a lock after its caller has given up. The next pod of this process
+therefore takes over a lock whose holder has given up.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RedisNodeLock:
         self._release = client.register_script(_RELEASE)
         self._turns: dict[NodeName, _Turns] = {}
         self._abandoned: TTLCache[int, None] = TTLCache(MAX_ABANDONED, lock_s)
-        """Tokens that want their lock no more, and may have it."""
+        """Tokens of callers that gave up but may hold the lock."""
 
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
         """Wait for the lock; a later token of the same allocation takes it over."""
@@ -89,7 +89,7 @@ class RedisNodeLock:
             except Unavailable:
                 self._abandoned[holder.token] = None
                 raise
-        # The answer to the last attempt may have been lost; nobody must wait for that lock.
+        # The answer to the last attempt may have been lost; no pod must wait for that lock.
         await self.release(node, holder.token)
         raise Conflict(
             f"node {node} was being bound to another pod for {wait_s:g} s: node lock contention"
@@ -111,7 +111,7 @@ class RedisNodeLock:
         arrival = turns.arrivals
         async with turns.lock:
             if turns.failure is not None and arrival <= turns.failure[0]:
-                # Each would wait for the time-out of its own call, one after the other.
+                # Otherwise each would wait for its own time-out, one after the other.
                 raise Unavailable(turns.failure[1])
             try:
                 await self._take(node, holder, turns.freed)

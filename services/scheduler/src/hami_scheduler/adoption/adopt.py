@@ -1,9 +1,9 @@
-"""`POST /v1/adopt`: take over the pods of a running HAMi, if their nodes confirm what they hold.
+"""`POST /v1/adopt`: take over the pods of a running HAMi, if their nodes confirm their devices.
 
-In: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
-ledger's cards. `rules.py` judges each pod; with `apply`, one that fits is read once more at the API
-server and written with its evidence, and its node's agent has the grant from then on. Without
-`apply` nothing is written anywhere. Both may be repeated at any time.
+Input: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
+ledger's cards. `rules.py` judges each pod. With `apply`, an accepted pod is read once more at the
+API server and written with its evidence, and its node's agent gets the grant. Without `apply`
+nothing is written anywhere. Both may be repeated at any time.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Adopter:
                 for case in cases:
                     tasks.create_task(work(case))
         except ExceptionGroup as exc:  # of the TaskGroup
-            # One node's failure ends the round; what was written before it stays, and is found
+            # One node's failure ends the round; pods written before it stay, and are reported as
             # held when the call is repeated.
             away, others = exc.split(Unavailable)
             if others is None and away is not None:

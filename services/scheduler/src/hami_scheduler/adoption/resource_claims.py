@@ -1,12 +1,12 @@
 """Grant slices to pods whose ResourceClaims kube-scheduler has allocated.
 
-Three ask for one: the node's agent before the pod's sandbox exists (`hami.grants.claims.<node>`),
-/bind of a kube-scheduler that calls us, and the watch for a pod that comes to a claim which another
-pod holds: the kubelet has a claim prepared once, so the second pod starts without a question.
-What is granted is read from the claims themselves and never from the question. Out: one grant of
-all of the pod's claims by the guarded UPDATE of every other grant, if the ledger has room beside
-the pods of the device plugin; the API server and kube-scheduler know nothing of those. A claim's
-slices are counted once, and given back with its last pod (ADR 12).
+Three callers request a grant: the node's agent before the pod's sandbox exists
+(`hami.grants.claims.<node>`), /bind of a kube-scheduler that calls us, and the watch, for a pod
+that uses a claim which another pod already holds: the kubelet has a claim prepared once, so the
+second pod starts without a request. The slices are read from the claims themselves, never from the
+request. Output: one grant for all of the pod's claims, by the guarded UPDATE of every other grant,
+if the ledger has room beside the pods of the device plugin, which the API server and kube-scheduler
+do not know. A claim's slices are counted once, and freed with its last pod (ADR 12).
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class ClaimGrants:
     async def grant_at_bind(self, ref: PodRef, node: NodeName) -> Allocation | None:
         """Return the grant of the pod's claims in state `binding`; None: none of them is ours.
 
-        kube-scheduler writes what it allocated into the claims before it binds, so when the node
+        kube-scheduler writes its allocation into the claims before it binds, so when the node
         prepares, it would be too late for another node. If the ledger has no room, the allocation
-        is taken off the claims: otherwise kube-scheduler would try the same card forever.
+        is removed from the claims: otherwise kube-scheduler would try the same card forever.
 
         Raises: NotFound, InvalidRequest, Conflict with the reason, Unavailable.
         """
@@ -365,7 +365,7 @@ class ClaimHolders:
     async def restore(self, pod: JsonMapping) -> bool:
         """Enter the grant of a pod that runs without one.
 
-        The ledger lost it, and nobody asks again. False: it has no card of ours by its claims.
+        The ledger lost it, and no caller asks again. False: its claims have no card of ours.
 
         Raises: Conflict when the ledger has no room for it, Unavailable.
         """

@@ -1,10 +1,10 @@
 """Decide whether a pod that HAMi started may be adopted, and with which slices.
 
 Pure: `judge(claim, observed, ...)`. The pod's annotation is a claim: any user may have written it,
-and it is read for what HAMi meant, not for what is true. The node's report is the evidence: what
-the kubelet's checkpoint holds, with the limits in the answer that HAMi's device plugin gave. Both
-must agree; where they differ nothing is guessed, unless the operator chose to believe the node.
-`adopt.py` gathers both and writes what is adopted.
+and it shows what HAMi intended, not what is true. The node's report is the evidence: the devices in
+the kubelet's checkpoint, with the limits in the answer of HAMi's device plugin. Both must agree; if
+they differ nothing is guessed, unless the operator chose to trust the node. `adopt.py` gathers both
+and writes the adopted grants.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUR_VENDOR = "NVIDIA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Pod on a node, with what it holds by its annotations."""
+    """Pod on a node, with its devices by its annotations."""
 
     uid: PodUid
     namespace: str

@@ -1,9 +1,9 @@
 """Explain why a pod is on its node, or waits.
 
-`GET /v1/pods/{uid}/explain` gathers what the ledger and the API server know, and hands it to the
-pure `hamicommon.explain`: the stored decision with its cards, who held what at that moment, and the
-pod itself. `GET /v1/undecided-pods` has the pods that wait and never came to /filter, so without a
-decision: kube-scheduler allocates their ResourceClaims, or it refuses every node by itself
+`GET /v1/pods/{uid}/explain` collects the facts of the ledger and the API server, and passes them to
+the pure `hamicommon.explain`: the stored decision with its cards, the holders at that moment, and
+the pod itself. `GET /v1/undecided-pods` lists the pods that wait and never reached /filter, so they
+have no decision: kube-scheduler allocates their ResourceClaims, or it refuses every node itself
 (cordoned, tainted, no CPU) with its own reason in the pod's condition PodScheduled, or the pod
 names a resource that is nearly one of ours.
 """

@@ -1,16 +1,16 @@
 """Authenticate and authorize every call of the operators' API.
 
-On the operators' port the caller is whose token it is (`Role`); where kube-scheduler's
-port, which is on loopback, serves the API too, anybody. Calls that are more than a look are in the
-log with their caller. Those that change something have a row of `operator_calls` as well, which
-begins before the call and ends with its answer's status: a ledger that can't be written to answers
-503, and nothing is carried out. A replica that stands by answers what it reads from the ledger, and
-refuses the rest.
+On the operators' port the token identifies the caller (`Role`). On kube-scheduler's port, which is
+on loopback, every caller is accepted if the port serves the API too. Calls that are more than a
+read are in the log with their caller. Those that change something also have a row of
+`operator_calls`, which begins before the call and ends with the answer's status: if the ledger
+can't be written, the answer is 503, and nothing is carried out. A standby replica answers what it
+reads from the ledger, and refuses the rest.
 
-A port that asks nobody for a token is protected against pages of other sites (`LocalCallers`). A
-browser on this machine reaches such a port, too. A page of another site can have it send a request
-(which then names that site as `Origin`), or read answers through a name of its own that it points
-at this machine (which then is the `Host`).
+A port without tokens is protected against pages of other sites (`LocalCallers`). A browser on this
+machine reaches such a port, too. A page of another site can have it send a request (which then
+names that site as `Origin`), or read answers through a name of its own that it points at this
+machine (which then is the `Host`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _refusal(scope: Scope) -> HamiError | None:
             f"a page of {origin!r} sent this call: browsers are not served here; use hamictl"
         )
     host = headers.get(b"host", b"").decode("latin-1")
-    # A certificate is not good for the other site's name, so no browser gets as far as this.
+    # A certificate is not valid for the other site's name, so no browser gets this far.
     if scope.get("scheme") != "https" and not is_local_name(host):
         return NotAllowed(
             f"Host is {clip(host)!r}: without a token this port answers to addresses, to names "
@@ -160,7 +160,7 @@ async def by_anybody(_scope: Scope, _role: Role) -> ApiCaller:
 class OperatorAccess:
     """Middleware that authorizes calls, and passes the caller in the request's state.
 
-    `journal`: None: the log alone keeps calls.
+    `journal`: None: only the log keeps calls.
     """
 
     app: ASGIApp
@@ -196,7 +196,7 @@ class OperatorAccess:
             else:
                 await self.app(scope, receive, answer.send)
         finally:
-            # Also of a caller who hung up: what was begun may have been done.
+            # Also after the caller hung up: the operation may have been done.
             logger.info("operator call", extra=_line(verb, caller) | {"status": answer.status})
 
     async def _serve_and_journal(

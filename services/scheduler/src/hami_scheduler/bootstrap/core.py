@@ -88,7 +88,7 @@ class Core:
             self.state, lambda result: instruments.kueue_bookings.labels(result).inc()
         )
         self.freed_listeners: list[Callable[[], None]] = []
-        """Called when capacity has become free, besides the requeuer."""
+        """Called, as the requeuer is, when capacity has become free."""
         self.expected = ExpectedNodes()
         self.requeuer = Requeuer(
             view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments

@@ -1,4 +1,4 @@
-"""The background loops: what writes, what watches, what listens on the bus.
+"""The background loops: writers, watches and consumers of the bus.
 
 `standby_loops` run in every replica, all others in the active one only.
 """
@@ -108,7 +108,7 @@ async def compare_state(core: Core) -> None:
 def writing_loops(core: Core) -> Loops:
     """Return the periodic loops that write to the ledger, the bus and the API server."""
     settings, connections = core.settings, core.connections
-    # A row that nobody foresaw ends one round, with what is known from before, and not the process.
+    # An unexpected row ends one round, with the state from before, and not the process.
     rounds = partial(periodic, bulkhead=core.bulkhead)
     reaper = Reaper(
         ledger=connections.store,
@@ -193,7 +193,7 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
     async def reconcile() -> None:
         if not watches.missing():
             await reconciler.once()
-            # After the rows: what those hold is what is counted.
+            # After the rows, as the counters are sums over them.
             await counters.once()
             core.on_freed()
 
@@ -342,7 +342,7 @@ def scaling_loops(core: Core, scaler: scaling.Scaler) -> Loops:
 
 
 def limit_loops(core: Core, watches: Watches) -> Loops:
-    """The consumer of what nodes find of limits, and the end of what they report no more."""
+    """Return the consumer of limit findings, and the loop that ends unreported ones."""
     settings, connections = core.settings, core.connections
     policy = EvictionPolicy(
         after_s=settings.evict_after_s, per_minute=settings.evictions_per_minute
@@ -407,11 +407,11 @@ def while_active(
     loops: Loops,
     hold_s: float = 0.0,
 ) -> Loop:
-    """Return the loop that runs `loops` from when this replica becomes active.
+    """Return the loop that runs `loops` once this replica becomes active.
 
-    `load` reads the ledger; calls are let in `hold_s` later. The handlers of `informers` are shown
-    what these have, as after a start. The loop ends with an error when the Lease is lost, and with
-    it the process, as kube-scheduler's does: what it was about to do is another replica's now.
+    `load` reads the ledger; calls are accepted `hold_s` later. The handlers of `informers` get all
+    known objects, as after a start. The loop ends with an error when the Lease is lost, and with it
+    the process, as kube-scheduler does: its pending work belongs to another replica then.
     """
 
     async def run() -> None:

@@ -1,13 +1,13 @@
 """Consume `hami.inventory.v1.*`, the cards that nodes report.
 
-Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
-messages a second, nearly all without news. What repeats the last one costs the reading of its head;
-every 30 s a report is compared with the ledger's cards whatever is in it, for all nodes that came
-together in one transaction.
+Every agent repeats its inventory every 10 s; in a cluster of 10,000 nodes that is a thousand
+messages a second, nearly all unchanged. Of a repetition only the head is parsed. Every 30 s a
+report is compared with the ledger's cards even if unchanged, in one transaction for all nodes that
+arrived together.
 
-A report that is older than what the ledger has is left out, and the node was heard all the same.
-An agent whose reports are left out repeatedly is right, and the ledger's number of it is not:
-the number is forgotten, journalled, and the report is taken.
+A report that is older than the ledger's state is ignored, but the node counts as heard. If an
+agent's reports are ignored repeatedly, the agent is right and the ledger's number of it is wrong:
+the number is forgotten, journalled, and the report is accepted.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class InventoryReports:
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
         """Write inventories to the ledger, those of one node in order.
 
-        For each None, or why it was not taken: InvalidRequest, Conflict, Unavailable, or an error
-        that nobody foresaw.
+        Each element is None, or why the message was not accepted: InvalidRequest, Conflict,
+        Unavailable, or an unexpected error.
         """
         answers: list[Exception | None] = [None] * len(messages)
         due: list[_Report] = []

@@ -1,8 +1,8 @@
 """Consume nodes' reports on their grants; `inventories.py` consumes those on cards.
 
-Messages are read here and applied; all of it is idempotent. `ledger/transitions.py` changes states.
-Of the MIG instances that a node made (protocol 2.6), the row keeps the annotation as it must be,
-and the pod gets it immediately; if it does not, the mirror writes it at the next comparison
+Messages are read and applied here; all of it is idempotent. `ledger/transitions.py` changes states.
+For MIG instances that a node made (protocol 2.6), the row stores the required annotation, and the
+pod gets it immediately; if it does not, the mirror writes it at the next comparison
 (`pod_annotations.py`). hami-metrics exposes realised instances from the rows.
 """
 
@@ -100,8 +100,8 @@ class GrantReports:
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
         """Apply reports that arrived together, those on one grant in order.
 
-        For each None, or why it was not applied: InvalidRequest, Conflict, Unavailable, or an
-        error that nobody foresaw.
+        Each element is None, or why the report was not applied: InvalidRequest, Conflict,
+        Unavailable, or an unexpected error.
         """
         answers: list[Exception | None] = [None] * len(messages)
         of_grant: dict[str, list[tuple[int, AnyReport]]] = {}
@@ -158,7 +158,7 @@ class GrantReports:
             logger.warning("Evicted a pod that has another pod's devices", extra=about)
 
     async def _look(self, report: Allocated | AllocateFailed | PodGone | PodStays) -> None:
-        # Each step is guarded by the row as it was read; who was overtaken looks again.
+        # Each step is guarded by the row as it was read; on a conflict it is read again.
         for _ in range(MAX_ATTEMPTS):
             allocation = await self.store.get(AllocationId(report.allocation_id))
             if allocation is None or allocation.node != report.node:
@@ -196,7 +196,7 @@ class GrantReports:
             seen is not None and facts_of(seen).node == node
         )
         if on_node:
-            # The next pod of the node need not wait for what is written down now.
+            # The next pod of the node need not wait for the write below.
             await self.transitions.locks.release_token(node, report.token)
         done = await self.transitions.mark_allocated(
             allocation_id, node=node, token=report.token, actor=ACTOR, about=_about(report)
@@ -241,7 +241,7 @@ class GrantReports:
             # A pod that bypassed us took the answer, and does not start with it. The binding
             # continues, and fails at Allocate; until the pod is here, it is not allocated.
             raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
-        # The next pod of the node need not wait for what is written down now.
+        # The next pod of the node need not wait for the write below.
         await self.transitions.locks.release(allocation)
         if allocation.state not in (AllocationState.BINDING, AllocationState.BOUND):
             return True

@@ -1,11 +1,11 @@
 """Record containers that exceed their limits, and evict their pods if configured.
 
-In: what nodes find (`hami.limits.v1.<node>`). A node reports on its own pods: a finding about a pod
-that the API server does not have on that node is left out, whatever the node may be. `changes` is
-pure: which periods begin, continue and end with a node's check. A violation that begins is a line
-of drift and a Warning event; with `HAMI_SCHEDULER_ENFORCEMENT=evict` one that a fresh finding
-confirms ends the pod. What was begun stands in the ledger, so a replica that dies in between is
-followed by another, and no pod is ended twice as fast by two.
+Input: the findings of nodes (`hami.limits.v1.<node>`). A node reports on its own pods: a finding
+about a pod that the API server does not have on that node is ignored, from any node. `changes` is
+pure: it computes which periods begin, continue and end with a node's check. A violation that begins
+is a line of drift and a Warning event; with `HAMI_SCHEDULER_ENFORCEMENT=evict` the pod is ended if
+a fresh finding confirms it. Begun evictions are in the ledger, so another replica continues after
+one that dies, and two replicas do not end pods twice as fast.
 """
 
 from __future__ import annotations

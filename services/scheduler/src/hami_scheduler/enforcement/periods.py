@@ -153,9 +153,9 @@ def due(
 ) -> bool:
     """Return whether the report is a reason to evict the pod.
 
-    Only on what is known, only on a fresh report, only at a second look after a grace period of the
-    scheduler's own, and only so many pods in a minute: a card whose driver misreports, or a node
-    that lies about its own pods, ends few of them before somebody looks.
+    Only known violations count, in a fresh report, at a second check after the scheduler's own
+    grace period, and only a few pods per minute are ended: a card whose driver misreports, or a
+    node that lies about its own pods, ends few of them before an operator notices.
     """
     if not (period.state.violates and finding.violating) or period.recorded_at is None:
         return False

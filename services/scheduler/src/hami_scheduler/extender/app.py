@@ -1,9 +1,9 @@
 """ASGI application of the extender's verbs.
 
 kube-scheduler calls them once or more per pod and waits; the middleware of a web framework would
-cost as much as the SQL of a decision. All other paths continue to the application of
-`api/app.py`. A replica that stands by refuses, but for a simulation. The status is always 200, with
-what went wrong inside the result, as kube-scheduler expects.
+cost as much as the SQL of a decision. All other paths go to the application of `api/app.py`. A
+standby replica refuses all calls except simulations. The status is always 200, with errors inside
+the result, as kube-scheduler expects.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ExtenderVerbs:
         """Answer a call; errors become a body in the verb's form."""
         answer, _ = self._verbs[verb]
         try:
-            # Nobody's decision waits for a simulation, so it holds up no writing either.
+            # No decision waits for a simulation, so it does not delay writes either.
             with nullcontext() if verb == SIMULATION else self.background.request():
                 answered = await answer(body)
         except HamiError as exc:

@@ -3,8 +3,8 @@
 begin the binding in the ledger -> node lock (only if the node needs one) -> offer to the agent ->
 `pods/binding` with the annotations and the signed grant -> mark it bound; and one rollback. The
 grant and its fencing token are in the ledger before anything outside this process acts on it, so
-another scheduler can finish or undo what this one began. `bind_steps.py` has what is done to the
-pod at the API server; the node-agent's report comes to `bus/reports.py`.
+another scheduler can finish or undo the binding. `bind_steps.py` has the steps at the API server;
+`bus/reports.py` receives the node-agent's report.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Bind:
         """Check the token. Raises: Conflict if another binder has a newer one, Unavailable."""
         row = await self.store.get(allocation.id)
         if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
-            # Also if it is bound by now: the rollback looks at the pod itself.
+            # Also if it is bound now: the rollback reads the pod itself.
             now = "gone" if row is None else f"{row.state} with token {row.token}"
             raise Conflict(
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
@@ -261,7 +261,7 @@ class Bind:
     async def _roll_back(self, begun: _BeginResult, reason: str) -> bool:
         """End the grant of a failed binding.
 
-        True, and nothing is ended, if the pod is on the node all the same.
+        True, and nothing is ended, if the pod is on the node anyway.
 
         Raises: AnswerUnknown if that can't be found out: the grant then stays until its node's
         report or its deadline.
@@ -298,7 +298,7 @@ class Bind:
         token = allocation.token
         try:
             if await self.transitions.apply(allocation, verdict, actor=ACTOR, token=token) is None:
-                # The watch saw the pod go first; that it got no node is known here alone.
+                # The watch saw the pod go first; only this call knows that it got no node.
                 seen = replace(allocation, state=AllocationState.RELEASING)
                 verdict = Transition(target=AllocationState.RELEASED, reason=reason)
                 ended = await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
@@ -316,7 +316,7 @@ class Bind:
     async def _bind_without_devices(self, args: BindArgs) -> None:
         """Bind a pod that names our resources but asks for none of them.
 
-        kube-scheduler sends it here for the names alone (`managedResources`).
+        kube-scheduler sends it here only for the names (`managedResources`).
         """
         with tracer.start_as_current_span("bind", attributes=_attributes(args)):
             await self.pod.post_plain(args.pod, args.node)

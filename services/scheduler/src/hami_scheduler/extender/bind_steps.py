@@ -6,8 +6,8 @@
   question. A pod that is bound to a node whose agent or kubelet is unavailable fails there for
   good, so an agent that can't take it ends the binding; a bus that is unavailable does not, because
   the grant is signed on the pod as well.
-- `PodBinding`: `pods/binding` at the API server, reading it back, the label. A lost answer is no
-  answer: the pod itself shows what became of it.
+- `PodBinding`: `pods/binding` at the API server, reading it back, the label. If the
+  answer is lost, the pod itself shows the result.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class PodBinding:
             # Conflict: bound already, perhaps by an attempt of ours whose answer was lost.
             pod = await self._read_back(ref, allocation.node, exc)
             if annotations_of(pod).get(GRANT) != annotations[GRANT]:
-                # By an attempt before this one: its token counts no more.
-                # Whatever comes of it, and if the pod has passed now: it was bound, may run there,
+                # By an earlier attempt, whose token is no longer valid.
+                # Whatever the result, and even if the pod is gone: it was bound, may run there,
                 # and its grant ends as that of any pod does.
                 failed = "Failed to replace the annotations of an earlier binding"
                 with log_failure(logger, failed, pod_uid=ref.uid):

@@ -1,17 +1,17 @@
 """Implement /filter, which chooses a pod's node, and the scores for pods without cards.
 
-In: the extender's arguments. `placement/placer.py` chooses and assumes; here the pod is read, and
-the answer, the events and the record are made. Nothing is written, and nothing is waited for.
-`bind.py` has what follows.
+Input: the extender's arguments. `placement/placer.py` chooses and assumes; this module reads the
+pod, and makes the answer, the events and the record. It writes nothing and waits for nothing.
+`bind.py` has the next step.
 
 `simulate_filter` answers /filter-simulation, in the process of the simulations: which of the given
-Node objects could take a pod with nothing granted. An autoscaler whose simulation asks extenders
-calls it about nodes that may not exist; the cards are those of the nodes' annotations, all of them
-free. Nothing is reserved, recorded or announced, and any replica answers.
+Node objects could take a pod if nothing were granted. An autoscaler whose simulation calls
+extenders may send nodes that do not exist; the cards are those of the nodes' annotations, all free.
+Nothing is reserved, recorded or announced, and any replica answers.
 
-`HostScoring` scores nodes for pods without cards, which kube-scheduler places by itself. A second
-entry among its extenders asks for every pod. What the pod's CPU would strand of each node's cards
-is answered as 0 to 10, and kube-scheduler adds it to its own scores.
+`HostScoring` scores nodes for pods without cards, which kube-scheduler places itself. A second
+entry among its extenders is called for every pod. The part of each node's cards that the pod's CPU
+would strand is answered as 0 to 10, and kube-scheduler adds it to its own scores.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ tracer = get_tracer(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class Filter:
-    """Use case of /filter; without `groups` each pod is placed by itself.
+    """Use case of /filter; without `groups` each pod is placed separately.
 
-    `guard` judges again what admission should have refused; `silent`: nodes whose agents
-    have stopped talking (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods;
-    `bookings`: cards that are kept for pods of admitted workloads.
+    `guard` repeats the checks of admission; `silent`: nodes whose agents no longer report
+    (`bus/heartbeats.py`); `rooms`: cards that are held for waiting pods; `bookings`: cards that are
+    kept for pods of admitted workloads.
     """
 
     state: ClusterState
@@ -291,7 +291,7 @@ class Filter:
         text = why
         if isinstance(error, InvalidRequest):
             text = f"calcScore failed {why} for pod {clip(trace.name)}"
-        # One event, whose text is the latest: the author may change what is wrong at each try.
+        # One event with the latest text: the author may change the error at each attempt.
         self._announce(trace, pod_events.FILTERING_FAILED, text, series="error")
         left_out = self.outcomes.log_limit.take(trace.uid, why)
         if left_out is not None:

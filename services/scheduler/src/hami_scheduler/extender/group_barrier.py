@@ -1,8 +1,8 @@
 """Barrier at /bind: members of a group wait until all that start together are at /bind.
 
-kube-scheduler binds each pod in a goroutine of its own, so one may wait. Then all grants are
-written in one commit, all or none. Members that come too late, or one that has no place any more,
-end the wait of all: kube-scheduler frees what it held for them, and the group backs off.
+kube-scheduler binds each pod in its own goroutine, so one may wait. Then all grants are written in
+one commit, all or none. If a member comes too late or has no place any more, the wait of all ends:
+kube-scheduler frees the resources that it held for them, and the group backs off.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wire format of kube-scheduler's extender protocol.
 
-Field names are the untagged Go names on output; on input any case will do, as in Go's decoder
-(kube-scheduler sends lower case). Answers are HTTP 200 always; what went wrong is in `Error`.
+Field names are the untagged Go names on output; on input any case is accepted, as in Go's decoder
+(kube-scheduler sends lower case). Answers always have HTTP status 200; errors are in `Error`.
 Source: protocol 4.1.
 """
 
@@ -42,9 +42,9 @@ class FilterResult:
     Every refused node is unresolvable, that is, none where kube-scheduler should try a preemption:
     its dry run asks no extender, so it finds no victim. It then names those nodes in the pod's
     condition, in an order that changes with each attempt; the changed condition wakes the pod, and
-    the next attempt follows at once.
+    the next attempt follows immediately.
     FailedNodes has the same nodes: kube-scheduler before 1.22 knows only that, newer ones give
-    FailedAndUnresolvableNodes precedence. Only the node of the pod's room is in FailedNodes alone,
+    FailedAndUnresolvableNodes precedence. The node of the pod's room is only in FailedNodes,
     because kube-scheduler keeps a nomination only of such a node.
     """
 
@@ -117,10 +117,10 @@ def names_of(nodes: Sequence[Json]) -> list[NodeName]:
 class NamesReader:
     """Parser that parses a list of nodes only if it differs from the previous one.
 
-    kube-scheduler sends the names of thousands of nodes with every pod, mostly the same ones, in
-    the order in which its threads were done with them. The end of the body that holds them is
-    compared as bytes, and names that were read as a set; the same tuple is answered for the same
-    names in any order, by which the engine knows it again.
+    kube-scheduler sends the names of thousands of nodes with every pod, usually the same ones, in
+    the order in which its threads finished them. The end of the body that has them is compared as
+    bytes, and parsed names are compared as a set. The same names in any order give the same tuple,
+    which the engine recognizes.
     """
 
     _KEYS = (b'"nodenames":[', b'"NodeNames":[')

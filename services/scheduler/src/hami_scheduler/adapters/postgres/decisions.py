@@ -1,10 +1,10 @@
 """Decisions in Postgres, written in batches after the answers.
 
-The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
-that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
-not write one snapshot per attempt. A pod has at most `MAX_ROWS` different refusals and errors in
-an hour; what comes beyond them is counted by the newest row, which takes over the latest of them
-once per `RENEW_S`: its author may change each second what is wrong with a pod.
+The cards that decisions were made on are stored once per content (`decision_snapshots`). A repeated
+refusal takes newer cards at most once per `RENEW_S`, so a changing cluster does not write one
+snapshot per attempt. A pod has at most `MAX_ROWS` different refusals and errors in an hour. The
+newest row counts further ones, and takes the latest of them once per `RENEW_S`: the pod's author
+may change the error each second.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class PostgresDecisionLog:
                     fresh.append(decision)
                     continue
                 if any(other.pod_uid == decision.pod_uid for other in fresh):
-                    # What is repeated within the batch must find its first row.
+                    # A repetition within the batch must find its first row.
                     await _insert(connection, fresh)
                     fresh = []
                 row = await _count_repeat(connection, decision)

@@ -1,9 +1,9 @@
 """Journals of drift, exceeded limits and operators' calls in Postgres, and their removal.
 
-Limits are what nodes found, as periods, and who may end a pod now. Old history leaves in small
-batches, each a transaction of its own. Grants go by `hami_forget_grants` (migration 0017), which
-alone may remove events; the rest is this service's to delete. No batch waits for a lock longer than
-`LOCK_TIMEOUT`: the next round does it.
+Limits are the findings of nodes, as periods, and which replica may evict a pod now. Old history is
+deleted in small batches, each in its own transaction. Grants are removed by `hami_forget_grants`
+(migration 0017), which is the only function that may remove events; this service deletes the rest.
+No batch waits longer than `LOCK_TIMEOUT` for a lock: the next round does it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CALL_ENDS = """
 UPDATE operator_calls SET outcome = $2, message = $3, ended_at = now()
  WHERE id = $1 AND outcome = 'begun' RETURNING id
 """
-# Who may not call can call all the more often.
+# A refused caller may repeat its call often.
 _CALL_REFUSED = """
 WITH known AS (
   UPDATE operator_calls SET repeat_count = repeat_count + 1, ended_at = now()
@@ -274,11 +274,11 @@ class PostgresLimits:
     ) -> bool:
         """Return whether this replica may evict the period's pod now, and claim it.
 
-        Nobody else has tried recently, and not so many were ended in the last minute.
+        It may if none has tried recently, and fewer than `per_minute` tried in the last minute.
         """
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            # One at a time, or two replicas would each count without the other's.
+            # One at a time: otherwise two replicas would not count each other's.
             await connection.execute(_TURN)
             found = await connection.fetchval(_CLAIM, period_id, again_after_s, per_minute)
         return found is not None
@@ -309,7 +309,7 @@ async def _begin(connection: Connection, period: LimitPeriod, received_at: datet
 
 
 def _amounts(period: LimitPeriod) -> list[int | None]:
-    """Return what is held, its peak and what is granted, within the columns' type."""
+    """Return the held, peak and granted MiB, limited to the columns' type."""
     amounts = (period.held_mib, period.peak_mib, period.granted_mib)
     return [None if each is None else min(each, MAX_MIB) for each in amounts]
 

@@ -1,8 +1,7 @@
 """Nodes and cards in Postgres: written from reports, read for the cluster's state.
 
-Capacity may be written down at any time: the ceiling rises to what is used when it shrinks below
-(architecture 2.1), and such a card gets no new grants because grants are guarded by
-capacity.
+A capacity may decrease at any time: if it falls below the use, the ceiling rises to the use
+(architecture 2.1), and such a card gets no new grants because grants are guarded by capacity.
 """
 
 from __future__ import annotations
@@ -82,21 +81,21 @@ SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_
        {_HOLDINGS} AS holdings
   FROM devices d
 """
-# What an agent reports of its cards, and nothing of what is granted on them.
+# The agent's report of its cards, without their grants.
 _SELECT_REPORTED = """
 SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, numa, mode, healthy,
        health_reason, present, mig_profiles, info
   FROM devices WHERE node = ANY($1::text[])
 """
-# A card that has left its node and is held by pods of this one never was there.
+# An absent card that no pod of another node holds belongs to this node.
 _GRANTED_ELSEWHERE = """
 SELECT DISTINCT x.device_uuid AS uuid
   FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
  WHERE x.device_uuid = ANY($2::text[]) AND a.ended_at IS NULL AND a.node <> $1
 """
 _NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
-# A card that enters has a higher version than any that left, so that the sum of versions
-# shows a view that one took another's place.
+# An added card has a higher version than any removed one, so that the sum of versions
+# shows a view that one replaced another.
 _NEW_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _INSERT_CARD = f"""
 INSERT INTO devices (uuid, node, index, vendor, type, slots, memory_mib, core_percent,
@@ -116,7 +115,7 @@ UPDATE devices SET node = $2, index = $3, vendor = $4, type = $5, slots = $6, me
        updated_at = now()
  WHERE uuid = $1
 """
-# All changes of a node at once: a new node has one for each of its cards.
+# All changes of a node in one statement: a new node has one for each of its cards.
 _HEALTH = """
 WITH event AS (
   INSERT INTO device_health_events (node, device_uuid, healthy, reason)
@@ -162,9 +161,9 @@ class PostgresInventory:
     ) -> Sequence[RecordedInventory | None]:
         """Write the changes in reports of different nodes, all or none.
 
-        None for a report that is older than what is known. The row of a node is written first, so
-        that nobody else writes its cards until the end, and cards that are as reported need no lock
-        of their own. Raises: Conflict, Unavailable.
+        None for a report that is older than the known one. The row of a node is written first, so
+        that no other transaction writes its cards until the end, and unchanged cards need no lock.
+        Raises: Conflict, Unavailable.
         """
         if not reports:
             return []

@@ -21,10 +21,10 @@ ON CONFLICT (namespace, resource) DO UPDATE SET limit_amount = excluded.limit_am
        updated_at = now()
  WHERE quotas.limit_amount IS DISTINCT FROM excluded.limit_amount
 """
-# A transaction of ours is ended by the server's time-outs sooner.
+# The server's time-outs end our transactions sooner.
 MAX_WAIT_S = 10.0
 POLL_INTERVAL_S = 0.01
-# Nothing more fits into a new quota until what is used has been counted.
+# Nothing more fits into a new quota until its use has been counted.
 _NEW = """
 INSERT INTO quotas (namespace, resource, limit_amount, used_amount)
 SELECT $1, w.resource, w.amount, greatest(w.amount, 0)

@@ -1,10 +1,10 @@
 """Repair rows of the ledger that contradict other rows.
 
-Grants: a row and its event are written in one transaction, and events can't be changed; where both
-differ, the row lies. Cards: a row is locked before it is counted, as by each grant and each
-release, so what is counted under the lock is what is held. A live grant without any slice in the
-ledger holds what nobody knows; the cards of its node are left as they are until the grant was put
-right. Each repair locks the row and looks again.
+Grants: a row and its event are written in one transaction, and events can't be changed; if they
+differ, the row is wrong. Cards: a row is locked before it is counted, as by each grant and each
+release, so the count under the lock is the actual use. The use of a live grant without any slice in
+the ledger is unknown; the cards of its node are not changed until the grant is repaired. Each
+repair locks the row and checks again.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class PostgresRowRepairs:
     ) -> bool:
         """Rewrite the row's node, names and parts, with an event.
 
-        False, and nothing changed, when the row is another one by now. The counters of its cards
-        are for who counts them (`reconcile/lying_rows.py`).
+        Return False without a change if the row has changed since. `CounterRepairer` repairs the
+        counters of its cards (`reconcile/lying_rows.py`).
         """
         async with self.database.transaction() as connection:
             old = await lock_allocation(connection, row.id)

@@ -1,7 +1,7 @@
 """Requests for nodes (wishes), and types of nodes, in Postgres.
 
-A wish is a row until its node came, or it was given up, or nobody needs it any more; of a type and
-number there is one such row at most.
+A wish is a row until its node came, the wish was given up, or no pod needs it any more; there is at
+most one such row per type and number.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class LockedRows:
     def take(
         self, owner: AllocationId, wanted: Iterable[CardDemand], count: Count = CardRow.take
     ) -> None:
-        """Count a grant; other ways than `CardRow.take` raise ceilings to what is counted."""
+        """Count a grant; a `count` other than `CardRow.take` raises ceilings to the use."""
         for want in wanted:
             count(self._card(want.uuid), owner, want)
 

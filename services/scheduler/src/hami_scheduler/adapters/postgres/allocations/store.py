@@ -1,9 +1,9 @@
 """Ledger of grants in Postgres: commands and reads.
 
-Commands that come together are one transaction with their events. What they need is locked, judged
-on the locked rows in memory, and written together: allocations first, then quotas, then cards.
-Steps that end a grant give their cards back before new grants take theirs. What was written is
-announced by `hamicommon.ledger.outbox`; the counters go to the view of the caller.
+Commands that arrive together are one transaction with their events. The rows that they need are
+locked, checked in memory, and written together: allocations first, then quotas, then cards. Steps
+that end a grant free its cards before new grants take cards. `hamicommon.ledger.outbox` announces
+the changes; the counters go to the view of the caller.
 """
 
 from __future__ import annotations
@@ -350,7 +350,7 @@ def _new_allocation(entry: Entry, row: Any) -> Allocation:
     )
 
 
-# Some 3 ms of the event loop; tens of thousands at once would hold decisions up for a second.
+# Some 3 ms of the event loop; tens of thousands in one batch would delay decisions for a second.
 STANDING_BATCH = 256
 
 _ANNOTATE = """

@@ -1,8 +1,8 @@
 """Statements that write allocations: new grants, state changes, their events, and claims.
 
-Each takes arrays, one element per allocation, so a batch of one is a batch. A slice that pods hold
-together by a ResourceClaim is counted for one of them, for the first to come; when that one ends,
-it is counted for the next, and the card's row does not change. It is given back with the last.
+Each takes arrays, one element per allocation, so a batch of one is also a batch. A slice that pods
+share by a ResourceClaim is counted for the first of them; when that one ends, it is counted for the
+next, and the card's row does not change. It is freed with the last.
 """
 
 from __future__ import annotations
@@ -304,8 +304,8 @@ async def counted_elsewhere(
 ) -> Set[SliceKey]:
     """Return which of these slices count for another live grant.
 
-    Nobody else enters a grant of these claims, and none of those grants ends, until the transaction
-    does.
+    Until the transaction ends, no other one enters a grant of these claims or ends one of those
+    grants.
     """
     await connection.fetch(_TURN, [each.claim_uid for each in claims])
     columns = [list(column) for column in zip(*(each.key for each in claims), strict=True)]
