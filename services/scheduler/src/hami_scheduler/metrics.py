@@ -17,7 +17,7 @@ DRIFT_CLASSES = ("annotations-refused", "card-refused", "pod-without-grant")
 """Classes of differences that can stay; others are repaired when found."""
 PHASES = ("parse", "place", "answer", "total")
 """Phases of a decision; `total` is the sum."""
-# What waits for capacity is asked to be retried at once; more than a second is a fault.
+# Pods that wait for capacity are retried immediately; more than a second is a fault.
 _RETRY_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 

@@ -1,7 +1,7 @@
 """End a pod that must not continue, so that its controller makes another.
 
-The pod is read again and deleted; one that runs gets the condition `DisruptionTarget` with the
-reason before. It is not evicted: a disruption budget is the tenant's own object, and would keep its
+The pod is read again and deleted; a running one gets the condition `DisruptionTarget` with the
+reason before. It is not evicted: a disruption budget is the tenant's own object, and would keep the
 pod here.
 """
 
@@ -37,7 +37,7 @@ class PodEnder:
         self._clock = clock
 
     async def end(self, ref: PodRef, node: str, *, condition: tuple[str, str] | None = None) -> str:
-        """End the pod; return why it was left alone, or an empty text.
+        """End the pod; return why it was not ended, or an empty text.
 
         `condition`: reason and message of `DisruptionTarget`. Raises: HamiError.
         """
@@ -56,13 +56,13 @@ class PodEnder:
         """Write the pod's condition. Raises: NotFound."""
         conditions = (pod.get("status") or {}).get("conditions") or []
         shown = with_condition(conditions, reason, message, now=self._clock())
-        # The pod is ended all the same; its event has the reason.
+        # The pod is still ended; its event has the reason.
         with log_failure(logger, "Failed to write the pod's condition", but=NotFound):
             await self._pods.set_conditions(pod, shown)
 
 
 def find_obstacle(pod: Mapping[str, Any], ref: PodRef, node: str) -> str:
-    """Return why the API server's pod must be left alone; empty if it may be ended."""
+    """Return why the API server's pod must not be ended; empty if it may be."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     if metadata["uid"] != ref.uid:
         return "another pod has its name now"

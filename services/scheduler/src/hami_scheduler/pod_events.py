@@ -1,9 +1,9 @@
 """Write events about a pod, and limit the lines about it in the log.
 
-Events are in HAMi's wording (protocol 4.7, 4.8). kube-scheduler tries a pod that can't be placed
-again each second, for as long as it exists, and its author may change what is wrong with it each
-time, so `LogLimit` lets each text be logged once, and few texts, per ten minutes. The decisions
-(`placement/decisions.py`) have all of it.
+Events have HAMi's wording (protocol 4.7, 4.8). kube-scheduler tries a pod that can't be placed
+again each second, for as long as it exists, and its author may change the error each time, so
+`LogLimit` logs each text once, and few texts, per ten minutes. The decisions
+(`placement/decisions.py`) record all of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WRONG_DEVICES = "WrongDevices"
 ADOPTED = "Adopted"
 CARD_CHANGED = "GrantedCardChanged"
 
-# The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
+# The event object's message is cut at 1024 bytes; a list of thousands of nodes is useless.
 _MAX_NODES = 20
 WHY = "why"
 """Series of the sentence that explains a refusal."""
@@ -97,10 +97,10 @@ class Announcer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMarks:
-    """Marks that pods get besides annotations, by the settings `events` and `label`.
+    """Marks that pods get in addition to annotations, by the settings `events` and `label`.
 
     They cost the API server three writes per pod. Our own parts read neither: the pod's history
-    and `explain` have what the events would. HAMi's monitor selects its pods by the label, so pods
+    and `explain` have the same data. HAMi's monitor selects its pods by the label, so pods
     on nodes without our agent have both; everywhere else the settings decide.
     """
 

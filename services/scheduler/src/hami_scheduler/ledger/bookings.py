@@ -1,8 +1,8 @@
 """Bookings: cards reserved in memory for a short time, for pods that will be created soon.
 
-A booking is an assumption of a pod to come (`cluster_state.py`), under an id of its own. The first
-pod of the workload that comes to /filter with the same request takes one in its place. Nothing is
-in the ledger: after a change of the active scheduler the pods compete as all do.
+A booking is an assumption of a future pod (`cluster_state.py`), under its own id. The first pod of
+the workload that reaches /filter with the same request takes a booking's place. Nothing is in the
+ledger: after a change of the active scheduler the pods compete as all do.
 """
 
 from __future__ import annotations

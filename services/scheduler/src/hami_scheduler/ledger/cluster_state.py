@@ -1,10 +1,10 @@
 """Cards and quotas in memory: the ledger's, with assumptions added.
 
-As kube-scheduler's cache: /filter *assumes* a placement, which counts from then on; the commit of
-its grant *confirms* it; and it is *forgotten* when kube-scheduler gives the pod up, the pod goes,
-or no /bind comes in time. A later /filter of the pod replaces it, so the same question may come any
-number of times. Only the active scheduler writes grants, so what it commits keeps the
-state equal to the ledger; `refresh` compares it now and then, and repairs a difference.
+Like kube-scheduler's cache: /filter *assumes* a placement, which counts from then on; the commit of
+its grant *confirms* it; and it is *forgotten* when kube-scheduler gives the pod up, the pod is
+gone, or no /bind comes in time. A later /filter of the pod replaces it, so a call may be repeated
+any number of times. Only the active scheduler writes grants, so its commits keep the state equal to
+the ledger; `refresh` compares both now and then, and repairs a difference.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ClusterState:
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
         self.changes = 0
-        """Grows with every change of cards or quotas, and not with what is tried on the cards."""
+        """Increases with every change of cards or quotas, but not with trials on the cards."""
 
     # Assumptions
 

@@ -1,7 +1,7 @@
 """Compare a node's report with the ledger's cards. Pure.
 
-In: the cards as the ledger has them and as the agent reports them. Out: cards to insert, cards to
-update, and whose health changed. `adapters/postgres/inventory.py` writes it down.
+Input: the cards in the ledger, and those that the agent reports. Output: cards to insert, cards to
+update, and changes of health. `adapters/postgres/inventory.py` writes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_CARDS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCard:
-    """Card in the ledger: what was last reported, and whether it was present."""
+    """Card in the ledger: its last report, and whether it was present."""
 
     device: GpuDevice
     present: bool
@@ -66,9 +66,9 @@ class InventoryChanges:
 def key_cards(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory:
     """Return an inventory from annotations, with the ledger's names of the cards.
 
-    Drivers of other vendors than NVIDIA name cards by number or bus address, and so do those of
-    other nodes. `known`: names of the node's cards in the ledger. A card that was written under its
-    id alone, by a version that made no keys, keeps that name: live grants refer to it.
+    Drivers of other vendors than NVIDIA name cards by number or bus address, which repeat on other
+    nodes. `known`: names of the node's cards in the ledger. A card that was written under only its
+    id, by a version without keys, keeps that name: live grants refer to it.
     """
     names = {
         device.uuid: card_key(inventory.node, device.uuid)
@@ -88,7 +88,7 @@ def key_cards(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInven
 def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -> ScreenedCards:
     """Refuse cards that can't belong to this node, and accept the others.
 
-    `holders`: of the reported cards those that another node has, with its name.
+    `holders`: the reported cards that another node has, with its name.
     """
     accepted: dict[GpuUuid, GpuDevice] = {}
     refused: dict[str, str] = {}

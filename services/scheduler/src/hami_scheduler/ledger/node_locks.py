@@ -1,12 +1,12 @@
 """Lock a node from a pod's binding to its Allocate, in Redis and by annotations.
 
-Ours (port NodeLock) is the one lock among schedulers, and keeps our own pods apart. Nodes without
-our agent have the annotations that their device plugins look at as well (architecture 2.5,
-protocol 2.5): they show the device plugin whose Allocate is next, and keep a scheduler of HAMi
-apart from us. The plugin removes its annotation after Allocate, which frees our lock too
-(`on_removed`, from the node watch). HAMi's `hami.io/mutex.lock` names its pod and ends after five
-minutes; a lock of a vendor's own is a bare time without an owner and ends after two. Nodes whose
-agent binds late need no lock: there the order of Allocate calls means nothing.
+Ours (port NodeLock) is the one lock among schedulers, and separates our own pods. Nodes without our
+agent also have the annotations that their device plugins read (architecture 2.5, protocol 2.5):
+they show the device plugin whose Allocate is next, and exclude a scheduler of HAMi. The plugin
+removes its annotation after Allocate, which frees our lock too (`on_removed`, from the node watch).
+HAMi's `hami.io/mutex.lock` names its pod and ends after five minutes; a vendor's own lock is only a
+time without an owner and ends after two. Nodes whose agent binds late need no lock: there the order
+of Allocate calls has no meaning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 # One reader per node and replica at most, and only while another pod's Allocate is awaited.
 POLL_S = 0.2
-# Somebody else writes to the Node all the time (its kubelet); a guarded patch is retried.
+# Its kubelet writes to the Node all the time; a guarded patch is retried.
 RELEASE_TRIES = 5
 
 
@@ -109,7 +109,7 @@ class MirroredLocks:
     async def release(self, allocation: Allocation) -> None:
         """Remove the allocation's lock annotations, which otherwise expire.
 
-        A lock that names nobody is removed only while the allocation has the node's own lock.
+        A lock that names no pod is removed only while the allocation has the node's own lock.
         """
         if allocation.has_agent:
             return
@@ -157,7 +157,7 @@ class MirroredLocks:
             return
         mine = is_owned_by(key, value, allocation)
         if mine is None:
-            # It names nobody: only a node that is free of the lock now was freed by the holder.
+            # It names no pod: the holder freed it only if the node has no such lock now.
             mine = key not in annotations_of(await self.nodes.get(node))
         if mine:
             await self.lock.release(node, holder.token)

@@ -1,8 +1,8 @@
 """Quotas on slices in ResourceQuotas (`limits.<memory or core resource>`).
 
 Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
-as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes
-of the card that was chosen.
+as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts its amount on
+the chosen card.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Change the states of allocations after the binding.
 
-`apply` turns a `Transition` into a guarded change of state with all that depends on it: the node's
-lock, the withdrawal at the node, and the retry of pods that wait. `mark_bound` waits a moment for
-the node's report, so that most pods go from `binding` to `allocated` in one step.
+`apply` turns a `Transition` into a guarded change of state with its consequences: the node's lock,
+the withdrawal at the node, and the retry of waiting pods. `mark_bound` waits a moment for the
+node's report, so that most pods go from `binding` to `allocated` in one step.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Transitions:
         return bound is not None and bound.allocation.token == token
 
     def mark_bound(self, allocation: Allocation, *, actor: str) -> None:
-        """Write `binding -> bound` soon, alone or together with `allocated`, in the background.
+        """Write `binding -> bound` soon, without or with `allocated`, in the background.
 
-        If it is lost (a kill, a ledger that is unavailable), the pod watch and the reaper find it
-        in the pod itself.
+        If the write is lost (a kill, an unavailable ledger), the pod watch and the reaper find the
+        binding in the pod itself.
         """
         write = partial(self._write_bound, allocation, actor)
         timer = asyncio.get_running_loop().call_later(self.bound_delay_s, write)
@@ -95,7 +95,7 @@ class Transitions:
         elif answer is not None:
             self._note(AllocationState.BOUND, about)
         else:
-            # Written by another binder, or by the watch; the reconciler finds what is not.
+            # Written by another binder or by the watch; otherwise the reconciler finds it.
             logger.info("Recorded a binding that the /bind call had left unrecorded", extra=about)
 
     async def mark_allocated(

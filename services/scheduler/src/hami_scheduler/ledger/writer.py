@@ -1,8 +1,9 @@
 """Write grants: commands that arrive together are committed in one transaction.
 
-A batch takes what arrived while the last commit ran, or within one window of its begin, so a burst
-costs a few commits and a single pod waits for none but its own. A command that fails alone fails
-alone, whatever the error: a value that Postgres refuses never ends the process or keeps others out.
+A batch takes the commands that arrived during the last commit, or within one window of its begin,
+so a burst costs a few commits and a single pod waits only for its own. A failing command does not
+affect others, whatever the error: a value that Postgres refuses never ends the process or blocks
+other commands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Record decisions after the answers.
 
 `extender/filter.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a
-`DecisionRow`, shows in one plain sentence what is short (the pod's event), and writes in batches.
-What is recorded is what was used to decide: `api/explain.py` answers from it.
+`DecisionRow`, states the shortage in one plain sentence (the pod's event), and writes in batches.
+The record has the data that the decision used: `api/explain.py` answers from it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DecisionTrace:
     """Record of a decision while it is made; `outcome` is empty for pods that are not ours.
 
     `phase_ms` has the parts of the time from the call to the answer's body: parse, place,
-    answer; what it has beyond them (`total`) is refreshing the view and planning again.
+    answer. The rest of `total` is spent on refreshing the view and planning again.
     """
 
     pod: Json
@@ -330,7 +330,7 @@ class DecisionQueue:
         if not trace.outcome or not trace.uid or not trace.is_recorded:
             return
         if "total" not in trace.phase_ms:
-            # Of no call of its own: placed at /bind, or what became of an answer.
+            # It has no call of its own: placed at /bind, or the result of an answer.
             trace.phase_ms["total"] = round((time.perf_counter() - trace.started) * 1000, 3)
         if span is None:
             span = get_current_span().get_span_context()
@@ -357,7 +357,7 @@ class DecisionQueue:
             self._moments += Counter()
 
     async def run(self) -> None:
-        """Write queued decisions until cancelled, then once more what is left."""
+        """Write queued decisions until cancelled, then the remaining ones once."""
         traces: list[DecisionTrace] = []
         try:
             while True:
@@ -440,7 +440,7 @@ class DecisionQueue:
     async def _write_each(self, batch: list[DecisionRow]) -> bool:
         """Write each row separately; those that the ledger refuses are dropped and counted.
 
-        What is done leaves the batch.
+        Finished rows are removed from the batch.
         """
         while batch:
             row = batch[0]

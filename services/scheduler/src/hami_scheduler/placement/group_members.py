@@ -1,6 +1,6 @@
 """Groups of pods that start together: their members in the watch, and their quorums.
 
-Fed by the pod watch and by /bind. `groups.py` decides on what is here.
+Fed by the pod watch and by /bind. `groups.py` decides by this state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Placement of a whole group at once, at the /filter of the first member that asks.
+"""Placement of a whole group in one decision, at the /filter of the first member.
 
-All that are needed fit, and each is assumed on its node; or none is, and the verdict answers every
-member until a card, a quota or a member changes. A group that came together in vain backs off.
+Either all needed members fit, and each is assumed on its node; or none is, and the verdict answers
+every member until a card, a quota or a member changes. A group that assembled in vain backs off.
 `hamicommon/placement/groups.py` decides; `extender/group_barrier.py` holds the members at /bind.
 """
 
@@ -108,7 +108,7 @@ class GroupPlans:
     ) -> Draft | GroupVerdict | None:
         """Return the member's assumed placement, or why its group waits.
 
-        None: nobody waits for it, so it is placed alone.
+        None: no member waits for it; it is placed separately.
         """
         uid = PodUid(pod["metadata"]["uid"])
         known = self._groups.setdefault(group, _Group())
@@ -148,7 +148,7 @@ class GroupPlans:
         known.asked += 1
         drafts, why = self._drafts(known, found, uid, names, fixed)
         if drafts is None and fixed and not self.at_barrier(group):
-            # Nobody counts on the others' nodes: all of them are decided again.
+            # No member relies on the others' nodes: all of them are decided again.
             fixed = []
             drafts, why = self._drafts(known, found, uid, names, fixed)
         if drafts is not None:

@@ -1,8 +1,8 @@
-"""Waiting pods, what is known of their last /filter, and their retries.
+"""Waiting pods, their last /filter results, and their retries.
 
 Fed by the pod watch and by /filter; read by the requeuer (which pods may fit now?) and by the watch
-(has kube-scheduler given this pod up since?). Only hints: losing them costs time, never
-correctness. When capacity became free, `Requeuer` wakes pods by one patch of `hami.io/retry-at`
+(has kube-scheduler given this pod up since?). These are only hints: losing them costs time, never
+correctness. When capacity becomes free, `Requeuer` wakes pods by one patch of `hami.io/retry-at`
 each: kube-scheduler tries a refused pod again within milliseconds of a change of its annotations
 (and of the end of its back-off), and otherwise may wait for minutes.
 """
@@ -206,7 +206,7 @@ _MAX_COUNTED = 4 * HALF_LIFE
 
 
 class ArrivalCounts:
-    """Count each pod once, however often it comes to /filter."""
+    """Count each pod once, however often it reaches /filter."""
 
     def __init__(self, cluster: ClusterView, decisions: DecisionLog) -> None:
         self._cluster = cluster
@@ -243,18 +243,18 @@ class Demand:
     arrivals: ArrivalCounts
 
     def on_filter(self, pod: Json, request: PodRequest) -> None:
-        """Record a pod that came to /filter."""
+        """Record a pod that reached /filter."""
         self.waiting.note_visit(pod, request)
         self.arrivals.count(request)
 
 
 logger = logging.getLogger(__name__)
 
-# More at once would only meet each other at the same few slices (architecture 3.7).
+# More would only compete for the same few slices (architecture 3.7).
 MAX_REQUEUED = 10
 # Each look costs about a millisecond of the event loop.
 MAX_LOOKS = 100
-# Pods that are passed over because one like them did not fit, until requests have their turn.
+# Pods that are skipped, because a similar one did not fit, until requests have their turn.
 MAX_PASSED_OVER = 500
 # Lets the events of one freeing (a job of many pods) come together.
 SETTLE_S = 0.02
@@ -318,7 +318,7 @@ class Requeuer:
                 await asyncio.sleep(0)
             group = self.group_of(pod.uid)
             if group is not None and self.group_fits is not None:
-                # All of its members, which may be more than are woken at once, or none.
+                # All of its members, which may be more than are woken together, or none.
                 if group not in groups:
                     groups[group] = False
                     with self.instruments.bulkhead.item("requeue", group.key):

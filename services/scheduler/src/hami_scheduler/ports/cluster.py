@@ -1,6 +1,6 @@
 """Interfaces to the API server and to nodes.
 
-All calls are bounded in time and raise only from `hamicommon.errors`; `adapters/` has how.
+All calls are bounded in time and raise only from `hamicommon.errors`. Implemented in `adapters/`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class NodeLock(Protocol):
     async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
         """Wait for the lock; a later token of the same allocation takes it over.
 
-        Raises: Conflict when somebody else still has it after `wait_s`, Unavailable.
+        Raises: Conflict when another holder still has it after `wait_s`, Unavailable.
         """
 
     async def release(self, node: NodeName, token: int) -> bool:

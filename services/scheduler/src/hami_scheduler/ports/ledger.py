@@ -1,6 +1,7 @@
 """Interfaces to the ledger: grants, cards, records, and answers for people.
 
-All calls are bounded in time and raise only from `hamicommon.errors`; `adapters/postgres` has how.
+All calls, implemented in `adapters/postgres`, are bounded in time and raise only from
+`hamicommon.errors`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class AllocationStore(Protocol):
     def standing(self) -> AsyncIterator[Sequence[Allocation]]:
         """Yield all live allocations without containers, some hundreds at a time.
 
-        For comparing many with the API server; who acts on one reads it whole. Raises:
+        For comparing many with the API server; before a change, read one whole. Raises:
         Unavailable.
         """
 
@@ -322,8 +323,8 @@ class OperatorCall:
     """Operator's call that changes something, or would without dry run; texts are clipped."""
 
     user: str
-    """Named as in Kubernetes' audit log, such as `system:serviceaccount:default:ann`; empty: nobody
-    was asked (a local system)."""
+    """Named as in Kubernetes' audit log, such as `system:serviceaccount:default:ann`; empty: not
+    authenticated (a local system)."""
     groups: tuple[str, ...] = ()
     address: str
     """Address of the caller; empty: unknown."""

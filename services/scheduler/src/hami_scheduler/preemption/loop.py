@@ -1,11 +1,11 @@
 """Evict pods for waiting pods (`HAMI_SCHEDULER_PREEMPTION_MODE=on`).
 
 The evictions of a plan are tried first (dry run). Then the plan is written with its room, the pod
-is nominated, and the victims are evicted. When their cards are back, the pod is tried again and
-takes the room, which is closed to all others. The room is a grant in state `reserved`, so a
-scheduler that becomes active continues from the ledger. kube-scheduler begins no preemption of its
-own: /filter names the node (`FilterResult.awaited`), and the victims' condition has
-kube-scheduler's reason.
+is nominated, and the victims are evicted. When their cards are free, the pod is tried again and
+takes the room, which is closed to all other pods. The room is a grant in state `reserved`, so a
+scheduler that becomes active continues from the ledger. kube-scheduler begins no preemption itself:
+/filter names the node (`FilterResult.awaited`), and the victims' condition has kube-scheduler's
+reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempt
 KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 """Reason of the condition `DisruptionTarget` on victims.
 
-By it kube-scheduler knows that the victim frees capacity, and begins no preemption of its own.
+It tells kube-scheduler that the victim frees capacity, so that it begins no preemption itself.
 """
 SWITCHED_OFF = "preemption was switched off (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0
@@ -137,7 +137,7 @@ class Preemptor:
                 try:
                     await self._keep(room)
                 except HamiError as exc:
-                    # The next look goes on; the room's deadline ends it.
+                    # The next round continues; the room's deadline ends it.
                     extra = {"pod_uid": room.pod_uid, "error": str(exc)}
                     logger.warning("Failed to continue a preemption, retrying", extra=extra)
 
@@ -417,7 +417,7 @@ class Preemptor:
         )
         pod_name = f"{waiting.namespace}/{waiting.name}"
         async with self._lock:
-            # One after the other: nobody gets between a room that ends and the new one.
+            # In order: no grant gets between a room that ends and the new one.
             ended = [
                 self.writer.submit(
                     StateStep(

@@ -1,8 +1,8 @@
 """/preempt: kube-scheduler's preemption, corrected by cards before it evicts pods.
 
-kube-scheduler asks when a pod lacks something that it counts itself, such as CPU, and has chosen
-victims by that alone. In: nodes with their victims. Out: the nodes where the pod's slices fit too
-once those are gone; with `may_add` also nodes where the end of a few more pods is enough. The
+kube-scheduler calls it when a pod lacks a resource that kube-scheduler counts, such as CPU, and has
+chosen victims only by that. Input: nodes with their victims. Output: the nodes where the pod's
+slices fit too without those; with `may_add` also nodes where ending a few more pods is enough. The
 others are left out, so no pod is evicted in vain. An empty answer evicts nothing.
 """
 

@@ -1,9 +1,9 @@
 """Compare a pod's annotations with its row in the ledger. Pure.
 
-Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
-our agent has reported what it made for them (HAMi's plugin writes that into the pod by itself).
-Device plugins take `to-allocate` values apart and answer in `bind-phase`, as HAMi's protocol has it
-(sheet 2.7).
+Only lasting annotations are compared: the vendors' `allocated` keys, and the reservations of MIG
+slices once our agent has reported the instances for them (HAMi's plugin writes those into the pod
+itself). Device plugins consume `to-allocate` values and answer in `bind-phase`, as HAMi's protocol
+defines (sheet 2.7).
 """
 
 from __future__ import annotations

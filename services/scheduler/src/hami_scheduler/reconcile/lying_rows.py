@@ -1,16 +1,17 @@
 """Find and repair rows of grants that contradict other evidence.
 
-Three witnesses stand beside a row. Its events, which nobody can change and which are written with
-it: its state and its pod are those of its last event. The grant that we signed, which its pod
+A row is compared with three kinds of evidence. Its events, which can't be changed and are written
+with it: its state and its pod are those of its last event. The grant that we signed, which its pod
 carries: node, names, containers and amounts are those of the grant. The kubelet's choice, which is
-in the events as a move: the cards are those of the last move, or those that were signed. What a
-user writes is no witness: a grant counts that is signed, and for this very pod and row. The
-annotations that the row keeps are those that vendors write for its slices.
+in the events as a move: the cards are those of the last move, otherwise those that were signed.
+What a user writes is no evidence: only a grant counts that is signed for this pod and row. The
+annotations in the row are those that vendors write for its slices.
 
-What is put right is in the drift journal (`row-contradicts-history`, `row-contradicts-grant`,
+Repairs are in the drift journal (`row-contradicts-history`, `row-contradicts-grant`,
 `row-without-end`), and so is a running pod whose row has no slices and whose grant can't be read.
-Cards whose counters are not the sum of their live grants, and sequences that ran out, are put right
-by `CounterRepairer`, with a line in the journal for each (`card-counters`, `number-sequence`).
+`CounterRepairer` repairs cards whose counters are not the sum of their live grants, and sequences
+at their end or behind their rows, with a line in the journal for each (`card-counters`,
+`number-sequence`).
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Keep pods' annotations equal to the ledger, of which they are a copy (architecture 2.4).
 
-The reconciler asks here about every pod that has its cards and whose object changed since it was
-last found right; the API server is asked before anything is called different, because the watch may
-lag. What differs is written again, counted and journalled. Only what stays is compared: the
-vendors' `allocated` keys, and the reservations of MIG slices once our agent has reported what it
-made for them (HAMi's plugin writes that into the pod by itself). Device plugins take `to-allocate`
-values apart and answer in `bind-phase`, as HAMi's protocol has it (sheet 2.7).
+The reconciler calls this for every pod that has its cards and whose object changed since it was
+last found equal. Before a difference is reported, the pod is read from the API server, because the
+watch may lag. Differences are written again, counted and journalled. Only lasting annotations are
+compared: the vendors' `allocated` keys, and the reservations of MIG slices once our agent has
+reported the instances for them (HAMi's plugin writes those into the pod itself). Device plugins
+consume `to-allocate` values and answer in `bind-phase`, as HAMi's protocol defines (sheet 2.7).
 
-The label that follows the binding is written by its binder when it is idle
-(`background_queue.py`); one that is missing at two comparisons was lost with its binder, and is
-written here. What the API server refuses (a policy, an object that is invalid by now) is
-journalled, and tried again when the pod changes or after five minutes: the ledger holds without it.
+The binder writes the label after the binding when it is idle (`background_queue.py`). A label that
+is missing at two comparisons was lost with its binder, and is written here. A write that the API
+server refuses (a policy, an object that has become invalid) is journalled, and retried when the pod
+changes or after five minutes: the ledger holds without it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compare ledger, pods and nodes, and end what is past its deadline.
 
-`Reconciler.once` looks at every live allocation with the facts of its pod and does what the verdict
-asks, as the pod watch would have, and where nothing is due compares the pod's annotations
-(`pod_annotations.py`); each difference is counted and journalled. `Reaper.once` ends what is past
-its deadline. All replicas may do both at once: every step is guarded by the row.
+`Reconciler.once` compares every live allocation with the facts of its pod and takes the step of the
+verdict, as the pod watch would have. If none is due, it compares the pod's annotations
+(`pod_annotations.py`). Each difference is counted and journalled. `Reaper.once` ends allocations
+past their deadline. All replicas may do both concurrently: every step is guarded by the row.
 """
 
 from __future__ import annotations

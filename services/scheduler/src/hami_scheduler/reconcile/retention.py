@@ -1,7 +1,8 @@
 """Remove history that is older than the settings allow, once an hour.
 
-In small batches with a pause between them, so that decisions hardly notice. Any number of replicas
-may do it at once. What auditors want for longer is exported first (docs/operations.md).
+Rows are deleted in small batches with a pause between them, so decisions are hardly delayed. Any
+number of replicas may do it concurrently. History that auditors need longer is exported first
+(docs/operations.md).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Report pods that still have no cards, and pods whose card has a problem (architecture 4).
 
 A bound pod can't be unbound, so its slices stay reserved (architecture 4). After a minute without
-its cards the reason is kept with the allocation (and so in its history), shown in an event on the
-pod, and counted. Another reason later is shown too, but an image that can't be pulled must not fill
-the history with the phases of its back-off.
+its cards the reason is stored with the allocation (and so in its history), shown in an event on the
+pod, and counted. A later, different reason is shown too, but an image that can't be pulled must not
+fill the history with the phases of its back-off.
 
 A card may be lost, replaced, cordoned, unhealthy or in another mode, or its node silent, while the
-pod runs on: without an event its owner would learn of it from failing programs. Each pod is shown
-once what is wrong with a card that it holds, and what to do.
+pod continues: without an event its owner would learn of it from failing programs. Each pod gets one
+event with the problem of a card that it holds, and what to do.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class CardConditionReporter:
         return len(shown)
 
     def _show(self, cards: list[PodCard], text: str) -> None:
-        # A cordon is somebody's wish, and the pod continues.
+        # A cordon is intended, and the pod continues.
         wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
         self.announcer.announce(
             cards[0].pod,

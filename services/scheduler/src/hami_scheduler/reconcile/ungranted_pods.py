@@ -1,15 +1,15 @@
 """Find pods on nodes without a grant: the ledger lost it, or they bypassed the scheduler.
 
-In: a pod that asks for our cards, met by the reconciler. A pod that was bound without the scheduler
-gets one event with what to change. A grant that the ledger lost, as after the restore of an older
-backup (FAULT-45), is entered again; that of a pod that runs by ResourceClaims from the claims
-(`adoption/`). A pod's `hami.io/grant` was signed by our own scheduler for this very pod and node,
-so it was granted; if the ledger has never heard of that grant, the ledger is the older of the two,
-and the grant is entered with its own id and with the signed text as evidence. On which of the
-node's cards it is now, the kubelet's checkpoint shows: a release before this one may have moved the
-pod since. A node that does not answer is asked again for a while, then the signed cards count. A
-grant that the ledger knows has ended there, and stays ended. Nothing that a user can write makes a
-grant: the signature is over pod, node and cards, and the checkpoint is the node's.
+Input: a pod that asks for our cards, met by the reconciler. A pod that was bound without the
+scheduler gets one event with what to change. A grant that the ledger lost, as after the restore of
+an older backup (FAULT-45), is entered again; that of a pod that runs by ResourceClaims from the
+claims (`adoption/`). A pod's `hami.io/grant` was signed by our own scheduler for this pod and node,
+so it was granted. If the ledger does not know that grant, the ledger is older, and the grant is
+entered with its own id and with the signed text as evidence. The kubelet's checkpoint shows on
+which of the node's cards it is now: a release before this one may have moved the pod since. A node
+that does not answer is asked again for a while, then the signed cards count. A grant that the
+ledger knows has ended there, and stays ended. User input can't make a grant: the signature is over
+pod, node and cards, and the checkpoint is the node's.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ ACTOR = "reconciler"
 REASON = "missing in the ledger; restored from its signed grant"
 MOVED = "on the cards that its kubelet's checkpoint has"
 UNCONFIRMED = "its node did not report whether it is still on these cards"
-# An agent that lives answers within seconds. Without its answer the cards are counted soon all
-# the same: what is not counted may be granted again.
+# An agent that lives answers within seconds. Without its answer the cards are still counted
+# soon: cards that are not counted may be granted again.
 PATIENCE_S = 30.0
 # One answer of a node serves all its pods of one comparison.
 ANSWER_KEPT_S = 5.0

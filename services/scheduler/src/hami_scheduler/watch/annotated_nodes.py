@@ -1,11 +1,10 @@
 """Read cards from Node objects, if no agent of ours reports them (architecture 2.5).
 
-`read_annotations` is pure: every vendor reads its own part (annotation or capacity). A part that is
-malformed is named, and leaves what was known of that vendor's cards as it was; a vendor whose
-device plugin does not live has no cards there. A look writes the ledger, and puts the question of
-the handshake to the device plugins. A node that our agent reports is never written: the store
-refuses. Handlers of the node informer note which nodes changed and which locks were taken off; a
-worker tries each.
+`read_annotations` is pure: every vendor reads its own part (annotation or capacity). A malformed
+part is named, and leaves the known cards of that vendor unchanged; a vendor whose device plugin
+does not live has no cards there. A look writes the ledger, and puts the question of the handshake
+to the device plugins. A node that our agent reports is never written: the store refuses. Handlers
+of the node informer note which nodes changed and which locks were removed; a worker tries each.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ class AnnotatedNodes:
         return True
 
     async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
-        # After a Conflict the node is another by now: its next state is on the way here.
+        # After a Conflict the node has changed: the watch will deliver its next state.
         with suppress(Conflict), log_failure(logger, _NOT_ASKED, but=Conflict, node=name):
             await self.nodes.annotate(
                 name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]

@@ -1,10 +1,11 @@
 """Create and delete ResourceClaimTemplates for pods that the webhook converted.
 
-In: the pods' shapes (`hamicommon.dra.shapes`), which the webhook writes and tenants could; the
-templates with our label; the sizes of the cluster's cards. Out: one template for each shape in each
-namespace, for as long as a pod of it lives. Claims belong to their pods, so a template that goes
-takes none along; one that is deleted by others, or too early because a pod was not seen yet, is
-made again. Every replica does all of it: names follow from shapes, so two make no two templates.
+Input: the pods' shapes (`hamicommon.dra.shapes`), which the webhook writes and tenants could; the
+templates with our label; the sizes of the cluster's cards. Output: one template for each shape in
+each namespace, for as long as a pod of it lives. Claims belong to their pods, so they stay when a
+template is deleted. A template that is deleted by others, or too early because a pod was not seen
+yet, is created again. Every replica does all of it: names follow from shapes, so two replicas make
+only one template.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class ClaimTemplates:
     async def revisit(self, *, listed: bool) -> None:
         """Check each template with live pods, and delete those that were idle for long.
 
-        `listed`: pods and templates were, so what is not known is not there.
+        `listed`: pods and templates were, so unknown ones do not exist.
         """
         for place in self._pods:
             self.queue.revisit(str(place))

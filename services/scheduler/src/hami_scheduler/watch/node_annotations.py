@@ -1,8 +1,8 @@
 """Parse cards from a Node object without our agent (architecture 2.5).
 
-Pure: every vendor reads its own part (annotation or capacity). A part that is malformed is named,
-and leaves what was known of that vendor's cards as it was; a vendor whose device plugin does not
-live has no cards there. `annotated_nodes.py` carries the answer into the ledger.
+Pure: every vendor reads its own part (annotation or capacity). A malformed part is named, and
+leaves the known cards of that vendor unchanged; a vendor whose device plugin does not live has no
+cards there. `annotated_nodes.py` writes the result into the ledger.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Watch pods, and turn their changes into steps of allocations.
 
-Handlers of the informers only note what changed; one worker carries it out, with the ledger's row
-read afresh. A pod is looked at when a fact changed that allocations care about
-(`state_machine.facts_of`); all other updates cost a comparison.
+Handlers of the informers only note what changed; one worker handles it, with the ledger's row read
+again. A pod is handled when a fact changed that allocations need (`state_machine.facts_of`); all
+other updates cost a comparison.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hami_scheduler.work_queue import WorkQueue
 logger = logging.getLogger(__name__)
 
 ACTOR = "pod-watch"
-# Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, each
-# when it has not changed for one to two times this long; what is written by then is no difference.
+# The ledger usually knows the state of a usual pod already: many are compared together, each when
+# it has not changed for one to two times this long. Rows that are written by then do not differ.
 COMPARE_INTERVAL_S = 0.5
 COMPARE_BATCH_SIZE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
@@ -169,7 +169,7 @@ class PodWatch:
             try:
                 rows = await self.store.standing_of(some)
             except HamiError as exc:
-                # Each by itself then, with pauses.
+                # Then each one separately, with pauses.
                 logger.warning(
                     "Failed to compare pods with the ledger; comparing them one by one",
                     extra={"error": clip(str(exc))},

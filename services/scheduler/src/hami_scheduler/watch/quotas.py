@@ -1,7 +1,7 @@
 """Keep the ledger's quotas equal to the cluster's ResourceQuotas.
 
-The watch notes which namespaces changed; the worker writes limits and counts again what is used.
-The count is repeated now and then, for what others change in the ledger.
+The watch notes which namespaces changed; the worker writes limits and counts the use again. The
+count is repeated now and then, because others may change the ledger.
 """
 
 from __future__ import annotations
@@ -88,5 +88,5 @@ class QuotaSync:
     async def _sync(self, namespace: str) -> None:
         await self.store.set_limits(namespace, self.limits(namespace))
         if not self.queue.due():
-            # The next comparison of the state reads what is not read here.
+            # Otherwise the next comparison of the state reads the changes.
             await self.on_written()
