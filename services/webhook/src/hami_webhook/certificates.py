@@ -1,10 +1,10 @@
 """Create and renew the certificates of `k8s/`, once per run of `hami-webhook-certificate`.
 
 A CronJob runs it every day, `hami-bootstrap` at the installation. Secrets: `hami-ca` (the
-authority), and those that servers serve with. What is good for long enough stays, so it may run any
-number of times. A new authority is trusted, by the API server and in the ConfigMap that services
-read, before anything serves a certificate of it, and former ones as long as they are valid: no
-review fails in between. Webhook and scheduler take new files over by themselves
+authority), and those of the servers. Certificates that are valid for long enough stay, so it may
+run any number of times. A new authority is trusted, by the API server and in the ConfigMap that
+services read, before any server uses a certificate of it, and former ones as long as they are
+valid: no review fails in between. Webhook and scheduler reload new files themselves
 (`hamicommon.process.serving_certificate`); the stores are restarted, by an annotation of their pods
 that names the certificate. With cert-manager, which renews the Secrets, only that restart is left.
 """

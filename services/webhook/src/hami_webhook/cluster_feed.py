@@ -1,9 +1,8 @@
 """Receive the cluster's state from the bus: inventories of nodes, and the ledger's numbers.
 
-In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject, by feeds
-that the scheduler opens; out: `Knowledge` for each review. What is stale or not complete yet counts
-as unknown, and what is unknown refuses no pod (docs/admission.md). Reviews wait for nothing of
-this.
+Input: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject, by
+feeds that the scheduler opens. Output: `Knowledge` for each review. Stale or incomplete data counts
+as unknown, and unknown data refuses no pod (docs/admission.md). Reviews wait for none of this.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class ClusterFollower:
         self._limits[numbers.namespace] = limits
 
     async def _forget(self, gone_nodes: Collection[str]) -> None:
-        """Forget deleted nodes, and namespaces whose older numbers would be stale by now."""
+        """Forget deleted nodes, and namespaces whose older numbers would be stale now."""
         for node in self._sequences.keys() & set(gone_nodes):
             del self._sequences[node]
             await self._cards_thread.run(partial(self._cards.remove_node, NodeName(node)))
@@ -139,7 +138,7 @@ class ClusterFollower:
         self._ended = {name: at for name, at in self._ended.items() if at > stale_at}
 
     def knowledge(self) -> Knowledge:
-        """Return what is known of cards and quotas now."""
+        """Return the present knowledge of cards and quotas."""
         cluster = self._cluster
         if cluster is None:
             unknown = "the scheduler has not published its statistics"

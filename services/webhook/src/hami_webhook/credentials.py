@@ -1,9 +1,9 @@
 """Create every Secret that the manifests of `k8s/` name, once per run of `hami-bootstrap`.
 
-A Job runs it with each version that is installed; until it has, the other pods wait for their
-Secrets. Authority and certificates are made, and the webhook trusted, by `certificates.py`. What is
-there already stays as it is: a Secret of the user's own, such as a DSN of another Postgres, is made
-before the installation and never touched. Where the API server is too old for these manifests, the
+A Job runs it with each version that is installed; until it has run, the other pods wait for their
+Secrets. `certificates.py` creates authority and certificates, and makes the webhook trusted.
+Existing Secrets stay unchanged: a user's own Secret, such as a DSN of another Postgres, is created
+before the installation and never changed. If the API server is too old for these manifests, the
 webhook stays untrusted, and so without effect.
 """
 
@@ -132,7 +132,7 @@ async def _webhook_policies(api: KubeApi) -> list[str]:
 def check_version(version: Json, failure_policies: list[str]) -> None:
     """Check that the API server is new enough for the applied manifests.
 
-    An older one drops what it does not know in silence, and a webhook without `matchConditions`
+    An older one silently drops unknown fields, and a webhook without `matchConditions`
     that fails closed would refuse every pod of the cluster whenever it is unavailable.
 
     Raises: InvalidRequest with the manifests to apply instead.
@@ -202,7 +202,7 @@ def _public_pem(key: Ed25519PrivateKey) -> bytes:
 def _password() -> str:
     """Return a random password of a letter and hexadecimal digits, which never need escaping.
 
-    NATS reads variables as values of its configuration: of digits alone, or with 3e11 in front, it
+    NATS reads variables as values of its configuration: with only digits, or with 3e11 in front, it
     would be a number or an error there.
     """
     return f"h{secrets.token_hex(_PASSWORD_BYTES)}"

@@ -1,9 +1,9 @@
 """Read AdmissionReview requests, and write responses in the same version.
 
-In: the body of `POST /webhook`. Out: `AdmissionReview` values and answers as plain JSON. The
-structs below are the review's schema: decoding checks what they name and passes over the rest. The
-verdict is decided in `hamicommon.admission.mutation`; `service.py` brings both together.
-Source: admission.k8s.io/v1 (v1beta1 has the same fields).
+Input: the body of `POST /webhook`. Output: `AdmissionReview` values and answers as plain JSON. The
+structs below are the review's schema: decoding checks their fields and ignores others.
+`hamicommon.admission.mutation` decides the verdict; `service.py` calls both. Source:
+admission.k8s.io/v1 (v1beta1 has the same fields).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _reviews = msgspec.json.Decoder(_Review)
 def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
     """Decode a review of a pod, of its ephemeral containers, or of a ResourceQuota.
 
-    Raises: MalformedReview with one sentence: what was found and what would be right.
+    Raises: MalformedReview with one sentence: the found value and the expected one.
     """
     try:
         review = _reviews.decode(body)

@@ -1,8 +1,8 @@
 """Check in a separate thread whether the cluster's idle cards fit a pod.
 
 Admission waits for an answer for `ROOM_TIMEOUT_S` and continues without one: whether a pod could
-ever fit is advice, and what it costs grows with the pod and the cluster. The thread owns the
-cards, so nothing locks them.
+ever fit is advice, and its cost grows with the pod and the cluster. Only the thread uses the cards,
+so they need no lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoomThread:
         loop = asyncio.get_running_loop()
         asked = loop.run_in_executor(self._thread, room_for, request, known)
         try:
-            # A question whose turn has not come by then is cancelled with it.
+            # A call that has not started by then is cancelled with it.
             return await asyncio.wait_for(asked, ROOM_TIMEOUT_S)
         except TimeoutError:
             return Room(unknown=f"counting the cards took more than {ROOM_TIMEOUT_S:g} s")

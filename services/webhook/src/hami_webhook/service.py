@@ -1,7 +1,7 @@
 """Answer a review: decide, and record span, audit line and metrics.
 
-What happens to a pod is decided by one pure function (`hamicommon.admission.mutation.mutate`,
-handed in by `bootstrap.py`). Here the pod's trace begins: the span's `traceparent` goes into the
+One pure function decides what happens to a pod (`hamicommon.admission.mutation.mutate`, passed in
+by `bootstrap.py`). The pod's trace begins here: the span's `traceparent` is written into the
 annotation `hami.io/traceparent`, from which scheduler and node-agent continue.
 """
 
@@ -99,7 +99,7 @@ class ReviewService:
         """Return the answer to a review; its span links to the caller's `traceparent`."""
         started = time.perf_counter()
         stamp = review.stamp
-        # A trace of its own: a copied or unsampled parent must not swallow the pod's trace.
+        # A separate trace: a copied or unsampled parent must not hide the pod's trace.
         links = [*telemetry.link_to(traceparent), *telemetry.link_to(stamp)]
         span = self._tracer.start_span("admission", context=Context(), links=links)
         pod = review.pod_name
