@@ -1,10 +1,9 @@
 """Read cards from Node objects, if no agent of ours reports them (architecture 2.5).
 
-`read_annotations` is pure: every vendor reads its own part (annotation or capacity). A malformed
-part is named, and leaves the known cards of that vendor unchanged; a vendor whose device plugin
-does not live has no cards there. A look writes the ledger, and puts the question of the handshake
-to the device plugins. A node that our agent reports is never written: the store refuses. Handlers
-of the node informer note which nodes changed and which locks were removed; a worker tries each.
+`node_annotations.py` parses the cards. A look writes them into the ledger, and puts the question of
+the handshake to the device plugins. A node that our agent reports is never written: the store
+refuses. Handlers of the node informer note which nodes changed and which locks were removed; a
+worker tries each.
 """
 
 from __future__ import annotations
