@@ -47,7 +47,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPod:
+class BoundPod:
     """Node of a pod, and the amounts that it occupies there."""
 
     node: str
@@ -60,7 +60,7 @@ class KnownCluster:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._placed: dict[str, PlacedPod] = {}
+        self._placed: dict[str, BoundPod] = {}
         self._assumed: set[str] = set()
 
     def nodes(self) -> list[Node]:
@@ -108,7 +108,7 @@ class KnownCluster:
     def _place(self, pod: Json, node: str) -> None:
         uid = pod["metadata"]["uid"]
         requests = pod_resources.pod_requests(pod["spec"])
-        placed = PlacedPod(node=node, requests=requests, for_score=score_requests(pod["spec"]))
+        placed = BoundPod(node=node, requests=requests, for_score=score_requests(pod["spec"]))
         if self._placed.get(uid) == placed:
             return
         assumed = uid in self._assumed
@@ -130,7 +130,7 @@ def score_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
-def _count(node: Node, placed: PlacedPod, sign: int) -> None:
+def _count(node: Node, placed: BoundPod, sign: int) -> None:
     node.taken = pod_resources.add(node.taken, placed.requests, sign)
     node.taken_for_score = pod_resources.add(node.taken_for_score, placed.for_score, sign)
     node.pods += sign
