@@ -78,5 +78,5 @@ def test_what_is_no_longer_there_is_removed_by_a_line_of_the_pages(
 
     gone = {(kind.lower(), name) for kind, name in before.keys() - after.keys()}
 
-    assert gone
+    assert deleted
     assert gone <= deleted
