@@ -76,7 +76,7 @@ class Scheduler:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """PostgreSQL may have to run as nobody, so everybody may enter it."""
+    """Folder that every user may enter: PostgreSQL may have to run as `nobody`."""
     folder = Path(tempfile.mkdtemp(prefix="hami-bench-"))
     folder.chmod(0o755)
     try:
@@ -101,7 +101,7 @@ def data_servers(folder: Path, *, durable: bool = True) -> Iterator[DataServers]
         bus = start(plan)
         settings = PostgresSettings(dsn=SecretStr(database.url))
         with ThreadPoolExecutor(1) as thread:
-            # The caller's thread may run a loop of its own.
+            # The caller's thread may run an event loop already.
             thread.submit(upgrade.upgrade, settings, ROOT / "migrations").result()
         yield DataServers(
             dsn=database.url,
@@ -180,7 +180,7 @@ def end_when_asked() -> None:
 def wait_until_ready(
     url: str, process: subprocess.Popen[bytes], log: Path, ca: Path | None = None
 ) -> None:
-    """Polls until the address answers 200. Raises: SystemExit with the log if it does not."""
+    """Poll until the address answers 200. Raises: SystemExit with the log if it does not."""
     verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=str(ca)) if ca else True
     deadline = time.monotonic() + READY_S
     with httpx.Client(verify=verify) as client:
@@ -195,7 +195,7 @@ def wait_until_ready(
 
 
 def wait_until_quiet(pid: int, *, cores: float = 0.1) -> None:
-    """Waits until the process has caught up with what was sent to it, and uses less than this."""
+    """Wait until the process has handled its messages and uses fewer cores than this."""
     before = cpu_s(pid)
     while True:
         time.sleep(IDLE_INTERVAL_S)
@@ -206,7 +206,7 @@ def wait_until_quiet(pid: int, *, cores: float = 0.1) -> None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child."""
+    """End a child."""
     process.terminate()
     try:
         process.wait(timeout=20)

@@ -1,16 +1,16 @@
 """/filter over HTTP on a real scheduler process, durable Postgres, Redis, NATS and an API server.
 
-Each row: a cluster with placed pods; the new pods exist at the API server; one client in a row
-(p50, p99), then eight at once (decisions/s). Everything that production does is on: fsync and
-synchronous_commit, traces to a file, decision records, outbox to NATS, pod events; that the records
-and announcements came is checked. `cpu_ms` is the scheduler's CPU time per decision with all its
-background work; on a busy machine it shows more than the latencies. Prints the budgets of
-architecture 7 beside the figures and writes bench/results/filter.json.
+Each row is a cluster with placed pods; the new pods exist at the API server. One client asks in
+sequence (p50, p99), then eight ask concurrently (decisions/s). Everything that production does is
+on: fsync and synchronous_commit, traces to a file, decision records, outbox to NATS, pod events.
+The benchmark checks that the records and announcements arrived. `cpu_ms` is the scheduler's CPU
+time per decision with all its background work; on a busy machine it shows more than the latencies.
+Prints the budgets of architecture 7 beside the figures and writes bench/results/filter.json.
 
-`--agents`: the node-agents of all nodes report at the same time, for what a large cluster costs
-(docs/scale.md, `ARGS="--agents --fill 40 --sizes 1000,5000,10000"`): their messages, and the cores
-of scheduler, Postgres and NATS without a pod to place; `some_*` is /filter with the names that
-kube-scheduler looks at.
+With `--agents`, the node-agents of all nodes report concurrently, to show what a large cluster
+costs (docs/scale.md, `ARGS="--agents --fill 40 --sizes 1000,5000,10000"`): their messages, and the
+cores of scheduler, Postgres and NATS without a pod to place. `some_*` is /filter with the names
+that kube-scheduler looks at.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def growth(rows: list[Row]) -> float | None:
 
 
 def report(rows: list[Row]) -> None:
-    """Prints the table, one column per row, and the verdicts."""
+    """Print the table, one column per row, and the verdicts."""
     for name in rows[0]:
         print(f"{name:>18}  " + "  ".join(f"{row[name]!s:>9}" for row in rows))
     if (found := growth(rows)) is not None:

@@ -1,17 +1,17 @@
 """Cost of libvgpu, against the bare stand-in driver in the same run.
 
 Prints ns per launch (no limit; a limit that does not throttle), ns per pair of allocation and free
-with 1, 20,000 and 200,000 live blocks, the same in stream order, and the CPU time that a process
-spends more until its first `cuInit` has returned, alone and 64 at once, and where it has to make
-the region file; budgets are beside them. Each figure is a difference to the same program without
-the library: two programs on one processor are measured in turns, each round is compared with its
-neighbour, and the median of the differences counts. Where a program lies in memory makes some
-nanoseconds of difference, so several couples of programs are started, and the figure is the median
-of theirs; the least and the most are printed behind it.
+with 1, 20,000 and 200,000 live blocks, the same in stream order, and the additional CPU time of a
+process until its first `cuInit` has returned: for one process, for 64 concurrent ones, and if it
+has to make the region file. Budgets are beside them. Each figure is a difference to the same
+program without the library: two programs on one processor are measured in turns, each round is
+compared with its neighbour, and the median of the differences counts. The place of a program in
+memory changes a figure by some nanoseconds, so several pairs of programs are started. The figure is
+their median; the minimum and the maximum are printed behind it.
 With --peer, another library that limits by HAMi's variables is measured in the same way on the same
-driver; its figures stand beside ours (without those of 200,000 blocks: a peer may search them all).
+driver. Its figures stand beside ours, without those of 200,000 blocks: a peer may search them all.
 Writes bench/results/libvgpu.json.
-With --cores instead: the shares of the core limits in virtual time (cores.py).
+With --cores, prints the shares of the core limits in virtual time (cores.py) instead.
 """
 
 import argparse
@@ -152,7 +152,7 @@ class Cost:
 
 
 def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) -> None:
-    """Measures everything; reports each figure by name as it is found."""
+    """Measure everything; report each figure by name as it is found."""
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
         folder, memory = Path(name), Path(shm)
         program = folder / "cost"

@@ -1,6 +1,6 @@
 """The core limits in virtual time: the whole matrix, as a table.
 
-Two tenants of 30 and 70 % on cards of 20, 132 and 188 SMs, and limits of 10 to 90 % alone, for
+Two tenants of 30 and 70 % on cards of 20, 132 and 188 SMs, and single tenants of 10 to 90 %, for
 kernels of 10 us to 1 s and every kind of NVML sample. Each cell is the largest difference between a
 share and its limit, in percentage points of the card, from two seconds after the start on. The
 governor is libvgpu's, the card is the stand-in driver's (native/fakegpu/README.md): simulated, not

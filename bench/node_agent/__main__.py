@@ -1,16 +1,16 @@
 """Cost of the node-agent: Allocate over real gRPC, and the CPU and memory of doing nothing.
 
-One agent process with 8 simulated cards, NATS and an emulated API server beside it, the settings of
-production. 200 containers come one after the other, as the kubelet's do: grant over the bus, then
-Allocate and PreStartContainer on one channel. The ratio is to a bare gRPC server in another process
-that answers the same message to the same client in the same run. Then the agent is left alone with
-its 200 containers: `idle` while their regions stay as they are, `busy` while every one changes
-every second, `held` while each has a program with memory on its card, so that limits are checked of
-all of them; what the stand-in driver itself takes of it (it looks into /proc for each process and
-call, a real one does not) is measured apart. The CPU time of a call is that of all the agent's
-threads while it was under way: on a busy machine it shows what the wall clock can't. Goals:
-Allocate p99 10 ms, 1 % of a core, 90 MB; the stand-in driver's state file, which the agent maps and
-a real driver has not, is no part of that. The agent starts with the variables of its image. Writes
+One agent process with 8 simulated cards runs beside NATS and an emulated API server, with the
+settings of production and the variables of its image. 200 containers come one after the other, as
+the kubelet's do: grant over the bus, then Allocate and PreStartContainer on one channel. The ratio
+is to a bare gRPC server in another process that answers the same message to the same client in the
+same run. Then the agent idles with its 200 containers: in `idle` their regions stay as they are, in
+`busy` every region changes every second, and in `held` each container has a program with memory on
+its card, so the agent checks the limits of all of them. The stand-in driver's share is measured
+separately: it looks into /proc for each process and call, and a real driver does not. The CPU time
+of a call is that of all the agent's threads while it was under way: on a busy machine it shows what
+the wall clock can't. Goals: Allocate p99 10 ms, 1 % of a core, 90 MB. They exclude the stand-in
+driver's state file, which the agent maps and a real driver does not have. Writes
 bench/results/node_agent.json.
 """
 

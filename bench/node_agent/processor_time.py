@@ -1,4 +1,4 @@
-"""Processor time and memory of the agent, and what the stand-in driver takes of both."""
+"""Processor time and memory of the agent, and the stand-in driver's share of both."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bench.figures import cpu_s
 from tests.integration.node_agent.machine import Machine
 
 CHANGE_INTERVAL_S = 1.0
-"""A container that computes touches its region about so often."""
+"""Approximate interval at which a container that computes touches its region."""
 
 
 def driver_cpu_s(calls: int, pause_s: float) -> float:
-    """CPU time of what is asked of the driver every five seconds, without the rest of the agent.
+    """CPU time of the calls to the driver every five seconds, without the rest of the agent.
 
-    With a pause between them, as the agent has: right after each other they find every cache warm
+    They are made with a pause between them, as in the agent: without it they find every cache warm
     and take a quarter less.
     """
     driver = NvmlDriver(sysfs_root=Path("/nowhere"), fallback_memory_mib=0)

@@ -24,7 +24,7 @@ MADE_LIST = "made/"
 
 
 def main() -> None:
-    """Measures what is asked for and missing; then the page."""
+    """Measure the requested runs that are missing; then write the page."""
     args = _arguments()
     results = read(args.kept) if args.kept.exists() else Results()
     for name in args.outputs:

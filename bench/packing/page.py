@@ -1,4 +1,4 @@
-"""The table of docs/packing.md: what is between its markers comes from docs/packing.json. Pure."""
+"""The table of docs/packing.md: the text between its markers comes from docs/packing.json. Pure."""
 
 from __future__ import annotations
 

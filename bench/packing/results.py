@@ -67,7 +67,7 @@ class Results:
         self.runs |= others.runs
 
     def take(self, trace: str, output: Mapping[str, Any]) -> None:
-        """Adds what `hamictl replay -o json` printed for a trace."""
+        """Add the output of `hamictl replay -o json` for a trace."""
         for policy, found in output["policies"].items():
             for run in found["runs"]:
                 by_load = {int(load): value for load, value in run["allocated"].items()}
@@ -78,7 +78,7 @@ class Results:
 
 
 def _every(by_load: Mapping[int, float]) -> Iterator[float]:
-    """A large pod may skip a percent: then it is what was in use before it."""
+    """Values by percent; one that a large pod skips has the value before it."""
     for load in range(FIRST, LAST + 1):
         yield by_load[max((at for at in by_load if at <= load), default=min(by_load))]
 

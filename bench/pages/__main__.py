@@ -1,14 +1,14 @@
 """Cost of the operators' pages: 1000 nodes of 8 cards and 16,000 pods, the service as it runs.
 
-The console script `hami-metrics` serves the pages over a durable Postgres that the database filled
-by itself. Each page is asked for in turn, first once (what is imported and read then is printed
-apart) and then `--rounds` times. Prints milliseconds until the answer is whole, the service's
-processor time for it, its size and its size on the wire, and the service's memory before anybody
-looked and after; then what `--viewers` open overviews cost while cards change (`--seconds 600` is
-the whole run). Budgets are those of docs/pages.md. Writes bench/results/pages.json.
+The console script `hami-metrics` serves the pages over a durable Postgres whose data SQL made. Each
+page is requested in turn, first once (imports and reads of that request are printed separately) and
+then `--rounds` times. Prints milliseconds until the answer is complete, the service's processor
+time for it, its size and its size on the wire, and the service's memory before and after all
+requests; then the cost of `--viewers` open overviews while cards change (`--seconds 600` is the
+whole run). Budgets are those of docs/pages.md. Writes bench/results/pages.json.
 
-`--way questions`, `--way usage`: what else the metrics service's ledger takes (questions.py,
-usage.py).
+`--way questions` and `--way usage` measure the other costs of the metrics service's ledger
+(questions.py, usage.py).
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _wait_for_a_reading(http: httpx.Client) -> None:
-    """Beside other work the first readings of so many cards may meet their time-out.
+    """Wait until the overview is known.
 
-    The overview is then shown as unknown. What is imported at the first request is not in its
-    figures then.
+    Beside other work the first readings of so many cards may time out. The overview is then shown
+    as unknown, and its figures lack the imports of the first request.
     """
     deadline = time.monotonic() + FIRST_READING_S
     while (answer := http.get("/")).status_code == 503 and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """Loads tables as a restore does: by COPY, with their indexes built once at the end.
 
-Only for a database that nobody else uses. Keys that a foreign key points at stay, all others go
-and come back with the same definition.
+Only for a database without other users. Keys that a foreign key references stay; all others are
+dropped and made again with the same definition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fills an empty ledger with a made-up history by COPY, as a restore would.
 
-Triggers and foreign keys are off until then (`session_replication_role`), the promises are asked
-afterwards.
+Triggers and foreign keys are off until it is full (`session_replication_role`); the promises are
+checked afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.pages.bulk import NULL, copy, without_indexes
 from bench.pages.made_up import CARDS_PER_NODE, NODES, Grant, card_uuid, node_name, stamp
 
 PER_TICK = 1000
-"""Pods that are sampled at once."""
+"""Pods that are sampled together."""
 DECISION_DAYS = 14
 REFUSED_EVERY = 10
 """One pod in so many was refused before it was placed."""
@@ -83,7 +83,7 @@ async def fill(
     until: datetime,
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float]:
-    """Returns what took how many seconds. The database has the tables and nothing in them."""
+    """Return the seconds by step. The database has the tables, all empty."""
     took: dict[str, float] = {}
 
     async def step(what: str, work: Any) -> None:

@@ -1,6 +1,6 @@
-"""A ledger of nodes, cards and pods, made by the database itself; the same for tests and figures.
+"""A ledger of nodes, cards and pods, made by SQL; the same for tests and figures.
 
-Holders, sizes and owners follow from numbers alone, so two ledgers of one size are alike.
+Holders, sizes and owners follow from numbers only, so two ledgers of one size are alike.
 """
 
 from __future__ import annotations

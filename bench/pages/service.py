@@ -1,4 +1,4 @@
-"""hami-metrics as it runs, with its pages, over a ledger that the database filled by itself."""
+"""hami-metrics as it runs, with its pages, over a ledger that SQL filled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def service(
 ) -> Iterator[Service]:
     """Postgres with its ledger, NATS, and hami-metrics beside them.
 
-    A session of psql stands for the scheduler's connection, which the pages miss otherwise.
+    A session of psql stands for the scheduler's connection; without it the pages report it missing.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
@@ -65,7 +65,7 @@ def service(
             "buckets": buckets,
         }
         with ThreadPoolExecutor(1) as thread:
-            # A caller's thread may run a loop of its own (Playwright's does).
+            # The caller's thread may run an event loop already (Playwright's does).
             thread.submit(asyncio.run, _fill(servers.dsn, **sizes)).result()
         stack.enter_context(scheduler_session(servers.dsn))
         port, pages = free_port(), free_port()

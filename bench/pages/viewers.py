@@ -1,8 +1,8 @@
-"""Fifty open overviews while cards change: what the service's streams cost, and that none misses.
+"""Fifty open overviews while cards change: the cost of the streams, and whether each is current.
 
 Cards are written at a fixed rate, as the scheduler writes them. Every viewer keeps one stream; at
-the end each must have the newest version. Processor time is the service's own, and so falsified
-least by what else the machine does.
+the end each must have the newest version. Processor time is the service's own, so other load of the
+machine falsifies it least.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTLE_S = 180.0
 RELOADED = 2
 """The first message of a viewer without a page is one of it; the second is a page that was lost."""
 PARTS = 10
-"""Parts of the run; memory is looked at after each."""
+"""Parts of the run; memory is read after each."""
 _CHANGE = """
 UPDATE devices SET used_core_percent = 1 + (used_core_percent + 7) % 90, updated_at = now()
  WHERE uuid IN (SELECT uuid FROM devices WHERE present ORDER BY hashtext(uuid || $1::text) LIMIT $2)
@@ -65,7 +65,7 @@ async def watch(
             streams.append(asyncio.create_task(_leave_and_come_back(http, traveller, away_s)))
         connection = await asyncpg.connect(running.dsn)
         try:
-            # The first message of each, and what is imported for it, is no part of the figure.
+            # The figure excludes the first message of each viewer and the imports for it.
             await _until(lambda: all(viewer.messages for viewer in seen))
             memory_mb, written = [resident_mb(running.pid)], 0
             cpu, began = cpu_s(running.pid), time.monotonic()

@@ -1,25 +1,24 @@
 """From pods at the API server to pods that run, through a real kube-scheduler, with and without us.
 
-`KUBEBUILDER_ASSETS=... make bench-pods`: 200 pods at once on 100 nodes. etcd, kube-apiserver and
-kube-scheduler are real; our scheduler runs over durable Postgres, Redis and NATS; the kubelets and
-node-agents of all nodes are played by this process. kube-scheduler is stopped until all pods of a
-round are there, so their creation is not in the figures. Rounds take turns: pods without cards
-(kube-scheduler does not call the extender for them), with one slice each spread, and binpacked.
-Prints pods/s, the ratio to those without cards (budget 0.6 of architecture 7), the seconds after
-which half and 99 % of the pods ran, what the servers counted per pod (from a checkpoint until all
-is written and announced), and the CPU time per pod by program until the last one ran; writes
-bench/results/pods.json.
+`KUBEBUILDER_ASSETS=... make bench-pods`: 200 pods together on 100 nodes. etcd, kube-apiserver and
+kube-scheduler are real; our scheduler runs over durable Postgres, Redis and NATS; this process
+plays the kubelets and node-agents of all nodes. kube-scheduler is stopped until all pods of a round
+exist, so the figures exclude their creation. Rounds take turns: pods without cards (kube-scheduler
+does not call the extender for them), with one slice each spread, and binpacked. Prints pods/s, the
+ratio to those without cards (budget 0.6 of architecture 7), the seconds until half and 99 % of the
+pods ran, the servers' counts per pod (from a checkpoint until everything is written and announced),
+and the CPU time per pod by program until the last one ran; writes bench/results/pods.json.
 
-Measure with an interpreter that is built as that of the images is, with profile-guided
-optimisation: `PYTHON=/usr/bin/python3 make setup` (tests/README.md).
+Measure with an interpreter that is built like that of the images, with profile-guided optimisation:
+`PYTHON=/usr/bin/python3 make setup` (tests/README.md).
 
 `--way claims` (Kubernetes 1.36): kinds of pods are without cards, by limits, and by ResourceClaims,
 bound by kube-scheduler and by ours; kube-controller-manager makes a claim for each pod of its
-template before kube-scheduler goes on. API writes per pod are printed, too (docs/dra.md).
-`--way groups`: the same pods alone, and in groups of eight that start together (docs/groups.md).
+template before kube-scheduler continues. API writes per pod are printed, too (docs/dra.md).
+`--way groups`: the same pods singly, and in groups of eight that start together (docs/groups.md).
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
 `--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
-`--beside URL`: an extender that runs already is asked in place of ours, with the same pods in the
+`--beside URL`: an extender that runs already is called in place of ours, with the same pods in the
 same rounds, on nodes whose cards are annotations. It must watch the same API server, whose
 kubeconfig is printed; the rounds begin when it answers there.
 """

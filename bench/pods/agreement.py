@@ -1,4 +1,4 @@
-"""Whether ledger, claims and pods show the same after a round: each slice once, none too many."""
+"""Comparison of ledger, claims and pods after a round: each slice once, none too many."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The part of claims (DRA): what played nodes do for them, and who makes them of templates.
+"""The part of claims (DRA): the work of played nodes for them, and their templates.
 
 Each pod names a ResourceClaimTemplate, so kube-controller-manager is real, too. A node's kubelet
-and agent read claim and pod as often as the real ones, and the grant is asked for before the pod
-runs. ResourceSlices show what was free when a round began.
+and agent read claim and pod as often as the real ones, and the agent requests the grant before the
+pod runs. ResourceSlices show the capacity that was free when a round began.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class ClaimNodes(PlayedNodes):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.agents = Client()
-        """Connection by which the nodes' agents ask, each with an inbox of its own."""
+        """Connection of the nodes' agents, each with its own inbox."""
         self._slices: dict[str, Json] = {}
         self.refused: dict[str, str] = {}
-        """By uid: why the ledger refused what was allocated to a pod; it is asked again."""
+        """By uid: why the ledger refused a pod's allocation; it is requested again."""
 
     async def register(self) -> None:
-        """Node objects, cards and ResourceSlices."""
+        """Register Node objects, cards and ResourceSlices."""
         await super().register()
         await self.publish()
 
     async def publish(self) -> None:
-        """The ResourceSlices, by what pods with limits hold at this moment."""
+        """Publish the ResourceSlices, less what pods with limits hold now."""
         gate = asyncio.Semaphore(WRITERS)
 
         async def one(name: str) -> None:
@@ -142,13 +142,13 @@ async def set_up(api: KubeApi) -> None:
 
 
 def with_claim(pod: dict[str, Any], *, limits: dict[str, str]) -> None:
-    """Has the pod's container use a claim of its own, beside these limits."""
+    """Make the pod's container use its own claim, beside these limits."""
     pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": TEMPLATE}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}], "limits": limits}
 
 
 async def until_made(api: KubeApi, prefix: str) -> None:
-    """Waits until every pod with that beginning of its name has its claim."""
+    """Wait until every pod with that prefix of its name has its claim."""
     while True:
         pods = await api.get("/api/v1/namespaces/default/pods")
         found = [p for p in pods["items"] if p["metadata"]["name"].startswith(prefix)]

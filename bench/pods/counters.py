@@ -1,4 +1,4 @@
-"""Counters of the servers, for what they were asked and wrote: the round trips of a pod.
+"""Counters of the servers' requests and writes: the round trips of a pod.
 
 Each figure is a total since the server's start; a round's share is the difference of two readings.
 """
@@ -21,9 +21,9 @@ WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 _READS = ("GET", "LIST")
 _RESOURCES = ("pods", "events", "resourceclaims")
 REPORTED_S = 11.0
-"""An idle session of PostgreSQL reports what it counted within 10 s (PGSTAT_IDLE_INTERVAL)."""
-# A statement outside a transaction is a transaction of its own, so what is counted is round trips
-# that end one. `wal_bytes` is the place in the log: it needs no session's report.
+"""An idle session of PostgreSQL reports its counts within 10 s (PGSTAT_IDLE_INTERVAL)."""
+# A statement outside a transaction is its own transaction, so the counts are round trips that end
+# one. `wal_bytes` is the position in the log: it needs no session's report.
 _LEDGER = """
 SELECT xact_commit AS commits, xact_rollback AS rollbacks,
        (pg_current_wal_insert_lsn() - '0/0')::bigint AS wal_bytes,
@@ -39,7 +39,7 @@ SELECT xact_commit AS commits, xact_rollback AS rollbacks,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Addresses of the counters; an empty one: there is no such server in this run."""
+    """Addresses of the counters; an empty one means that this run has no such server."""
 
     api: KubeApi
     postgres: str = ""
@@ -75,7 +75,7 @@ _CARDS = "SELECT count(*) FROM devices WHERE present"
 
 
 async def ledger_is_idle(dsn: str, *, cards: int) -> None:
-    """Waits until so many cards are known, every pod has its own, and every event is announced."""
+    """Wait until so many cards are known, each pod has its own, and all events are announced."""
     connection = await asyncpg.connect(dsn)
     try:
         while await connection.fetchval(_CARDS) < cards or await connection.fetchval(_BUSY):

@@ -1,8 +1,8 @@
 """Nodes that one process plays: kubelet and node-agent of each, over the real bus and the real API.
 
-What is real: inventories, readiness, grants, reports and pod statuses, in the order in which a node
-makes them. What is left out: containers. A pod runs as soon as it is bound and its grant is here;
-a pod that is being deleted goes at once.
+Inventories, readiness, grants, reports and pod statuses are real, in the order of a real node.
+Containers are left out: a pod runs as soon as it is bound and its grant has arrived, and a pod that
+is being deleted ends immediately.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 RESOURCE = "nvidia.com/gpu"
 CARD_MIB = 81_920
 SLOTS = 10
-# Statuses written at once, as many kubelets would.
+# Statuses written concurrently, as many kubelets would.
 WRITERS = 16
-# Inventories published at once when the nodes are new; from then on in so many parts.
+# Inventories published together when the nodes are new; later they come in BEATS parts.
 BATCH_SIZE = 100
 BEATS = 50
 RETRY_S = 1.0
@@ -44,7 +44,7 @@ Cards = Mapping[str, tuple[events.InventoryDevice, ...]]
 class PlayedNodes:
     """Nodes with these cards. `on_running` gets the uid of each pod that was reported to run.
 
-    `late`: they bind late, so several pods may be on their way to one of them.
+    With `late` they bind late, so several pods may be on their way to one of them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PlayedNodes:
         self._work: asyncio.Queue[Json] = asyncio.Queue()
 
     async def register(self) -> None:
-        """Makes the Node objects and publishes their cards."""
+        """Make the Node objects and publish their cards."""
         gate = asyncio.Semaphore(WRITERS)
 
         async def one(name: str) -> None:
@@ -102,7 +102,7 @@ class PlayedNodes:
         )
 
     async def run(self) -> None:
-        """Plays until cancelled."""
+        """Play until cancelled."""
         informer = Informer(
             self._api, "/api/v1/pods", on_upsert=self._on_pod, on_delete=self._on_gone
         )
@@ -199,9 +199,9 @@ class PlayedNodes:
 async def carry_out_all(
     work: asyncio.Queue[Json], carry_out: Callable[[Json], Awaitable[None]]
 ) -> None:
-    """Takes items until cancelled; one that fails is tried again after RETRY_S.
+    """Take items until cancelled; one that fails is tried again after RETRY_S.
 
-    What is gone or was changed by somebody else needs nothing any more.
+    An object that is gone, or that another client changed, needs nothing any more.
     """
     while True:
         item = await work.get()
@@ -216,7 +216,7 @@ async def carry_out_all(
 
 
 async def register_node(api: KubeApi, name: str, slots: str) -> None:
-    """Makes a Node object that is ready, with so many devices."""
+    """Make a Node object that is ready, with so many devices."""
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", RESOURCE: slots}
     status = {
         "capacity": amounts,

@@ -1,4 +1,4 @@
-"""Rounds of pods of several kinds, in turn, and what they came to."""
+"""Rounds of pods of several kinds, in turn, and their results."""
 
 from __future__ import annotations
 

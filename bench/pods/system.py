@@ -87,11 +87,11 @@ class Bench:
         self._more.set()
 
     def runs(self, uid: str) -> bool:
-        """Whether that was reported."""
+        """Return whether the pod was reported to run."""
         return uid in self._ran
 
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
-        """Run that many pods at once.
+        """Run that many pods together.
 
         Return the seconds until a kubelet reported each of them to run, in order, and the CPU time
         by program until the last one did.
@@ -126,7 +126,7 @@ class Bench:
         return uids
 
     async def wait_until_idle(self) -> None:
-        """Waits until everything so far is written, announced and counted."""
+        """Wait until everything so far is written, announced and counted."""
         if self.servers.postgres:
             async with asyncio.timeout(IDLE_S):
                 await ledger_is_idle(self.servers.postgres, cards=self.cards)
@@ -135,9 +135,9 @@ class Bench:
     async def begin(self, kind: str) -> None:
         """Reset what would differ between rounds.
 
-        Each round's log begins alike, and the played nodes' heap, which the collector would walk
-        ever longer. Cards are offered to claims less what limits hold of them, or kube-scheduler
-        would allocate what the ledger refuses for ever.
+        Each round begins with an equal log and an equal heap of the played nodes, which the
+        collector would otherwise walk ever longer. Claims are offered cards less what limits hold
+        of them; otherwise kube-scheduler would always allocate what the ledger refuses.
         """
         gc.collect()
         gc.freeze()
