@@ -17,7 +17,7 @@ VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvata
 
 
 def annotations_page() -> str:
-    """Every annotation of pods, with who writes and reads it."""
+    """Every annotation of pods, with its writers and readers."""
     head = ("Annotation", "Value", "Meaning", "Read by", "A value that is not right")
     own = [_user_row(row) for row in USER_ANNOTATIONS]
     rows = [_user_row(row) for row in user_annotations(VENDORS)]
@@ -49,7 +49,7 @@ def annotations_page() -> str:
 
 
 def _merge_rows(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Write rows that differ by the annotation's name alone as one, and chips by `<name>`."""
+    """Merge rows that differ only by the annotation's name into one, with chips as `<name>`."""
     kinds = Counter(type(vendor) for vendor in VENDORS)
     chips = [vendor.name for vendor in VENDORS if kinds[type(vendor)] > 1]
     # `Ascend910B4` is a part of `Ascend910B4-1`.

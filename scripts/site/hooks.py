@@ -1,8 +1,8 @@
-"""Hooks of MkDocs for what our site needs beside it; `mkdocs.yml` names this file.
+"""Hooks of MkDocs for the needs of our site beside it; `mkdocs.yml` names this file.
 
 Pages from outside docs/ (k8s/README.md, CHANGELOG.md, ...) and the reference that `reference.py`
-has written become pages. Links are those of the repository, so that they open there too. What a
-reader's browser would fetch from another host ends the build.
+has written become pages. Links are those of the repository, so that they open there too. The build
+fails if a page makes a reader's browser fetch something from another host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _spec.loader.exec_module(pages)
 
 
 def on_config(config: Any) -> Any:
-    """Puts pages that nobody arranged at the end of the navigation."""
+    """Put pages that `nav` does not name at the end of the navigation."""
     arranged = set(pages.arranged_pages(config["nav"]))
     docs = Path(config["docs_dir"])
     found = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
@@ -37,7 +37,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that are not in docs/."""
+    """Add the pages that are not in docs/."""
     if not REFERENCE.is_dir():
         raise PluginError(f"{REFERENCE} is not there: `make docs` writes it first")
     added = {name: ROOT / name for name in pages.OUTSIDE}
@@ -48,7 +48,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turns the repository's links to those of the site, and ranks the page in the search."""
+    """Turn the repository's links into those of the site, and rank the page in the search."""
     del config
     page.meta.setdefault("search", {})["boost"] = pages.search_boost(page.file.src_uri)
     return str(
@@ -62,7 +62,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_post_build(config: Any) -> None:
-    """Ends the build when a page would fetch something from another host."""
+    """End the build if a page would fetch something from another host."""
     site = Path(config["site_dir"])
     problems = [
         f"{path.relative_to(site)} fetches {address}"

@@ -1,4 +1,4 @@
-"""The reference's page of metrics, from what the services register and collect."""
+"""The reference's page of metrics, from those that the services register and collect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure part of the site's hooks: links of the repository, and what a browser would fetch."""
+"""The pure part of the site's hooks: links of the repository, and a browser's fetches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTSIDE = (
 )
 """Pages elsewhere in the repository than in docs/; on the site they have the same path."""
 _FIRST = ("tasks.md", "troubleshooting.md", "operations.md", "quick-start.md", "helm.md")
-"""Pages that people who search usually want."""
+"""Pages that searching readers usually want."""
 _CODE_FOLDERS = ("native/", "tests/", "libs/", "services/")
 _LAST = ("adr/", "reference/", "CHANGELOG.md", "CONTRIBUTING.md", *_CODE_FOLDERS)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\]\(([^()\s]+)\)")
@@ -81,9 +81,9 @@ def search_boost(page: str) -> float:
 
 
 def fetched_from_elsewhere(text: str, *, style: bool = False) -> Iterator[str]:
-    """Addresses of other hosts that a browser fetches by itself to show a page.
+    """Addresses of other hosts that a browser fetches automatically to show a page.
 
-    With `style`, of a style sheet. Links that a reader may follow are none.
+    With `style`, of a style sheet. Links that a reader may follow are not included.
     """
     for found in (_FETCHED_BY_STYLE if style else _FETCHED).findall(text):
         yield found[0] or found[1]

@@ -1,8 +1,8 @@
 """Writes the site's reference from the source: settings, metrics, annotations, commands, APIs.
 
-`python scripts/site/reference.py FOLDER`, with the members installed (`make docs` does). What
-stands here is in the classes' own descriptions and the commands' own help: change it there. Its
-neighbours make the other pages; here are those of commands and APIs.
+`python scripts/site/reference.py FOLDER`, with the members installed (`make docs` does). The texts
+are the classes' own descriptions and the commands' own help: change them there. This module makes
+the pages of commands and APIs; its neighbours make the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITTEN = "<!-- Written by scripts/site/reference.py from the source. -->\n"
 def commands_page() -> str:
     """Every verb of hamictl, with its examples and options."""
     root: Any = get_command(hamictl_app)
-    # Typer brings a click of its own: its classes are those of the commands.
+    # Typer has its own copy of click: its classes are those of the commands.
     context = root.context_class(root, info_name="hamictl")
     parts = ["# hamictl: every verb", text_of(root.help or "")]
     common: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def _schema(schema: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Writes all pages."""
+    """Write all pages."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name, page in (

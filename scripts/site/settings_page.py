@@ -73,7 +73,7 @@ def _variables(settings: type[BaseSettings]) -> str:
 
 
 def is_group(field: FieldInfo) -> bool:
-    """Whether the field is a group of settings."""
+    """Return whether the field is a group of settings."""
     kind = field.annotation
     return inspect.isclass(kind) and issubclass(kind, BaseSettings)
 
