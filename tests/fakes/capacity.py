@@ -1,4 +1,4 @@
-"""Cards and quotas of the ledger in memory: what is counted on them, and what may still be taken.
+"""Cards and quotas of the ledger in memory: the amounts counted on them, and the free ones.
 
 `ledger.py` checks before a grant and counts it afterwards.
 """
@@ -23,7 +23,7 @@ class LedgerCapacity:
         self._quotas: dict[tuple[str, str], list[int]] = {}
 
     def add_card(self, node: NodeName, device: GpuDevice, *, cordoned: bool = False) -> None:
-        """Adds a card, or changes its capacity and state."""
+        """Add a card, or change its capacity and state."""
         old = self._cards.get(device.uuid)
         used = (0, 0, 0)
         if old is not None:
@@ -49,7 +49,7 @@ class LedgerCapacity:
         )
 
     def set_quota(self, namespace: str, resource: str, limit: int) -> None:
-        """Limits a namespace."""
+        """Limit a namespace."""
         self._quotas.setdefault((namespace, resource), [0, 0])[0] = limit
 
     def usage(self, uuid: GpuUuid) -> DeviceUsage:

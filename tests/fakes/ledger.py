@@ -1,7 +1,7 @@
 """The ledger in memory, with the same guards as Postgres (ports AllocationStore, LedgerReader).
 
-Each change is here; `capacity.py` has the guards over cards and quotas, `ledger_rows.py` what was
-written and how it is read.
+Each change is here; `capacity.py` has the guards over cards and quotas, `ledger_rows.py` has the
+written rows and their queries.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hamicommon.ledger.model import LockHolder
 
 
 class FakeNodeLock:
-    """One holder per node; `clock` (seconds) decides when a lock ends by itself."""
+    """One holder per node; `clock` (seconds) decides when a lock expires."""
 
     def __init__(self, *, lock_s: float = 30.0, clock: Callable[[], float] | None = None) -> None:
         self._lock_s = lock_s

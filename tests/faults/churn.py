@@ -1,4 +1,4 @@
-"""Pods that come and go while something happens to the system, and what became of each."""
+"""Pods that come and go while something happens to the system, and the result of each."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ POLL_S = 0.2
 
 @dataclass(slots=True)
 class Churn:
-    """Pods that come and go in a thread of their own, with the times at which they ran."""
+    """Pods that come and go in a separate thread, with the times at which they ran."""
 
     system: System
     every_s: float
@@ -37,7 +37,7 @@ class Churn:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The churn goes on inside the block."""
+        """Run the churn inside the block."""
         threads = [threading.Thread(target=self._run_loop, args=(w,)) for w in ("come", "look")]
         for thread in threads:
             thread.start()
@@ -76,7 +76,7 @@ class Churn:
             self.system.api.request("DELETE", path, json={"gracePeriodSeconds": 1})
 
     def look(self) -> None:
-        """Notes who runs, who failed, and why the others wait."""
+        """Note which pods run, which failed, and why the others wait."""
         for pod in self.system.pods():
             name, status = pod["metadata"]["name"], pod["status"]
             if name not in self.created_s:
@@ -90,7 +90,7 @@ class Churn:
                     self.reasons[name] = str(condition.get("message"))
 
     def waited_s(self, since_s: float, until_s: float) -> list[float]:
-        """How long those took to run that came in between; who never ran is left out."""
+        """Seconds until the pods that came in between ran; those that never ran are left out."""
         return [
             self.ran_s[name] - at_s
             for name, at_s in self.created_s.items()
@@ -98,7 +98,7 @@ class Churn:
         ]
 
     def is_settled(self) -> bool:
-        """Whether everybody who came has run, or was deleted."""
+        """Return whether every pod that came has run, or was deleted."""
         return all(name in self.ran_s or name in self.deleted for name in self.created_s)
 
 

@@ -15,14 +15,14 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """The shifts, one file each; processes see a change at once."""
+    """The shifts, one file each; processes see a change immediately."""
 
     folder: Path
     library: Path
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables that the processes must be started with."""
+        """Variables with which the processes must be started."""
         return {"LD_PRELOAD": str(self.library), "CLOCKSHIFT_DIR": str(self.folder)}
 
     def jump(self, name: str, seconds: float) -> None:
@@ -37,7 +37,7 @@ class Clocks:
 
 
 def build(folder: Path) -> Path:
-    """Compiles the library into the folder."""
+    """Compile the library into the folder."""
     library = folder / "clockshift.so"
     source = Path(__file__).with_name("clockshift.c")
     subprocess.run(

@@ -1,7 +1,7 @@
 """One system whose services read their faults from a file that the cases write.
 
 `--cluster=real` puts it on a real kube-apiserver and kube-scheduler; the cases that break those
-two are left out there.
+two are left out then.
 """
 
 import json
@@ -29,7 +29,7 @@ EVERY = pytest.StashKey[list[rows.Row]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a real control plane, leaves out what needs the emulated one; deselected, not skipped."""
+    """Deselect, not skip, the cases that need the emulated control plane if it is a real one."""
     config.stash[ROWS] = _rows(items)
     if config.getoption("--cluster") != "real":
         return
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Writes the rows of what was collected, if asked to."""
+    """Write the rows of the collected cases, if an option asks for it."""
     file = session.config.getoption("--rows")
     if file is not None:
         Path(file).write_text(rows.to_json(session.config.stash[ROWS]))
@@ -89,7 +89,7 @@ def faulty_cluster(cluster_kind: str, shared: ExitStack) -> Faulty:
     clocks = own_clocks(folder, build(folder))
     environment = {
         "HAMI_FAILPOINTS_FILE": str(file),
-        # Off where nobody needs it; here it is one more write that may fail.
+        # Off by default; here it is one more write that may fail.
         "HAMI_SCHEDULER_LABEL": "true",
         **clocks.environment,
     }

@@ -1,7 +1,7 @@
-"""The processes of a running system: found by their names, killed, stopped, and started once more.
+"""The processes of a running system: found by their names, killed, stopped, and restarted.
 
 `state.json` of the supervisor has the pid of each service. A server such as PostgreSQL is several
-processes; what is done to it is done to all of them, as a machine that stops or loses its power.
+processes; each action applies to all of them, as when a machine stops or loses its power.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ BACK_S = 40.0
 
 
 def serving_pid(system: System, service: str) -> int:
-    """Waits until the service serves."""
+    """Wait until the service serves."""
     return wait(lambda: system.pid_of(service), f"{service} to be ready", timeout_s=BACK_S)
 
 
 def kill(system: System, service: str, *, alone: bool = False) -> int:
-    """SIGKILL to the service and its children, at once; returns the pid that it had.
+    """Send SIGKILL to the service and its children together; return the pid that it had.
 
-    `alone`: the children live on, as the containers of a kubelet do.
+    With `alone`, the children live on, as the containers of a kubelet do.
     """
     pid = serving_pid(system, service)
     for each in [pid] if alone else _family(pid):
@@ -40,7 +40,7 @@ def kill(system: System, service: str, *, alone: bool = False) -> int:
 
 
 def wait_until_back(system: System, service: str, old_pid: int) -> None:
-    """Waits until the supervisor has started the service again, and it serves."""
+    """Wait until the supervisor has started the service again, and it serves."""
     wait(
         lambda: system.pid_of(service) not in (None, old_pid),
         f"{service} to be back",

@@ -1,7 +1,7 @@
 """Two Postgres servers: every commit waits for the standby, which takes over when it is promoted.
 
-As CloudNativePG, Patroni and the like run them, less the watchdog: the case itself decides when the
-primary is dead. Services get both addresses and follow the one that takes writes.
+CloudNativePG, Patroni and others run them like this, except for the watchdog: the case itself
+decides when the primary is dead. Services get both addresses and follow the one that takes writes.
 """
 
 import subprocess
@@ -37,7 +37,7 @@ class PostgresPair:
         return f"postgresql://{user}@{places}/{database}?target_session_attrs=read-write"
 
     def fail_over(self) -> float:
-        """Kills the primary and promotes the standby; seconds until it takes writes."""
+        """Kill the primary and promote the standby; return the seconds until it takes writes."""
         began_s = time.monotonic()
         self.primary.kill()
         assert psql(self.standby.value.url, "SELECT pg_promote(true, 60)") == "t"
@@ -54,7 +54,7 @@ def postgres_pair(folder: Path) -> Iterator[PostgresPair]:
         _copy(primary, folder / "standby" / "data")
         plan = postgres.prepare(folder / "standby", port=port)
         with running(plan, die_with_parent=True) as standby:
-            # Not in the copy: once promoted, it waits for nobody.
+            # Not in the copy: once promoted, it waits for no standby.
             for statement in (
                 f"ALTER SYSTEM SET synchronous_standby_names = '{_NAME}'",
                 "SELECT pg_reload_conf()",

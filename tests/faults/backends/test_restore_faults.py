@@ -1,7 +1,7 @@
 """FAULT-45: yesterday's backup is restored against today's cluster, by docs/operations.md.
 
-The ledger then knows a pod that is gone and does not know one that came since. Both must be right
-again by themselves, and the pods that run must not notice anything.
+The ledger then knows a pod that is gone and does not know one that came since. Both must be
+corrected automatically, and the running pods must not notice anything.
 """
 
 import os
@@ -52,7 +52,7 @@ def numbers_no_longer_used() -> str:
 
 
 def restore(system: System, backup: Path) -> None:
-    """Steps 1 to 4. Stopped is as good as scaled to 0: the services that come back are new ones."""
+    """Steps 1 to 4. Stopping equals scaling to 0: the services that come back are new ones."""
     dsn = str(system.described["postgres_dsn"])
     pids = {service: serving_pid(system, service) for service in ("scheduler", "metrics")}
     for pid in pids.values():

@@ -1,7 +1,7 @@
 """FAULT-35..38, -40..43: Postgres, Redis, NATS, metrics, and the network between node and core.
 
-A server is killed (the supervisor starts it once more), or stopped: then it is there and does
-not answer, which is what a slow disk, a lost route and a paused machine look like.
+A server is killed, and the supervisor starts it again; or it is stopped, and then does not answer,
+like a server with a slow disk, a lost route or a paused machine.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 
 
 async def bind_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:
-    """(the error, seconds until it came) of each call, all made at once."""
+    """(the error, seconds until it came) of each call, all made concurrently."""
     async with httpx.AsyncClient(timeout=CALL_TIMEOUT_S) as client:
 
         async def ask(pod: Json) -> tuple[str, float]:
@@ -75,7 +75,7 @@ def lock_table(system: System, table: str) -> Iterator[None]:
 
 @contextmanager
 def no_new_connection(system: System) -> Iterator[None]:
-    """Redis ends all connections but ours, and takes no other."""
+    """Make Redis end all connections except ours, and accept no others."""
     client = system.redis()
     before = client.config_get("maxclients")["maxclients"]
     client.config_set("maxclients", 1)
@@ -89,7 +89,7 @@ def no_new_connection(system: System) -> Iterator[None]:
 
 @contextmanager
 def every_connection(system: System) -> Iterator[None]:
-    """Takes all that Postgres gives."""
+    """Take all connections that Postgres gives."""
     dsn = str(system.described["postgres_dsn"])
     with asyncio.Runner() as runner:
         held = runner.run(_all_of(dsn))

@@ -1,7 +1,7 @@
 """A reverse proxy before the API server that misbehaves as overloaded ones do.
 
 `proxy_services(system)` points the scheduler and the agents at it: the kubeconfig is rewritten and
-they are started again. kube-scheduler, the kubelets and the test itself stay on the straight way.
+they are restarted. kube-scheduler, the kubelets and the test itself keep the direct connection.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class ApiProxy:
     """Writes are carried out, and their connection is closed without an answer."""
     delay_s: float = 0.0
     holds_watches: bool = False
-    """Watches show nothing until it is False again; then all that they have missed."""
+    """Watches show nothing until it is False again; then everything that they missed."""
     refused: int = 0
     lost: int = 0
     expired: int = 0
@@ -58,7 +58,7 @@ class ApiProxy:
     _loop: asyncio.AbstractEventLoop | None = None
 
     def expire_watches(self) -> None:
-        """Ends every watch that is open with 410, as after a compaction."""
+        """End every watch that is open with 410, as after a compaction."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(lambda: [event.set() for event in self._watches])
 
@@ -147,7 +147,7 @@ def _restart(system: System, kubeconfig: Path, text: str, services: Sequence[str
 
 @contextmanager
 def _serving(cluster: Mapping[str, str]) -> Iterator[ApiProxy]:
-    """Runs in a thread of its own."""
+    """Run the proxy in a separate thread."""
     proxy = ApiProxy()
     ready, over = threading.Event(), asyncio.Event()
 

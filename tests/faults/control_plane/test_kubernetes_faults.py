@@ -121,7 +121,7 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(
     stage.settle()
     uids = [f"'{pod['metadata']['uid']}'" for pod in stage.mine()]
 
-    # The machine is gone for good: kubelet and agent silent, then the objects.
+    # The machine does not come back: kubelet and agent silent, then the objects.
     with suspend_service(system, f"kubelet-{NODE}"), suspend_service(system, f"node-agent-{NODE}"):
         for name in stage.sizes_mib:
             system.force_delete(name)
@@ -155,7 +155,7 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(
 def test_f21_a_zombie_kube_scheduler_that_binds_late(
     faulty: Faulty, system: System, stage: Stage
 ) -> None:
-    """The loop is stopped with pods reserved, and goes on when others think it dead."""
+    """The loop is stopped with pods reserved, and continues when others take it for dead."""
     faulty.plan("lock.acquire.before=delay:1*4")
     stage.come(4)
     wait(lambda: _states(system) != [], "a reservation")

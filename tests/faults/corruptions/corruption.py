@@ -1,7 +1,7 @@
-"""One thing that is stored and lies: what is changed, and what becomes of it.
+"""One stored value that is wrong: the change, and its outcome.
 
 A case changes one field of a row, a message, an annotation or a file on a running system with a pod
-that runs. Afterwards every process lives, pods go on being scheduled, and the change was refused,
+that runs. Afterwards every process lives, pods are still scheduled, and the change was refused,
 repaired, shown, or has no effect by a rule that the case states.
 """
 
@@ -22,7 +22,7 @@ from hamicommon.k8s.types import Json
 from tests.e2e.system import System, wait
 
 WITHIN_S = 60.0
-"""Scheduling goes on, and what lies is repaired or shown, within this."""
+"""Within this, scheduling continues, and the wrong value is repaired or shown."""
 
 
 class Outcome(StrEnum):
@@ -73,11 +73,11 @@ class Room:
         return str(self.pod["metadata"]["name"])
 
     def sql(self, query: str) -> str:
-        """Asks or changes the ledger; names of the room are filled in."""
+        """Query or change the ledger; names of the room are filled in."""
         return self.system.sql(self.fill_names(query))
 
     def fill_names(self, query: str) -> str:
-        """`{pod}`, `{node}`, `{other}`, `{card}` and `{id}` are what they are here."""
+        """Replace `{pod}`, `{node}`, `{other}`, `{card}` and `{id}` by the room's values."""
         for key, value in (
             ("{uid}", self.uid),
             ("{node}", self.node),
@@ -88,7 +88,7 @@ class Room:
         return query.replace("{other}", self.other_node) if "{other}" in query else query
 
     def publish(self, subject: str, body: bytes) -> None:
-        """Sends a message with all rights, as who stole the bus's."""
+        """Send a message with all rights, as a thief of the bus's rights would."""
 
         async def send() -> None:
             client = await nats.connect(str(self.system.described["nats_url"]))
@@ -99,7 +99,7 @@ class Room:
         asyncio.run(send())
 
     def annotate(self, path: str, annotations: Mapping[str, str | None]) -> None:
-        """Changes annotations of an object."""
+        """Change annotations of an object."""
         answer = self.system.api.patch(
             path,
             json={"metadata": {"annotations": dict(annotations)}},
@@ -157,7 +157,7 @@ class Corruption:
     right: Callable[[Room], object] = lambda room: True
     """Whether it is repaired or shown by now."""
     pods_come: bool = True
-    """False: what is corrupted is what lets pods in."""
+    """False: the corrupted value is one that admits pods."""
 
     @property
     def name(self) -> str:
@@ -168,22 +168,22 @@ class Corruption:
 
 
 def statement(query: str) -> Callable[[Room], object]:
-    """Changes the ledger with its owner's rights."""
+    """Return a change of the ledger with its owner's rights."""
     return lambda room: room.sql(query)
 
 
 def answers(query: str, answer: str) -> Callable[[Room], bool]:
-    """Whether the ledger answers so."""
+    """Return a check that the ledger gives this answer."""
     return lambda room: room.sql(query) == room.fill_names(answer)
 
 
 def expect_journal_line(kind: str) -> Callable[[Room], object]:
-    """Whether the drift journal has a new line of this class."""
+    """Return a check that the drift journal has a new line of this class."""
     return lambda room: room.drift(kind)
 
 
 def both(*checks: Callable[[Room], object]) -> Callable[[Room], bool]:
-    """Whether all hold."""
+    """Return a check that all hold."""
     return lambda room: all(check(room) for check in checks)
 
 
@@ -225,7 +225,7 @@ def room_of(system: System, pod: Json) -> Room:
 
 
 def wait_until_right(room: Room, case: Corruption) -> None:
-    """Waits until it is repaired or shown."""
+    """Wait until it is repaired or shown."""
 
     def right() -> object:
         try:

@@ -1,4 +1,4 @@
-"""Messages, annotations, objects and files that lie."""
+"""Messages, annotations, objects and files with wrong values."""
 
 import asyncio
 import base64
@@ -50,7 +50,7 @@ def report(room: Room, **changes: Any) -> bytes:
 
 
 def expect_dead_letter(subject: str) -> Callable[[Room], object]:
-    """Whether a dead letter of this subject is kept."""
+    """Return a check that a dead letter of this subject is kept."""
     return lambda room: [
         letter for letter in room.dead_letters() if letter["subject"] == f"{subject}.{room.node}"
     ]
@@ -142,7 +142,7 @@ MESSAGES = (
 
 
 def delete_stream(name: str) -> Callable[[Room], None]:
-    """Deletes it as who stole the bus's rights."""
+    """Return a deletion as a thief of the bus's rights would make it."""
 
     def lie(room: Room) -> None:
         async def delete() -> None:
@@ -156,7 +156,7 @@ def delete_stream(name: str) -> Callable[[Room], None]:
 
 
 def stream_is_there(name: str) -> Callable[[Room], object]:
-    """Whether the stream has been made again."""
+    """Return a check that the stream has been made again."""
 
     def right(room: Room) -> bool:
         async def look() -> bool:
@@ -225,7 +225,7 @@ ANNOTATIONS = (
 
 
 def cordon(room: Room) -> None:
-    """Names a card that is not there."""
+    """Cordon a card that does not exist."""
     path = f"/api/v1/nodes/{room.node}"
     room.annotate(path, {"hami.io/device-cordon": "GPU-garbage"})
     room.undone.append(lambda: room.annotate(path, {"hami.io/device-cordon": None}))
@@ -258,7 +258,7 @@ def garbage_authority(room: Room) -> None:
 
 
 def doctor_names(part: str, text: str) -> Callable[[Room], bool]:
-    """Whether the line of this part has the text."""
+    """Return a check that the line of this part has the text."""
     return lambda room: any(
         each["part"] == part and text in each["detail"] for each in room.doctor()
     )
@@ -313,7 +313,7 @@ def make_damaged_file(what: str, text: str | None) -> Corruption:
             path.write_text(text)
 
     def right(room: Room) -> bool:
-        # The feedback loop adds and takes away lines of its own.
+        # The feedback loop adds and removes its own lines.
         path = Path(room.kept)
         lines = {line for line in room.before.splitlines() if line.startswith(("device", "policy"))}
         return path.is_file() and lines <= set(path.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Rows of the ledger that lie."""
+"""Rows of the ledger with wrong values."""
 
 import json
 from datetime import UTC, datetime
@@ -312,12 +312,12 @@ def annotated_as_before(room: Room) -> bool:
 
 
 def plugins_node(room: Room) -> None:
-    """Makes a node with HAMi's device plugin alone, and reports that an agent reports it."""
+    """Make a node with only HAMi's device plugin, and mark it as reported by an agent."""
     card = {"id": "GPU-plugin", "count": 10, "devmem": 40960, "devcore": 100, "type": "A100"}
     register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
     amounts = {"nvidia.com/gpu": "10"}
     metadata = {"name": "plugin", "annotations": {NVIDIA_REGISTER: register}}
-    # Nothing is to be placed there: nobody runs it.
+    # Nothing may be placed there: no kubelet runs it.
     body = {
         "metadata": metadata,
         "spec": {"unschedulable": True},

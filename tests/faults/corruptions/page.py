@@ -15,7 +15,7 @@ CASES: tuple[Corruption, ...] = (*elsewhere.CASES, *ledger_rows.CASES)
 
 
 def with_corruptions(page: str) -> str:
-    """The page with the table of the cases, one line for those that end in the same way."""
+    """The page with the table of the cases, one line for those with the same outcome."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for case in CASES:
         places = lines.setdefault((case.outcome, case.answer), {})

@@ -1,4 +1,4 @@
-"""A wrong value in one store is refused, repaired or shown, and the system goes on."""
+"""A wrong value in one store is refused, repaired or shown, and the system continues."""
 
 from collections.abc import Iterator
 

@@ -24,7 +24,7 @@ from tests.faults.stage import Faulty, Stage, is_refused, since
 from tests.waiting import Unhurried
 
 SILENT_S = 3.0
-"""How long a stopped process does not answer."""
+"""Time for which a stopped process does not answer."""
 REFUSED_S = 10.0
 """Allocate asks for a snapshot of the grants before it refuses, 2 s at most."""
 
@@ -78,9 +78,9 @@ def test_f23_allocate_in_another_order_than_bound(system: System, stage: Stage) 
 
 
 def _allocate_out_of_order(stage: Stage) -> float:
-    """Binds three pods before the kubelet sees one of them, the first to have its token last.
+    """Bind three pods before the kubelet sees one of them, the first to have its token last.
 
-    Returns the moment when the kubelet goes on, by the monotonic clock.
+    Return the moment when the kubelet continues, by the monotonic clock.
     """
     system = stage.system
     stage.run_before(1, node=NODE)
@@ -246,7 +246,7 @@ def test_f32_container_restart_and_init_container(system: System, stage: Stage) 
 
 
 def _hits(system: System, point: str) -> int:
-    """How often the scheduler has come to a fault at that point."""
+    """Number of times the scheduler has reached a fault at that point."""
     log = (system.folder / "logs" / "scheduler.log").read_text()
     return sum('"Hit a failpoint"' in line and f'"{point}"' in line for line in log.splitlines())
 

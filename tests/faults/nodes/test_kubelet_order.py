@@ -1,11 +1,11 @@
 """The kubelet's order shuffled: no container ever starts with another's limits.
 
-Allocate does not name its pod (HAMi#3096). Waves of pods of many shapes come while those of
-the wave before are deleted, so device ids are given again at once; each kubelet admits what came
-within a window in any order; pods that bypassed the scheduler take devices in between. A pod that
-got another one's answer is ended by the scheduler, and one whose answer is gone is refused by its
-kubelet; the crowd makes another, as a controller does. With `locks=lost` Redis forgets every node
-lock again and again, so that many pods are between bind and Allocate at the same time and only
+Allocate does not name its pod (HAMi#3096). Waves of pods of many shapes come while those of the
+previous wave are deleted, so device ids are assigned again immediately. Each kubelet admits the
+pods of a window in any order; pods that bypassed the scheduler take devices in between. The
+scheduler ends a pod that got another one's answer, and the kubelet refuses one whose answer is
+gone; the crowd makes another, as a controller does. With `locks=lost` Redis repeatedly forgets
+every node lock, so many pods are between bind and Allocate at the same time and only
 PreStartContainer can distinguish them.
 """
 
@@ -62,7 +62,7 @@ class Got:
         return ""
 
     def differs_from(self, granted: frozenset[str]) -> str:
-        """How it differs from what the ledger grants; empty: not at all."""
+        """Difference from the ledger's grant; empty if there is none."""
         cards = frozenset(line.split()[1] for line in granted)
         visible = frozenset(self.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
         if self.limits != granted:
@@ -150,7 +150,7 @@ WHOLE_MIB = 52_000
 """One on each card: 30 pods, and the 30 that go at the same moment, nearly fill them."""
 WAVE_S = 300.0
 EMPTY_S = 120.0
-"""200 pods end at once; well below the 5 min after which slices are freed unconfirmed."""
+"""200 pods end together; well below the 5 min after which slices are freed unconfirmed."""
 RECOVERED_S = 30.0
 """Promise LIVE-2."""
 PROBE = ("vgpu-probe", "--no-launch")
@@ -158,7 +158,7 @@ PROBE = ("vgpu-probe", "--no-launch")
 
 @dataclass(slots=True)
 class Crowd:
-    """The pods of the whole run, and what their containers were seen to have."""
+    """The pods of the whole run, and what their containers had."""
 
     system: System
     chance: random.Random
@@ -229,12 +229,12 @@ class Crowd:
         wait(is_created, f"{pod['metadata']['name']} to be taken")
 
     def _create_pinned(self, pod: Json, node: str) -> None:
-        """spec.nodeName, and a scheduler of its own, which admission lets be."""
+        """Create it with spec.nodeName and another scheduler, which admission allows."""
         pod["spec"] |= {"nodeName": node, "schedulerName": "another"}
         self._create(pod)
 
     def _bound_by_another(self, pod: Json, node: str) -> None:
-        """Another scheduler binds it, and counts nothing of ours."""
+        """Bind it by another scheduler, which ignores our counts."""
         pod["spec"]["schedulerName"] = "another"
         self._create(pod)
         name = pod["metadata"]["name"]
@@ -249,7 +249,7 @@ class Crowd:
         )
 
     def is_settled(self) -> bool:
-        """Whether every pod of the wave runs; looks at all processes on the way."""
+        """Return whether every pod of the wave runs; look at all processes on the way."""
         self.look()
         pods = {pod["metadata"]["name"]: pod for pod in self.system.pods()}
         self.bypassing_ended += sum(name not in pods for name in self.bypassing)
@@ -272,7 +272,7 @@ class Crowd:
         return bool(lost)
 
     def look(self) -> None:
-        """Compares every process with the ledger's row, at any moment."""
+        """Compare every process with the ledger's row, at any moment."""
         gots = list(running_containers(self.system))
         granted = granted_containers(self.system)
         bypassing = {
@@ -306,7 +306,7 @@ class Crowd:
         self.system.check_invariants()
 
     def differences(self) -> list[str]:
-        """Between what the wave's containers have and what the ledger has."""
+        """Differences between the wave's containers and the ledger."""
         granted = granted_containers(self.system)
         here = {(got.pod_uid, got.container): got for got in running_containers(self.system)}
         found = []
@@ -344,7 +344,7 @@ def _over(pod: Json) -> bool:
 
 @contextmanager
 def forgetting(url: str) -> Iterator[None]:
-    """Redis loses every node lock again and again inside the block."""
+    """Make Redis lose every node lock repeatedly inside the block."""
     done = threading.Event()
 
     def forget() -> None:

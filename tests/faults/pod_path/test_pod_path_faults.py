@@ -1,9 +1,9 @@
 """A fault at every step of a pod's path: the pods run all the same, each with its own limits.
 
-Each case makes one fault happen while pods of different sizes come, takes it away after a while,
-and then asks the checker: invariants by SQL, ledger = pods, and what every container sees of its
-card = what its pod asked for. An agent that dies inside Allocate costs that one pod: the kubelet
-fails it for good (its controller makes another), and its slice must come back. The points are in
+Each case makes one fault happen while pods of different sizes come, removes it after a while, and
+then runs the checker: invariants by SQL, ledger = pods, and the card that every container sees =
+the card that its pod asked for. An agent that dies inside Allocate costs that one pod: the kubelet
+fails it permanently (its controller makes another), and its slice must be freed. The points are in
 `pod_path_points.py`.
 """
 

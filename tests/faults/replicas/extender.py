@@ -1,8 +1,8 @@
 """kube-scheduler's side of the extender, many times over: kept connections through a Service.
 
-A `Service` does what kube-proxy does: a new connection goes to any replica that listens, one that
-is there stays where it is until it breaks. A `Caller` asks for one pod after the other and goes on
-over a new connection when its own breaks; the time that this costs counts as the pod's.
+A `Service` does what kube-proxy does: a new connection goes to any replica that listens, and an
+open one stays with its replica until it breaks. A `Caller` asks for one pod after the other and
+continues over a new connection when its own breaks; the time that this costs counts as the pod's.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ class Caller:
     _stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
-        """Asks where the pod goes."""
+        """Ask for the pod's node."""
         called_s = time.monotonic()
         answer = await self._call("/filter", {"pod": pod, "nodes": None, "nodenames": nodes})
         self.spent_s.append((called_s, time.monotonic() - called_s))
         return answer
 
     async def bind(self, pod: Json, node: str) -> str:
-        """Has the pod bound; the error, or nothing."""
+        """Bind the pod; return the error, or nothing."""
         metadata = pod["metadata"]
         body = {
             "podName": metadata["name"],
@@ -84,7 +84,7 @@ class Caller:
                 self.close()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         if self._stream is not None:
             self._stream[1].close()
             self._stream = None

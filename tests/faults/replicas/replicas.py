@@ -34,7 +34,7 @@ from tests.servers import memory_folder, migrate, psql
 from tests.waiting import PATIENCE_S
 
 CREATORS = 16
-"""Pods that are created at once."""
+"""Pods that are created concurrently."""
 MORE_THAN_A_CARD_MIB = 1_000_000
 
 
@@ -58,11 +58,11 @@ class Cluster:
         self.processes[replica].send_signal(signal.SIGKILL)
 
     async def sql(self, query: str) -> str:
-        """Asks the ledger."""
+        """Ask the ledger."""
         return await asyncio.to_thread(psql, self.dsn, query)
 
     async def pods(self, namespace: str, count: int, *, memory_mib: int) -> list[Json]:
-        """Creates pods with one slice each; as kube-scheduler would send them."""
+        """Create pods with one slice each; return them as kube-scheduler would send them."""
         gate = asyncio.Semaphore(CREATORS)
         prefix = uuid.uuid4().hex[:6]
 
@@ -163,7 +163,7 @@ async def cluster(
 async def _until_cards_are_known(
     http: httpx.AsyncClient, port: int, nodes: list[str], cards: int
 ) -> None:
-    """Asks for all cards of one node after the other; nothing stays assumed."""
+    """Ask for all cards of one node after the other; nothing stays assumed."""
 
     async def is_placed(node: str, memory_mib: int) -> bool:
         limits = {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory_mib)}
@@ -179,7 +179,7 @@ async def _until_cards_are_known(
     for node in nodes:
         while not await is_placed(node, 1):
             await asyncio.sleep(0.1)
-    # A pod that comes again gives up what was assumed for it.
+    # A pod that comes again gives up its assumed placement.
     assert not await is_placed(nodes[0], MORE_THAN_A_CARD_MIB)
 
 
