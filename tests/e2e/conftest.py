@@ -41,7 +41,7 @@ def running_system(
     server_arguments: Sequence[str] = (),
     scheduler_arguments: Sequence[str] = (),
 ) -> Iterator[System]:
-    """`hamictl up` with these flags (and variables, for every process) in a folder of its own.
+    """`hamictl up` with these flags (and variables, for every process) in a new folder.
 
     `extender_verbs`: changes of the real kube-scheduler's extender; the arguments are added to
     those of the real kube-apiserver and kube-scheduler.

@@ -44,7 +44,7 @@ def preempting_system(
 
 
 def pod_of(priority: str, name: str, memory_mib: int, **spec: object) -> Json:
-    """A pod of this PriorityClass that ends at once."""
+    """A pod of this PriorityClass, without a grace period."""
     pod = a_pod(name, slice_of(memory_mib))
     pod["spec"] |= {"priorityClassName": priority, "terminationGracePeriodSeconds": 0, **spec}
     return pod
@@ -58,7 +58,7 @@ def with_cpu(pod: Json, milli: int) -> Json:
 
 
 def patiently(pod: Json) -> Json:
-    """The pod, for which nobody ends within an hour."""
+    """The pod, for which no other pod ends within an hour."""
     pod["metadata"].setdefault("annotations", {})["hami.io/preemption-delay-seconds"] = "3600"
     return pod
 

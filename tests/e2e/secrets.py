@@ -10,7 +10,7 @@ import yaml
 from tests.e2e.system import System
 
 SHORTEST = 16
-"""Characters; what is shorter would be found by chance."""
+"""Characters; a shorter secret would be found by chance."""
 
 
 def secrets_of(system: System) -> Mapping[str, str]:

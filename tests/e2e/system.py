@@ -1,4 +1,4 @@
-"""A running system as the end-to-end cases see it: kubectl's API, SQL, HTTP, and nothing inside."""
+"""A running system as the end-to-end cases see it: only kubectl's API, SQL and HTTP."""
 
 import json
 import os
@@ -40,13 +40,13 @@ class System:
         return str(self.described["scheduler_url"])
 
     def get(self, path: str) -> Json:
-        """Reads from the API server."""
+        """Read from the API server."""
         answer = self.api.get(path)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def create(self, pod: Json) -> httpx.Response:
-        """Creates a pod; the answer may be a refusal."""
+        """Create a pod; the answer may be a refusal."""
         return self.api.post("/api/v1/namespaces/default/pods", json=pod)
 
     @contextmanager
@@ -60,7 +60,7 @@ class System:
             self._leave_out(None)
 
     def _leave_out(self, label: str | None) -> None:
-        """Labels the namespace, and waits until the API server goes by it."""
+        """Label the namespace, and wait until the API server applies it."""
         probe = a_pod("probe", slice_of(1))
         probe["spec"]["containers"][0]["securityContext"] = {"privileged": True}
         answer = self.api.patch(
@@ -78,7 +78,7 @@ class System:
         wait(is_known, "the API server to go by the namespace's label")
 
     def run(self, *pods: Json) -> list[Json]:
-        """Creates pods and waits until all of them run."""
+        """Create pods and wait until all of them run."""
         for pod in pods:
             answer = self.create(pod)
             assert answer.status_code == 201, answer.text
@@ -90,7 +90,7 @@ class System:
         return None if answer.status_code == 404 else dict(answer.json())
 
     def wait_for_phase(self, name: str, phase: str, *, timeout_s: float | None = None) -> Json:
-        """Waits for `status.phase`, for Running also until every container runs."""
+        """Wait for `status.phase`, and for Running also until every container runs."""
 
         def read_reached_pod() -> Json | None:
             pod = self.pod(name)
@@ -110,7 +110,7 @@ class System:
         return lambda: json.dumps((self.pod(name) or {}).get("status"))
 
     def wait_for_reason(self, name: str) -> str:
-        """Waits for the reason that the pod's condition gives for not being scheduled."""
+        """Wait for the reason that the pod's condition gives for not being scheduled."""
 
         def reason() -> str | None:
             for condition in (self.pod(name) or {"status": {}})["status"].get("conditions") or []:
@@ -121,7 +121,7 @@ class System:
         return wait(reason, f"the reason why {name} waits")
 
     def delete(self, *names: str, timeout_s: float | None = None) -> None:
-        """Deletes pods and waits until they are gone."""
+        """Delete pods and wait until they are gone."""
         for name in names:
             self.api.request(
                 "DELETE",
@@ -142,7 +142,7 @@ class System:
         )
 
     def delete_all(self) -> None:
-        """Deletes every pod and waits until the ledger holds nothing."""
+        """Delete every pod and wait until the ledger holds nothing."""
         self.delete(*(pod["metadata"]["name"] for pod in self.pods()))
         wait(
             lambda: self.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == "0",
@@ -164,7 +164,7 @@ class System:
         ]
 
     def sql(self, query: str) -> str:
-        """Asks the ledger."""
+        """Ask the ledger."""
         return psql(str(self.described["postgres_dsn"]), query)
 
     def pid_of(self, service: str) -> int | None:
@@ -185,7 +185,7 @@ class System:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def wait_for_log(self, pod: Json, container: str, event: str) -> list[Json]:
-        """Waits until the container has printed this event; returns all lines until then."""
+        """Wait until the container has printed this event; return all lines until then."""
 
         def read_lines() -> list[Json] | None:
             lines = self.log(pod, container)
@@ -211,7 +211,7 @@ class System:
         return {span["name"] for span in recorded if span["context"]["trace_id"] in whole}
 
     def check_invariants(self) -> None:
-        """Asserts what must hold at every instant."""
+        """Assert the invariants that hold at every instant."""
         # One psql for all; the name of one that is broken is worth another.
         if psql(str(self.described["postgres_dsn"]), *INVARIANTS.values()):
             for name, query in INVARIANTS.items():
@@ -225,7 +225,7 @@ class System:
         return [line for line in lines if " Violation - " in line]
 
     def ledger_difference(self) -> str | None:
-        """None when ledger = pods, else what differs."""
+        """None if ledger = pods, otherwise the differences."""
         held = self.sql(
             "SELECT pod_uid || ' ' || node || ' ' || state FROM allocations"
             " WHERE ended_at IS NULL ORDER BY 1"
@@ -261,7 +261,7 @@ def hamictl(
     timeout_s: float = READY_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Runs the command as a user does."""
+    """Run the command as a user does."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "hamictl"), *arguments],
         env=environment_of(folder) | dict(environment or {}),

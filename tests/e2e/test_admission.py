@@ -24,12 +24,12 @@ def read_warnings(answer: httpx.Response) -> str:
 
 
 def dry(system: System, pod: Json) -> httpx.Response:
-    """Asks admission and stores nothing."""
+    """Ask admission without storing anything."""
     return system.api.post("/api/v1/namespaces/default/pods?dryRun=All", json=pod)
 
 
 def until(look: Callable[[], httpx.Response], arrived: Callable[[httpx.Response], bool]) -> None:
-    """Repeat the request until its answer has what the bus brings a moment later."""
+    """Repeat the request until its answer has the news that the bus brings a moment later."""
 
     def is_found() -> bool:
         return arrived(look())
@@ -161,6 +161,6 @@ def test_admission_goes_on_without_postgres_redis_and_nats(system: System) -> No
             refused = dry(system, a_pod("wrong", {"nvidia.com/gpu": -1}))
             assert "nvidia.com/gpu is -1" in refused.json()["message"]
         assert system.create(asking).status_code == 201
-    # All are back: what was admitted while they were away gets its card.
+    # All are back: the pod admitted in the meantime gets its card.
     system.wait_for_phase("later", "Running", timeout_s=90)
     system.delete("later")

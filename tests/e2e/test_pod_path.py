@@ -212,7 +212,7 @@ def _plain(text: str) -> str:
 
 
 def test_usage_follows_a_program_that_allocates_computes_and_ends(system: System) -> None:
-    """How late it is is printed; on a quiet machine less than two seconds."""
+    """The delay is printed; on a quiet machine it is less than two seconds."""
     assert system.create(a_pod("follow", slice_of(4096, 30))).status_code == 201
 
     def is_printed() -> bool:

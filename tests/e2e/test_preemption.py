@@ -1,4 +1,4 @@
-"""Pods of a lower priority end for one that waits, and only it gets what they leave."""
+"""Pods of a lower priority end for one that waits, and only it gets their room."""
 
 from __future__ import annotations
 

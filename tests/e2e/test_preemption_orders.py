@@ -1,6 +1,6 @@
 """The order of steps that keeps nomination, cards and CPU, and what other orders lose.
 
-On a real kube-scheduler: it is its preemption that this has to get on with.
+On a real kube-scheduler: the steps must work beside its preemption.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def two(pair: System) -> Iterator[System]:
 
 @pytest.fixture(params=["preempt", ""], ids=["with the verb", "without it"])
 def alone(cluster_kind: str, real_only: None, request: pytest.FixtureRequest) -> Iterator[System]:
-    """Two such nodes on which kube-scheduler alone ends pods; whether it asks is the parameter."""
+    """Two such nodes on which only kube-scheduler ends pods; whether it asks is the parameter."""
     verb = {"preemptVerb": request.param}
     with (
         preempting_system(cluster_kind, *PAIR, environment=PREVIEW, extender_verbs=verb) as system,
@@ -72,7 +72,7 @@ def on_node(pod: Json, node: str) -> Json:
 
 
 def most_cpu(system: System) -> int:
-    """The CPU of a node but for what runs there by itself, and too much beside 900 m."""
+    """The CPU of a node less that of pods that always run; too much beside 900 m."""
     [node, *_] = system.get("/api/v1/nodes")["items"]
     return 1000 * int(node["status"]["allocatable"]["cpu"]) - 700
 

@@ -234,7 +234,7 @@ def member(number: int, size: int) -> Json:
 
 @pytest.mark.parametrize("autoscaler", NAMES)
 def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autoscaler: str) -> None:
-    """Preemption, groups and scaling at once."""
+    """Preemption, groups and scaling together."""
     settings = {
         "HAMI_SCHEDULER_PREEMPTION_MODE": "on",
         "HAMI_SCHEDULER_PREEMPTION_AFTER_S": "1",
@@ -248,7 +248,7 @@ def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autos
         run(system, [of_priority(name, "batch") for name in low])
         [first] = nodes_of(system)
 
-        # Nobody asked for patience: one of a lower priority ends, and no node comes.
+        # No pod asked for a delay: one of a lower priority ends, and no node comes.
         run(system, [of_priority("now", "urgent")])
         assert sum(system.pod(name) is None for name in low) == 1
         assert [node["metadata"]["name"] for node in nodes_of(system)] == [
@@ -256,7 +256,7 @@ def test_the_annotation_chooses_whether_pods_end_or_a_node_comes(rig: Rig, autos
         ]
         assert system.sql("SELECT count(*) FROM scale_wishes") == "1"
 
-        # An autoscaler's turn: a node comes, and nobody ends.
+        # An autoscaler's turn: a node comes, and no pod ends.
         run(system, [of_priority("patient", "urgent", delay_s=600)])
         assert len(nodes_of(system)) == 2
         assert sum(system.pod(name) is None for name in low) == 1

@@ -1,7 +1,7 @@
 """The admission check `hami.io/fits-as-slices` on the real Kueue.
 
-Three of the four cards are full here; the queue has quota for more than there is, so only the check
-keeps a Job from starting.
+Three of the four cards are full here; the queue's quota exceeds the cards, so only the check keeps
+a Job from starting.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def history_of(system: System, names: list[str]) -> list[str]:
 
 
 def race(system: System, number: int) -> float:
-    """Create two Jobs for the last card at once; return how long the second one's start took."""
+    """Create two Jobs for the last card concurrently; return the time of the second one's start."""
     names = [f"race-{number}-{letter}" for letter in "ab"]
     together = threading.Barrier(2)
 
@@ -296,7 +296,7 @@ def test_nothing_is_admitted_while_the_scheduler_is_away(one_card: System) -> No
 
 @pytest.mark.slow
 def test_a_workload_that_gives_way_keeps_its_quota_until_it_is_requeued(queued: System) -> None:
-    """Kueue 0.19.2 differs from its documentation, by which Retry frees the quota at once."""
+    """Kueue 0.19.2 differs from its documentation, where Retry frees the quota immediately."""
     fill(queued, 4)
     create_job(queued, job_of("retry", HALF, queue=CHECKED))
     wait_for_state(queued, "retry", "Pending", "0 of the 1 pod")

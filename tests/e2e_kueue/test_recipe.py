@@ -164,7 +164,7 @@ def pod_as_admitted(system: System, *, by_us: bool) -> Json:
 
 
 def test_the_same_pod_is_stored_whichever_webhook_comes_first(queued: System) -> None:
-    """They are called in the order of their configurations' names."""
+    """Webhooks are called in the order of their configurations' names."""
     [ours] = [
         each
         for each in queued.get(WEBHOOKS)["items"]

@@ -66,7 +66,7 @@ class Cluster:
         return done
 
     def run(self, *argv: str) -> None:
-        """The same while pods go on, for commands that wait for them; what they print is a log."""
+        """Run a command that waits for pods, while they make progress; its output goes to a log."""
         started = time.monotonic()
         log = self.folder / "commands.log"
         with log.open("ab") as output:
@@ -161,7 +161,7 @@ class Cluster:
         return "\n".join(lines)
 
     def ready(self, name: str) -> bool:
-        """Whether the pod of this application is ready, or its Job's has ended well."""
+        """Return whether the pod of this application is ready, or its Job's has succeeded."""
         return any(
             running.ready_s is not None or running.phase == "Succeeded"
             for running in self.pods.pods.values()
@@ -210,7 +210,7 @@ class Cluster:
         ]
 
     def calls(self) -> dict[str, int]:
-        """How often each of our accounts was served."""
+        """Number of served calls by account of ours."""
         counted: dict[str, int] = {}
         for line in (self.folder / "audit.log").read_text().splitlines():
             event = json.loads(line)
@@ -290,7 +290,7 @@ def spawn_controllers(stack: ExitStack, folder: Path, plane: ControlPlane) -> No
 
 
 def _gpu_node(stack: ExitStack, folder: Path, plane: ControlPlane) -> Json:
-    """hamictl's kubelet, as the node's own user; what the agent's image and host would have."""
+    """hamictl's kubelet, as the node's own user, with the files of the agent's image and host."""
     cards = LocalNode(name=NODE, gpus=2, model="NVIDIA A100-SXM4-80GB", memory_mib=81920)
     described = folder / "fakegpu.json"
     state = folder / f"fakegpu-{secrets.token_hex(4)}.state"

@@ -60,7 +60,7 @@ class Call:
     verb: str
 
     def needs(self, right: Right) -> bool:
-        """Whether this right allows it."""
+        """Return whether this right allows it."""
         return (
             (self.account, self.group, self.resource, self.verb)
             == (right.account, right.group, right.resource, right.verb)
@@ -126,7 +126,7 @@ def calls(log: Path) -> set[Call]:
                     reference.get("namespace", ""),
                     reference.get("apiGroup", ""),
                     "/".join(filter(None, parts)),
-                    # What is created has its name in the body, which RBAC does not read.
+                    # A created object has its name in the body, which RBAC does not read.
                     "" if event["verb"] == "create" else reference.get("name", ""),
                     event["verb"],
                 )
@@ -135,7 +135,7 @@ def calls(log: Path) -> set[Call]:
 
 
 class Mutants:
-    """Users with all the rights of an account but one."""
+    """Users with all the rights of an account except one."""
 
     def __init__(self, api: httpx.Client) -> None:
         self._api = api
@@ -168,12 +168,12 @@ class Mutants:
         assert answer.status_code == 201, answer.text
 
     def is_known(self, user: str) -> bool:
-        """Whether the API server has the roles of a mutant, as its own caches do soon."""
+        """Return whether the API server has the roles of a mutant; its caches take a moment."""
         spec = {"user": user, "nonResourceAttributes": {"path": f"/{user}", "verb": "get"}}
         return self._review(spec)
 
     def may(self, user: str, call: Call) -> bool:
-        """Whether that user could make the call."""
+        """Return whether that user could make the call."""
         return self._review({"user": user, "resourceAttributes": call.attributes})
 
     def _review(self, spec: Json) -> bool:
@@ -190,15 +190,15 @@ def denied_without(
     made: set[Call],
     wait: Callable[[Callable[[], bool], str], object],
 ) -> int:
-    """Each right taken away alone denies the calls that need it, and no other.
+    """Assert that removing a single right denies the calls that need it, and no other.
 
-    Returns how many kinds of calls that were.
+    Return the number of kinds of denied calls.
     """
     users = {right: mutants.without(right, rights) for right in sorted(used)}
     missed: set[Call] = set()
     for right, user in users.items():
         own = {call for call in made if call.account == right.account}
-        # What two rules allow needs neither alone.
+        # A call that two rules allow needs neither of them.
         others = rights - {right}
         needing = {c for c in own if not any(c.needs(each) for each in others)}
         allowed = {c for c in own - needing if any(c.needs(each) for each in others)}

@@ -1,9 +1,9 @@
 """`python sandbox.py SPEC.json`: becomes a container's process, in its own mount namespace.
 
-Stands in for a container runtime: the machine's files, with the container's volumes at the very
-paths of the manifest, its user and groups, its capabilities, no new privileges. Nothing of the
-machine is written: folders that hold a mount point are overlaid. Imports nothing of ours, because
-it runs before the file system is complete.
+Stands in for a container runtime: the machine's files, with the container's volumes at the exact
+paths of the manifest, its user and groups, its capabilities, no new privileges. It does not write
+to the machine: folders that hold a mount point are overlaid. It imports none of our modules,
+because it runs before the file system is complete.
 """
 
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 OWN_FOLDERS = ("run", "tmp")
-"""Folders that every container has of its own."""
+"""Folders that are separate in every container."""
 PASSED = ("proc", "sys", "dev")
 
 
 def mount(*arguments: str) -> None:
-    """Runs mount(8)."""
+    """Run mount(8)."""
     subprocess.run(["mount", *arguments], check=True)
 
 
@@ -54,7 +54,7 @@ def overlay(root: Path, name: str, place: Path) -> None:
 
 
 def main() -> None:
-    """Builds the container and becomes it."""
+    """Build the container and become it."""
     spec: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     root = Path(spec["root"])
     build(root, [each["target"] for each in spec["mounts"]])

@@ -1,7 +1,7 @@
 """Secrets made new, a node drained, rights compared, and the removal, of a running `k8s/base`.
 
-What is not real here is as in `test_from_nothing.py`. The commands are those of
-`docs/operations.md`, as they stand there.
+The stand-ins are those of `test_from_nothing.py`. The commands are those of `docs/operations.md`,
+as they stand there.
 """
 
 import json
@@ -60,7 +60,7 @@ USED_IN_OTHER_TESTS = {
     ("hami-scheduler", "create", "events"): _SAME_USE,
     ("hami-scheduler", "get", "events"): _SAME_USE,
     ("hami-scheduler", "patch", "events"): _SAME_USE,
-    # A binding whose answer was lost; annotations that somebody changed.
+    # A binding whose answer was lost; annotations that another client changed.
     ("hami-scheduler", "get", "pods"): (
         f"{_SCHEDULER}/extender/test_binding.py::test_a_lost_answer_to_the_binding_is_read_back"
     ),
@@ -95,7 +95,7 @@ USED_IN_OTHER_TESTS = {
         "tests/unit/node_agent/cleanup/test_garbage_collection.py"
         "::test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once"
     ),
-    # What was deleted.
+    # Deleted objects.
     ("hami-webhook-certificate", "create", "secrets"): (
         f"{_HERE}::test_a_secret_is_made_new_while_pods_come"
     ),
@@ -137,7 +137,7 @@ def wait_until_runs(cluster: Cluster, name: str) -> None:
 
 
 def identity(cluster: Cluster, name: str) -> tuple[object, object]:
-    """Changes when the pod or its container is started again."""
+    """Value that changes when the pod or its container restarts."""
     found = status(cluster, name)
     return found["startTime"], [each["restartCount"] for each in found["containerStatuses"]]
 
@@ -148,7 +148,7 @@ def secrets(cluster: Cluster) -> dict[str, object]:
 
 
 def type_commands(cluster: Cluster, heading: str) -> Iterator[None]:
-    """Runs the page's commands; the manifests are those of a machine with each port once."""
+    """Run the page's commands; the manifests are those of a machine with each port once."""
     others = {"k8s/base": str(cluster.single()), "--replicas=2": "--replicas=1"}
     for argv in commands(heading):
         cluster.run(*(others.get(part, part) for part in argv))

@@ -1,8 +1,9 @@
 """Every overlay and component of `k8s/` on a real API server with its controllers.
 
-Applied server-side with strict fields, RBAC on, Pod Security `restricted` wherever a namespace has
-no label of its own. The controllers make the pods, so each passes admission, our own policies too;
-nothing runs. Kinds of other projects are taken from the folder HAMI_CRDS, where there is one.
+Applied server-side with strict fields, RBAC on, Pod Security `restricted` in every namespace
+without its own label. The controllers make the pods, so each passes admission, including our own
+policies; nothing runs. Kinds of other projects are taken from the folder HAMI_CRDS, if there is
+one.
 """
 
 import json
@@ -64,7 +65,7 @@ class ApiServer:
         return dict(answer.json())
 
     def serves(self, each: Json) -> bool:
-        """Whether there is such a kind in that version."""
+        """Return whether that version has such a kind."""
         return self._resource(each) is not None
 
     def path(self, each: Json) -> str:
@@ -87,7 +88,7 @@ class ApiServer:
         return self._plurals.get(key)
 
     def has_pods(self, each: Json) -> bool:
-        """Whether the controllers made the pods of this one, admission being asked for each."""
+        """Return whether the controllers made its pods, with a call of admission for each."""
         found = self.get(self.path(each))
         status, spec = found.get("status", {}), found["spec"]
         if each["kind"] == "Job":

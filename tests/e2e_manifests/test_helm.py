@@ -1,6 +1,6 @@
 """The chart on real control plane parts: install, upgrade, rollback, uninstall beside running pods.
 
-What is not real here is as in `test_from_nothing.py`.
+The stand-ins are those of `test_from_nothing.py`.
 """
 
 import json
@@ -31,7 +31,7 @@ pytestmark = [
 
 
 def describes_itself(cluster: Cluster) -> bool:
-    """Whether the API server has schemas for clients that check before they apply."""
+    """Return whether the API server has schemas for clients that check before they apply."""
     return (cluster.folder / "bin" / "kubectl").is_symlink()
 
 
@@ -64,7 +64,7 @@ def run_pod(cluster: Cluster, name: str, memory_mib: int) -> None:
 
 
 def identity(cluster: Cluster, name: str) -> tuple[object, object]:
-    """Changes when the pod or its container is started again."""
+    """Value that changes when the pod or its container restarts."""
     found = status(cluster, name)
     return found["startTime"], [each["restartCount"] for each in found["containerStatuses"]]
 
@@ -80,7 +80,7 @@ def services(cluster: Cluster) -> dict[str, bool]:
 
 
 def is_replaced(cluster: Cluster, old: Iterable[str]) -> bool:
-    """Whether every service runs in a new pod, and no old one does."""
+    """Return whether every service runs in a new pod, and no old one does."""
     found = services(cluster)
     return len(found) == len(SERVICES) and all(found.values()) and found.keys().isdisjoint(old)
 

@@ -1,4 +1,4 @@
-"""One real node per session, with our services beside it; skipped where it can't be."""
+"""One real node per session, with our services beside it; skipped if it can't run."""
 
 import json
 import os
@@ -28,14 +28,14 @@ from tests.waiting import PATIENCE_S
 NODE = "real"
 RUNTIME_VARIABLE = "HAMI_CONTAINERD"
 """Folder with the programs of another containerd than the machine's own, such as one with CDI."""
-# Kubelets before know CRI v1alpha2 alone, which containerd 2 does not speak any more.
+# Earlier kubelets know only CRI v1alpha2, which containerd 2 no longer speaks.
 NEW_CRI_SINCE = (1, 23)
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 
 
 @pytest.fixture(scope="session")
 def node_assets(kubernetes_assets: Assets) -> Assets:
-    """The binaries, where a kubelet can run."""
+    """The binaries, if a kubelet can run."""
     if os.geteuid() != 0:
         pytest.skip("a real kubelet needs root")
     if not (kubernetes_assets.folder / "kubelet").exists():
@@ -159,7 +159,7 @@ def programs(other_runtime: Path | None) -> Path:
 
 @pytest.fixture
 def late(programs: Path, system: NodeSystem) -> Iterator[NodeSystem]:
-    """The system with an agent that found out by itself that it may bind late."""
+    """The system with an agent that detected that it may bind late."""
     del programs
     system.agent.stop()
     system.agent.start(

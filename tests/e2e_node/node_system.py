@@ -50,7 +50,7 @@ class Agent:
         return (self.folder / "node-agent.log").read_text()
 
     def start(self, **settings: str) -> None:
-        """Starts it, with more settings, and waits until the kubelet has its devices."""
+        """Start it, with more settings, and wait until the kubelet has its devices."""
         self._settings = settings
         with (self.folder / "node-agent.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Agent:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Waits until its readiness probe succeeds."""
+        """Wait until its readiness probe succeeds."""
         wait(self._ready, "the node-agent to be ready", why=lambda: self.log[-2000:])
 
     def metrics(self) -> str:
@@ -89,7 +89,7 @@ class Agent:
         self.start(**self._settings)
 
     def wait_until_killed(self) -> None:
-        """Waits until a failpoint has ended it."""
+        """Wait until a failpoint has ended it."""
         assert self._process is not None
         assert self._process.wait(timeout=PATIENCE_S) == -signal.SIGKILL
         self._process = None
@@ -110,7 +110,7 @@ class KubeScheduler:
         self._process = start(plan, die_with_parent=True)
 
     def start(self) -> None:
-        """Starts it again."""
+        """Start it again."""
         self._process = start(self._plan, die_with_parent=True)
 
     def stop(self) -> None:
@@ -130,10 +130,10 @@ class NodeSystem(System):
     agent: Agent
     kube_scheduler: KubeScheduler
     failpoints: Path
-    """Names what goes wrong in our services (`hamicommon.fault_injection`)."""
+    """File that names the faults in our services (`hamicommon.fault_injection`)."""
 
     def plan(self, *faults: str) -> None:
-        """Makes exactly these faults happen from now on."""
+        """Make only these faults happen from now on."""
         whole = self.failpoints.with_suffix(".written")
         whole.write_text("\n".join(faults))
         whole.replace(self.failpoints)
@@ -166,9 +166,9 @@ class NodeSystem(System):
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def seen_mib(self, pod: Json, container: str = "cuda") -> list[int]:
-        """Waits until the probe runs; the memory that it was given of each card, all checks made.
+        """Wait until the probe runs; return its memory of each card after all checks.
 
-        The total that CUDA and NVML show, what could be taken and what was refused must agree.
+        The total that CUDA and NVML show, the amount taken and the amount refused must agree.
         """
         lines = self.wait_for_log(pod, container, "launched")
         found = []
@@ -198,7 +198,7 @@ class NodeSystem(System):
     def wrong_slice(self, pod: Json, memory_mib: int, *, core_percent: int) -> list[str]:
         """List differences between the container's process and the ledger's row.
 
-        Its card, its limits file and what it can really take are compared.
+        Its card, its limits file and the memory that it can take are compared.
         """
         seen, pid = self.seen_mib(pod), self.container_pid(pod)
         limits = Path(f"/proc/{pid}/root/etc/hami/limits").read_text()
@@ -218,7 +218,7 @@ class NodeSystem(System):
         return [] if right else [f"{name}: sees {seen}, has {limits!r}, granted {card} {granted}"]
 
     def delete(self, *names: str, timeout_s: float = GONE_S) -> None:
-        """Deletes pods and waits until the kubelet has cleaned up behind them."""
+        """Delete pods and wait until the kubelet has cleaned up behind them."""
         System.delete(self, *names, timeout_s=timeout_s)
 
     def limits(self, pod: Json, container: str = "cuda") -> dict[str, tuple[int, int]]:
@@ -238,7 +238,7 @@ class NodeSystem(System):
         return int(status["allocatable"].get("nvidia.com/gpu", "0"))
 
     def wait_until_offered(self) -> None:
-        """Waits until all slots of all cards are on the Node object."""
+        """Wait until all slots of all cards are on the Node object."""
         wait(lambda: self.offered_slots() == CARDS * SLOTS_PER_CARD, "the slots to be on the Node")
 
 

@@ -21,7 +21,7 @@ CARD_MIB = 81920
 
 
 def past(system: NodeSystem, name: str, limits: dict[str, object]) -> Json:
-    """A pod that was put on the node without asking anybody."""
+    """A pod that was put on the node past every scheduler."""
     pod = system.pod_like(name, limits)
     pod["spec"] |= {"nodeName": system.node.name, "schedulerName": "somebody-else"}
     return pod
@@ -31,7 +31,7 @@ def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
     devices = json.loads((system.agent.folder / "fakegpu" / "config.json").read_text())["devices"]
     cards = [device["uuid"] for device in devices]
     base = system.agent.folder / "hook" / "vgpu"
-    # HAMi's own has no mark of our agent, and goes by its variables.
+    # HAMi's own library has no mark of our agent, and uses its variables.
     library = (NATIVE / "libvgpu/build/libvgpu.so").read_bytes()
     (base / "libvgpu.so.v2.10.0").write_bytes(library)
     system.agent.kill()

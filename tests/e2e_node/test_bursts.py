@@ -1,4 +1,4 @@
-"""Many pods at once on a real kubelet: each starts with its own limits, on its own cards."""
+"""Many concurrent pods on a real kubelet: each starts with its own limits, on its own cards."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem
 def test_twenty_pods_of_one_template_get_the_cards_that_they_were_granted(
     system: NodeSystem,
 ) -> None:
-    """They differ in nothing but the card; none gets another one's answer under the node lock."""
+    """They differ only in the card; none gets another one's answer under the node lock."""
     names = [f"template-{number}" for number in range(BURST)]
     before = len(system.agent.log)
     began_s = time.monotonic()

@@ -1,6 +1,6 @@
-"""Late binding on a real container runtime: what it reports of CDI, and containers that use it.
+"""Late binding on a real container runtime: its report on CDI, and containers that use it.
 
-HAMI_CONTAINERD names the containerd that is tried; tests/real_node/README.md shows how to get one.
+HAMI_CONTAINERD names the containerd under test; tests/real_node/README.md shows how to get one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEED = 510
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Sockets allow no long paths."""
+    """Folder with a short path: sockets allow no long ones."""
     folder = Path(tempfile.mkdtemp(prefix="hami-cdi-", dir="/run"))
     yield folder
     shutil.rmtree(folder)

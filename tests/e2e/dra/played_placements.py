@@ -1,8 +1,8 @@
 """Cases of `hamictl simulate` on a real control plane whose nodes are played: each pod once by
 limits and once by claims, on the same cards.
 
-A case has nodes of its own, so all of them are there at once. What placed pods hold in the case,
-one pod by limits holds here, card by card; then the case's pod comes.
+Each case has its own nodes, so all nodes exist together. One pod by limits holds, card by card,
+what the case's placed pods hold; then the case's pod comes.
 """
 
 import asyncio
@@ -118,8 +118,8 @@ class Played:
         return await asyncio.gather(*(one(path, body) for path, body in bodies))
 
     async def place(self, asked: Mapping[str, Asked]) -> dict[str, Placement | None]:
-        """All pods at once, by their cases: where they came, None for the refused ones. They are
-        gone afterwards."""
+        """Placements of all pods together, by case; None for the refused ones. The pods are gone
+        afterwards."""
         await self._create([(CLAIMS, claim) for _, claims in asked.values() for claim in claims])
         made = await self._create([(PODS, pod) for pod, _ in asked.values()])
         uids = dict(zip((pod["metadata"]["uid"] for pod in made), asked, strict=True))
@@ -171,7 +171,7 @@ class Played:
 
 
 def slow_down(look: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[bool]]:
-    """Looks less often: each look asks the servers about all pods."""
+    """Look less often: each look asks the servers about all pods."""
 
     async def slowly() -> bool:
         return await look() or await asyncio.sleep(LOOK_S, result=False)
@@ -180,7 +180,7 @@ def slow_down(look: Callable[[], Awaitable[bool]]) -> Callable[[], Awaitable[boo
 
 
 def asking(case: Case, *, prefix: str, modes: str = "") -> Json:
-    """The case's pod, for the case's nodes alone; `modes` of cards, where it names none."""
+    """The case's pod, only for the case's nodes; `modes` of cards, if it names none."""
     own, written = case.pod, dict(annotations_of(case.pod))
     if modes:
         written.setdefault(NVIDIA_MODE.name, modes)

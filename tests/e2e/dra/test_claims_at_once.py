@@ -1,4 +1,4 @@
-"""A thousand pods by claims at once, on a real control plane whose nodes are played."""
+"""A thousand concurrent pods by claims, on a real control plane whose nodes are played."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """Random damage that a tenant can do to the files of its container's folder on the host.
 
-Every call goes by the folder's descriptor and follows no link, and links lead to decoys of the
-test, so that nothing outside of a case's own folders is ever touched by who follows them.
+Every call uses the folder's descriptor and follows no link, and links lead to decoys of the test,
+so a program that follows them touches nothing outside a case's own folders.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class Hands:
         self._region = names[0] if names else "made-up.cache"
 
     def act(self) -> str:
-        """One attempt; its name. What is gone by then is left alone."""
+        """Make one attempt; return its name. A file that is gone by then is skipped."""
         way = self._chance.choice(self.ways)
         with contextlib.suppress(OSError):
             way()

@@ -1,6 +1,6 @@
-"""Pods that nobody would write, by the hundred: each runs, waits with one sentence, or is refused.
+"""Pods that no user would write, by the hundred: each runs, waits with one sentence, or is refused.
 
-No process ends of them, and neither the ledger nor the logs grow with what they contain.
+They end no process, and neither the ledger nor the logs grow with their contents.
 """
 
 import random
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 TIME_S = 120.0
 MAX_PENDING = 25
 BATCH = 5
-"""Pods that come after each other before what waits is changed."""
+"""Pods that come one after another before the waiting ones are changed."""
 MIB = 1024 * 1024
 MERGE = {"Content-Type": "application/merge-patch+json"}
 AMOUNTS: list[object] = [

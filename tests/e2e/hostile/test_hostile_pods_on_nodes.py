@@ -1,9 +1,9 @@
-"""Pods that do what they like on their nodes, beside one that works: by a seed.
+"""Pods that misbehave on their nodes, beside one that works: by a seed.
 
-Their programs go past the library, fork, ignore and send signals, and lie about their names; their
-folders on the host are theirs too, as HAMi's containers have them. The agents run on, the other
-pod's limits are as they were and hold, the ledger is true, and who takes more than its slice is
-reported so.
+Their programs bypass the library, fork, ignore and send signals, and lie about their names; their
+folders on the host are theirs too, as HAMi's containers have them. The agents keep running, the
+other pod's limits stay the same and hold, the ledger is true, and a pod that takes more than its
+slice is reported so.
 """
 
 import json
@@ -165,7 +165,7 @@ class Attempts:
 
 
 def limits_of(system: System, uid: str) -> dict[str, list[str]]:
-    """The limits files of a pod; what the feedback loop writes into them is no limit."""
+    """The limits files of a pod; entries of the feedback loop are not included."""
     feedback = ("utilization_switch ", "priority_block ")
     regions = system.folder.glob(f"nodes/*/hook/vgpu/containers/{uid}_*/*.cache")
     return {

@@ -1,6 +1,6 @@
-"""A pod that takes more than its slice is seen from outside, and ended where the operator wants it.
+"""A pod that takes more than its slice is seen from outside, and ended if the operator wants it.
 
-The pod undoes the preload inside its container, as any image with `unshare` can; another never
+The pod undoes the preload inside its container, as any image with `unshare` can. Another pod never
 asked for a card and has all of them from its container runtime.
 """
 
@@ -19,7 +19,7 @@ from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 SEEN_WITHIN_S = 30.0
 TAKEN = str(20 * 1024**3)
 PAST = f"mount --bind /dev/null /etc/ld.so.preload && exec vgpu-probe --bytes {TAKEN}"
-"""In a mount namespace of its own: what the library's mounts show does not hold there."""
+"""In a separate mount namespace, where the library's mounts do not hold."""
 
 
 def past_the_library(name: str) -> Json:
@@ -58,7 +58,7 @@ def seconds(began_s: float, check: Callable[[], object], what: str) -> float:
 
 
 def found_out(system: System, name: str, state: str) -> str:
-    """Waits until all who report it do; after how many seconds each did."""
+    """Wait until every reporter reports it; return the seconds that each took."""
     began_s = time.monotonic()
     reason = f"Limit{state.capitalize()}"
     took = {

@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
-    """Serves no node, and prints JSON, unless a parameter has other options."""
+    """`hamictl up` without nodes, printing JSON, unless a parameter has other options."""
     folder.mkdir()
     with start_up(folder, *getattr(request, "param", ("--nodes", "0", "--json"))) as process:
         yield process
@@ -43,7 +43,7 @@ def up(folder: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Pope
 @contextmanager
 def start_up(folder: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        # A shell ignores Ctrl-C in what it runs in the background, and tests run so pass that on.
+        # Background processes of a shell ignore Ctrl-C, and so do the children of such tests.
         [
             *("env", "--default-signal=INT"),
             *(str(Path(sys.executable).parent / "hamictl"), "up", "--no-demo", *flags),

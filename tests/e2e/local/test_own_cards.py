@@ -1,7 +1,7 @@
 """`hamictl up --own-cards`: the cards of this machine, by its own driver.
 
 Here the driver is the stand-in, whose configuration the agent's environment and the pods name; on a
-machine with a card nobody has to name anything.
+machine with a card no configuration is needed.
 """
 
 import json

@@ -77,7 +77,7 @@ class OldNode:
 
 @pytest.fixture(scope="module")
 def node(cluster_kind: str) -> Iterator[OldNode]:
-    """A system without nodes of its own, and beside it a kubelet whose plugin is HAMi's."""
+    """A system without nodes, and beside it a kubelet whose plugin is HAMi's."""
     with ExitStack() as stack:
         system = stack.enter_context(
             running_system(
@@ -160,7 +160,7 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     measured.note(f"adopted: {len(done['pods'])} pods judged, 4 adopted, 1 forged one refused")
     system.check_invariants()
 
-    # Nothing was restarted, and what ends by itself starts again.
+    # Nothing was restarted, and a container that exits starts again.
     for name in ("a", "b", "c"):
         assert restarts(system, name) == 0
         lines = system_log(node, pods[name])

@@ -1,7 +1,7 @@
-"""100 one-slice pods at once onto one node of ten cards.
+"""100 one-slice pods together onto one node of ten cards.
 
-kube-scheduler is stopped until all pods are there: what is measured is the way of the pods, and not
-how fast one client creates them.
+kube-scheduler is stopped until all pods exist: the case measures the way of the pods, and not how
+fast one client creates them.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def _cpu_text(before: dict[str, float], after: dict[str, float]) -> str:
 
 
 def _phases(system: System) -> str:
-    """When the last pod was through each step, seconds after the first reservation."""
+    """Seconds from the first reservation until the last pod was through each step."""
     row = system.sql(
         "SELECT "
         + ", ".join(

@@ -1,7 +1,7 @@
 """Cards cut on demand: the scheduler reserves profile and place, the agent makes the instance.
 
-A system of its own, because the operating mode is the whole node's; nothing smaller shows that
-what the scheduler writes is what the agent reads.
+It has a separate system, because the operating mode is the whole node's; nothing smaller shows that
+the agent reads what the scheduler writes.
 """
 
 import json

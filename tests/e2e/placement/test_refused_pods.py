@@ -1,5 +1,5 @@
 """A pod that no node can take waits: kube-scheduler asks for it again when the cluster changes, and
-not because of what it has just written itself."""
+not because of its last write."""
 
 import pytest
 from hamicommon.k8s.types import Json
@@ -44,7 +44,7 @@ def test_a_refused_pod_above_others_keeps_one_short_condition(cluster_kind: str)
 
 
 def decisions(system: System) -> int:
-    """How often /filter was asked for the pod."""
+    """Number of calls of /filter for the pod."""
     asked = "SELECT coalesce(sum(repeat_count), 0) FROM decisions WHERE pod_name = 'urgent'"
     return int(system.sql(asked))
 

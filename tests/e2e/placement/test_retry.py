@@ -12,7 +12,7 @@ SLICE_MIB = 40_960
 HELD = 2 * CARDS
 WAITING = 25
 FREED = 20
-"""Fewer than wait, so that at every moment somebody waits in vain beside the one who fits."""
+"""Fewer than wait, so that a pod always waits in vain beside the one that fits."""
 APART_S = 0.7
 RETRIED_S = 2.0
 """On a quiet machine."""
@@ -56,6 +56,6 @@ def test_waiting_pods_come_again_within_two_seconds_of_each_slice(crowded: Syste
         f"{statistics.median(retried_s):.2f} s after (p50), {max(retried_s):.2f} s at most"
     )
     assert len(retried_s) == FREED
-    # Nobody is given what is not free yet; a holder's replacement came before it went.
+    # No pod gets a slice before it is free; a holder's replacement came before the holder went.
     assert min(retried_s) >= 0
     assert max(retried_s) < promised_s

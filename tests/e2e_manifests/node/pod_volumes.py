@@ -23,7 +23,7 @@ class PodVolumes:
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
         found = []
         for mount in container.get("volumeMounts", ()):
-            # The token's volume is put in by the API server, under a name of its own.
+            # The API server adds the token's volume, under a generated name.
             source = self._volume(pod, folder, volumes[mount["name"]])
             found.append(
                 {
@@ -103,10 +103,10 @@ class PodVolumes:
 
 
 def _write(path: Path, content: bytes, group: int, mode: int) -> None:
-    """Whole or not at all, and only what differs: somebody may be reading."""
+    """Write a changed file atomically: another process may be reading."""
     if path.exists() and path.read_bytes() == content:
         return
-    # Not beside it: programs that look into the folder take every file for theirs.
+    # Not beside it: programs that read the folder use every file in it.
     whole = path.parent.with_name(f"{path.parent.name}.{path.name}.written")
     whole.write_bytes(content)
     os.chown(whole, 0, group)

@@ -58,7 +58,7 @@ def come(system: NodeSystem, name: str = "one") -> None:
 
 
 def has_its_slice(system: NodeSystem, name: str = "one") -> Json:
-    """Waits until it runs; one grant, one description, and the limits of that grant."""
+    """Wait until it runs; check one grant, one description, and the limits of that grant."""
     pod = system.wait_for_phase(name, "Running")
     assert list(system.limits(pod).values()) == [(SIZE_MIB, CORES)]
     wait(

@@ -1,4 +1,4 @@
-"""Hundreds of pods by limits and by claims on one card, while everything that grants is killed."""
+"""Hundreds of pods by limits and by claims on one card, while each granting process is killed."""
 
 import os
 import random
@@ -193,7 +193,7 @@ def test_limits_and_claims_come_and_go_on_one_card_while_all_is_killed(
 
 
 def _has_reached(churn: Churn, ways: Sequence[Future[None]], goal: int) -> bool:
-    """Raises: what ended one of the six."""
+    """Return whether the goal is reached. Raises: the error that ended one of the six."""
     for way in ways:
         if way.done():
             way.result()
@@ -230,13 +230,13 @@ def test_a_hundred_claims_at_once_all_run_or_wait_and_none_leaks(claiming: NodeS
         claim_of_card(system, name, card, {"memory": f"{chance.randrange(500, 4000)}Mi"})
     for name in names:
         pod = claiming_pod(system, name)
-        # Its one process ends as soon as it has taken what it may.
+        # Its one process ends as soon as it has taken its limit.
         pod["spec"]["containers"][0]["command"].append("--once")
         pod["spec"]["restartPolicy"] = "Never"
         assert system.create(pod).status_code == 201
 
     def release_what_is_over() -> int:
-        """Release ended pods' claims as the claim controller does; returns how many have ended."""
+        """Release ended pods' claims as the claim controller does; return how many have ended."""
         over = 0
         for pod in system.pods():
             name = pod["metadata"]["name"]

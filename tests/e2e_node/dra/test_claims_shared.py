@@ -107,7 +107,7 @@ def test_two_pods_of_a_claim_have_one_budget_that_the_last_one_gives_back(
     )
     assert used_mib(system) == str(BUDGET_MIB)
     system.check_invariants()
-    # It starts again, under another agent, with what is left on the node: all of the budget.
+    # It starts again, under another agent, with the rest on the node: all of the budget.
     system.agent.kill()
     start(system)
     os.kill(system.container_pid(second, "other"), signal.SIGKILL)
@@ -134,7 +134,7 @@ def test_two_pods_of_a_claim_have_one_budget_that_the_last_one_gives_back(
 def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_known(
     claiming: NodeSystem,
 ) -> None:
-    """The kubelet starts it without asking anybody, and our scheduler is away."""
+    """The kubelet starts it without calling any service, and our scheduler is down."""
     system = claiming
     claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
     pod = taking(claiming_pod(system, "first", of="shared"), 1000)

@@ -1,7 +1,7 @@
 """Slices by ResourceClaims, beside slices by `nvidia.com/gpu`, on a real kubelet and scheduler.
 
-Claims are named ones where no kube-controller-manager runs: templates and the release of claims are
-its doing.
+Claims are named ones if no kube-controller-manager runs: it handles templates and the release of
+claims.
 """
 
 import json
@@ -76,7 +76,7 @@ def test_a_claim_is_granted_at_the_binding_where_a_limit_of_no_card_names_us(
     assert system.wrong_slice(pod, 4096, core_percent=30) == []
     uid = pod["metadata"]["uid"]
     steps = f"SELECT state FROM allocation_events WHERE pod_uid = '{uid}' ORDER BY sequence LIMIT 1"
-    # What is granted at the preparation is never on its way.
+    # A slice that is granted at the preparation is never on its way.
     assert system.sql(steps) == "binding"
     wait(
         lambda: system.sql(f"SELECT state FROM allocations WHERE pod_uid = '{uid}'") == "allocated",
