@@ -1,4 +1,4 @@
-"""The Job hami-bootstrap's program on a real API server, with the rights of its account alone."""
+"""The Job hami-bootstrap's program on a real API server, with only the rights of its account."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S
 
 
 def bootstrap(plane: ControlPlane, folder: Path, sh: Callable[..., str]) -> str:
-    """Runs it once, as after `kubectl apply`; its log. `sh` runs kubectl as an administrator."""
+    """Run it once, as after `kubectl apply`; return its log. `sh` runs as an administrator."""
     system = ("--namespace", "hami-system")
     token = sh("kubectl", "create", "token", "hami-bootstrap", "--duration", "1h", *system)
     kubeconfig = write_kubeconfig(

@@ -131,7 +131,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shows what the cases measured, and how many were skipped for which reason."""
+    """Show the cases' measurements, and the count of skipped cases by reason."""
     for line in measured.lines(terminalreporter):
         terminalreporter.write_line(f"measured: {line}")
     skipped = Counter(
@@ -182,7 +182,7 @@ def kubernetes_assets() -> Assets:
 
 @pytest.fixture(scope="session")
 def databases(servers: Servers) -> Iterator[Databases]:
-    """Makes databases on the session's PostgreSQL (fsync off)."""
+    """Make databases on the session's PostgreSQL (fsync off)."""
     made = Databases(servers.postgres())
     yield made
     made.close()
@@ -190,14 +190,14 @@ def databases(servers: Servers) -> Iterator[Databases]:
 
 @pytest.fixture
 def empty_postgres_dsn(databases: Databases) -> Iterator[str]:
-    """A PostgreSQL database of this test alone, without any table."""
+    """A PostgreSQL database only for this test, without any table."""
     with databases.database() as dsn:
         yield dsn
 
 
 @pytest.fixture
 def postgres_dsn(databases: Databases) -> Iterator[str]:
-    """A PostgreSQL database of this test alone, with all migrations applied."""
+    """A PostgreSQL database only for this test, with all migrations applied."""
     with databases.database("migrated", fill=migrate) as dsn:
         yield dsn
 

@@ -1,6 +1,6 @@
 """Kubernetes control planes on loopback: the real one of a folder, or the emulated API server.
 
-The folder (`KUBEBUILDER_ASSETS` of those who run `make test-e2e`) holds kube-apiserver and
+The folder (`KUBEBUILDER_ASSETS` of `make test-e2e`) holds kube-apiserver and
 kube-scheduler, and perhaps etcd; without it the one of the development set is used.
 """
 
@@ -46,7 +46,7 @@ _WANT_CONTROLLERS = ("ServiceAccount", "TaintNodesByCondition")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeUser:
-    """User who may log in with a token; RBAC decides what they may do."""
+    """User that may log in with a token; RBAC decides its rights."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def write_users(folder: Path, url: str, users: Sequence[KubeUser]) -> dict[str, 
 
 
 def prepare_etcd(folder: Path, *, binary: Path, name: str = "etcd") -> ServerPlan:
-    """How to run a single member whose data are in `folder`, without fsync: it is for tests."""
+    """Plan of a single member whose data are in `folder`, without fsync: it is for tests."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     client, peer = free_port(), free_port()
@@ -310,7 +310,7 @@ class ControlPlane:
         node_percent: int = 0,
         arguments: Sequence[str] = (),
     ) -> ServerPlan:
-        """How to run the real kube-scheduler against this server (see `processes.running`)."""
+        """Plan of the real kube-scheduler against this server (see `processes.running`)."""
         kubeconfig = self.server.kubeconfigs[SCHEDULER.name]
         config = scheduler_config(
             version=self.assets.version,

@@ -1,6 +1,6 @@
-"""A real Prometheus that scrapes a running local system, and what its expressions give.
+"""A real Prometheus that scrapes a running local system, and the results of its expressions.
 
-In: the addresses that `hamictl up --json` prints. Out: answers of Prometheus's own HTTP API.
+Input: the addresses that `hamictl up --json` prints. Output: answers of Prometheus's own HTTP API.
 """
 
 import json
@@ -24,13 +24,13 @@ BOARDS = ROOT / "k8s" / "chart" / "monitoring" / "dashboards"
 PATIENCE_S = 180.0
 CHECK_INTERVAL_S = 0.5
 TLS = ("hami-webhook",)
-"""Locally it has no plain port; its authority is one of this system alone."""
+"""Locally it has no plain port; its authority belongs only to this system."""
 VARIABLES = {"$node": ".*", "$namespace": ".*", "$pod": ".*", "$container": ".*"}
 Json = dict[str, Any]
 
 
 def targets(up: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By job, host and port of each page of metrics."""
+    """Host and port of each page of metrics, by job."""
     host = re.compile(r"https?://([^/]+)")
 
     def address_of(url: str) -> str:
@@ -95,7 +95,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(program: str, folder: Path, jobs: Mapping[str, list[str]]) -> Iterator[Prometheus]:
-    """Scrapes every second while the block runs."""
+    """Run a Prometheus that scrapes every second inside the block."""
     config = folder / "prometheus.yml"
     scrapes = [
         {"job_name": job, "honor_labels": True, "static_configs": [{"targets": addresses}]}

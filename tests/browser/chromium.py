@@ -34,8 +34,8 @@ def _binary() -> str | None:
 def chromium() -> Iterator[Any]:
     """A running browser (Playwright's `Browser`)."""
     playwright = importlib.import_module("playwright.sync_api")
-    # Root has no user namespaces of its own in a container, so the sandbox is off; only our own
-    # pages are opened.
+    # Root can't make user namespaces in a container, so the sandbox is off; only our own pages are
+    # opened.
     options = ["--no-sandbox", "--disable-dev-shm-usage"]
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=_binary(), args=options)
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A page, and what its console and its scripts complained of."""
+    """A page, and the complaints of its console and its scripts."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Watched:
 
 @contextmanager
 def a_page(browser: Any, url: str, **context: Any) -> Iterator[Watched]:
-    """A page of a fresh profile; what it complains of fails the test at the end."""
+    """A page of a fresh profile; its complaints fail the test at the end."""
     profile = browser.new_context(base_url=url, viewport=SIZE, **context)
     profile.set_default_timeout(1000 * PATIENCE_S)
     try:
@@ -72,7 +72,7 @@ def a_page(browser: Any, url: str, **context: Any) -> Iterator[Watched]:
 
 
 def watch(page: Any, complaints: list[str]) -> None:
-    """Writes down errors of the console (CSP's too), of scripts, and boxes that scripts open."""
+    """Record errors of the console (CSP's too), of scripts, and boxes that scripts open."""
 
     def on_console(message: Any) -> None:
         if message.type == "error":
@@ -88,7 +88,7 @@ def watch(page: Any, complaints: list[str]) -> None:
 
 
 def live(page: Any) -> None:
-    """Waits until the page's stream is open and has brought something."""
+    """Wait until the page's stream is open and has delivered something."""
     page.locator("#live", has_text="live ●").wait_for()
 
 

@@ -1,4 +1,4 @@
-"""The pages in Chromium: `make test-pages`. Skipped, with the reason, where there is none."""
+"""The pages in Chromium: `make test-pages`. Skipped, with the reason, if there is none."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ NODES = 3
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """One browser for all cases; each has a profile of its own."""
+    """One browser for all cases; each has its own profile."""
     missing = why_missing()
     if missing is not None:
         pytest.skip(missing)

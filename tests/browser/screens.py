@@ -1,7 +1,7 @@
 """Pictures of every page for docs/screens: `scripts/browser -m tests.browser.screens`.
 
 They show 3 and 1000 nodes, light and dark.
-One more is as somebody with deuteranopia sees it, and two are of nodes that stand together by rack.
+One more simulates deuteranopia, and two are of nodes that stand together by rack.
 WebP, made by Chromium itself.
 """
 
@@ -76,7 +76,7 @@ ON CONFLICT ON CONSTRAINT pk_namespace_rollups DO UPDATE SET
 
 
 async def sum_up(dsn: str) -> None:
-    """Hours of the bill, as the service sums them up in the hours before anybody looks."""
+    """Sum up the hours of the bill, as the service does before a user opens the page."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(WAITS)
@@ -137,7 +137,7 @@ def shoot_all(browser: Any, running: Service, nodes: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Writes the pictures."""
+    """Write the pictures."""
     parser = argparse.ArgumentParser(prog="screens", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))

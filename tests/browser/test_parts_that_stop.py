@@ -1,7 +1,7 @@
 """Postgres, NATS, the scheduler and an agent stop in turn, of a whole running system.
 
-Each page that is open reports it by itself, keeps its last figures with their date, and recovers.
-The supervisor is held while a part is away, which it would start again at once.
+Each open page reports it without a reload, keeps its last figures with their date, and recovers.
+The supervisor is stopped while a part is down: otherwise it would restart the part immediately.
 """
 
 import json
@@ -80,7 +80,7 @@ def test_every_open_page_shows_it_keeps_its_figures_and_recovers(
             page = first.page if not pages else first.page.context.new_page()
             page.goto(path)
             live(page)
-            # What was reported of the part before this one is over.
+            # The report on the previous part is over.
             page.locator("#trouble p").first.wait_for(state="detached")
             pages[name] = page
         headings = {name: page.locator("main h1").inner_text() for name, page in pages.items()}

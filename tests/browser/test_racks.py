@@ -1,4 +1,4 @@
-"""Nodes that stand together by rack: what is shown, by keyboard, and while cards change."""
+"""Nodes that stand together by rack: their display, by keyboard, and while cards change."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,7 +136,7 @@ def test_by_the_keyboard_one_goes_from_rack_to_rack_and_past_one_that_is_folded(
         page.keyboard.press("ArrowLeft")
         assert page.evaluate(FOCUSED).split()[0] == racks[first][-1]
 
-        # What is folded is no stop, neither of Tab nor of an arrow.
+        # A folded rack is no stop, neither of Tab nor of an arrow.
         page.locator("#grid summary").first.focus()
         page.keyboard.press("Enter")
         page.wait_for_function("!document.querySelector('#grid details').open")

@@ -1,4 +1,4 @@
-"""docker-compose.yml as a project of its own, beside one that may run already."""
+"""docker-compose.yml as a separate project, beside one that may run already."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Compose:
 
 
 def wait_until(what: str, holds: Callable[[], bool]) -> None:
-    """Polls with a deadline; what failed on the way is in the last attempt's exception."""
+    """Poll with a deadline; a failure on the way is in the last attempt's exception."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, f"never: {what}"

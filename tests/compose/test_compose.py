@@ -35,7 +35,7 @@ def is_up(compose: Compose) -> bool:
 
 
 def slices(compose: Compose) -> dict[str, Any]:
-    """Pod -> what it was granted, and by which decision."""
+    """Pod -> its granted devices, and the allocation's id."""
     return {
         f"{item['namespace']}/{item['pod_name']}": (item["id"], item["devices"])
         for item in compose.hamictl("get allocations")["items"]

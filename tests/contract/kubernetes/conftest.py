@@ -1,4 +1,4 @@
-"""The API servers that the cases on the Kubernetes API ask (a module may have its own)."""
+"""The API servers of the cases on the Kubernetes API (a module may have its own)."""
 
 from collections.abc import Iterator
 
@@ -18,5 +18,5 @@ def server(
 
 @pytest.fixture
 def cluster(server: Cluster) -> Cluster:
-    """The server, with a namespace of this test alone."""
+    """The server, with a namespace only for this test."""
     return fresh_namespace(server)

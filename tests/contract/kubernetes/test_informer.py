@@ -1,4 +1,4 @@
-"""The informer over an API server: what was there, what changes, what happened in between."""
+"""The informer over an API server: existing objects, changes, and changes between watches."""
 
 import asyncio
 from collections.abc import Iterator

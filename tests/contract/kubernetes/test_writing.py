@@ -1,4 +1,4 @@
-"""Writing objects: what a new one gets, what is refused, versions, patches, dry runs.
+"""Writing objects: fields that the server sets, refusals, versions, patches, dry runs.
 
 The same cases on our server and on the real one.
 """

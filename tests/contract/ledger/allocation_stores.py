@@ -1,4 +1,4 @@
-"""The stores that keep an AllocationStore's promises, and what is asked of them: test data."""
+"""The stores that keep an AllocationStore's promises, and requests to them: test data."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -105,7 +105,7 @@ RULES = {"loose": VendorRules(order=LOOSE), "exact": VendorRules(exact=True)}
 
 @dataclass
 class Harness:
-    """A store and what the cases need beside it."""
+    """A store and the other needs of the cases."""
 
     store: AllocationStore
     ledger: AllocationStore

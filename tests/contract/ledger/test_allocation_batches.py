@@ -1,4 +1,4 @@
-"""Commands that are committed together behave as if each were carried out separately."""
+"""Commands that are committed together have the effects of separate commits."""
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -231,7 +231,7 @@ async def test_the_live_rows_of_some_pods_are_read_without_their_containers(
 async def test_a_command_that_the_ledger_refuses_keeps_the_whole_batch_out(
     harness: Harness,
 ) -> None:
-    """The one who commits tries each by itself then (`ledger/writer.py`)."""
+    """The writer then commits each command separately (`ledger/writer.py`)."""
     if harness.database is None:
         pytest.skip("the ledger in memory has no constraints")
     await harness.add(card("0"))
@@ -294,6 +294,6 @@ async def test_of_entries_of_one_name_none_is_granted_if_one_is_refused(harness:
     assert "one of default/g was refused" in str(answers[1])
     assert await harness.used_amounts("0") == (2, 200, 20)
     assert await harness.history("a") == []
-    # What was taken back is free.
+    # The withdrawn grants are free.
     assert outcomes(await harness.store.commit([make_group_entry("a")])) == ["binding"]
     assert await harness.used_amounts("0") == (3, 300, 30)

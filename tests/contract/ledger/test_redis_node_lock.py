@@ -40,7 +40,7 @@ async def test_redis_that_lost_its_keys_costs_the_order_and_nothing_else(
 
     await waiter
 
-    # What the first holder does late frees nobody else's lock.
+    # A late release by the first holder does not free the lock of another.
     assert not await lock.release(NODE, 1)
     assert await lock.holder(NODE) == holder(2)
 

@@ -1,4 +1,4 @@
-"""Rooms that are held until others are gone: what every AllocationStore promises (SAFE-7)."""
+"""Rooms that are held until their victims are gone: promises of every AllocationStore (SAFE-7)."""
 
 from collections.abc import AsyncIterator
 

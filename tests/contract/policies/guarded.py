@@ -1,7 +1,7 @@
-"""A real API server with the namespace, the roles and the policies of `k8s/base`, and who asks it.
+"""A real API server with the namespace, roles and policies of `k8s/base`, and its users.
 
-Service accounts ask with tokens that the server made for a pod of theirs, as the kubelet's are;
-people and the kubelet by impersonation, with the groups that they would have.
+Service accounts authenticate with tokens that the server made for one of their pods, as kubelets'
+do; people and the kubelet by impersonation, with the groups that they would have.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,8 +94,8 @@ class Guarded:
         return made
 
     def bind(self, role: str, kind: str, name: str) -> Callable[[], None]:
-        """Gives a User, a Group or a ServiceAccount (`namespace:name`) a ClusterRole everywhere,
-        and waits until the server knows. Returns what takes it away."""
+        """Give a User, a Group or a ServiceAccount (`namespace:name`) a ClusterRole everywhere, and
+        wait until the server knows. Return a function that removes it."""
         subject = {"kind": kind, "name": name}
         user, groups = name, []
         if kind == "ServiceAccount":
@@ -224,7 +224,7 @@ def install(guarded: Guarded) -> None:
 
 
 def is_refused(answer: httpx.Response, *texts: str) -> bool:
-    """Whether a policy of ours refused it, with a sentence that has these texts."""
+    """Return whether a policy of ours refused it, with a sentence that has these texts."""
     message = answer.json().get("message", "") if answer.status_code != 200 else ""
     assert answer.status_code == 403, (answer.status_code, answer.text)
     assert "ValidatingAdmissionPolicy 'hami-" in message, message

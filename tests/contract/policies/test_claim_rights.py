@@ -25,11 +25,11 @@ CLAIMS = f"/apis/resource.k8s.io/v1/namespaces/{TENANTS}/resourceclaims"
 
 
 BINDING = "resourceclaims/binding"
-"""No call is of it: the API server asks for it where a status changes what is allocated."""
+"""No call uses it: the API server requires it if a status changes an allocation."""
 
 
 def list_granted_rights() -> set[Right]:
-    """By the component, but for `BINDING`."""
+    """Rights that the component grants, except `BINDING`."""
     objects = list(yaml.safe_load_all((COMPONENT / "access.yaml").read_text()))
     rules = {each["metadata"]["name"]: each["rules"] for each in objects if "rules" in each}
     return {

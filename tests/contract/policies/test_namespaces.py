@@ -27,7 +27,7 @@ def label(key: str, value: str | None) -> Json:
 
 @pytest.fixture(scope="module")
 def owner(guarded: Guarded) -> User:
-    """Makes and changes namespaces, as the administrators of tenants do in some clusters."""
+    """User that makes and changes namespaces, as tenants' administrators do in some clusters."""
     parts = ["namespaces", "namespaces/status", "namespaces/finalize"]
     guarded.bind(guarded.role("namespace-owner", parts, ["*"]), "User", "olga")
     return guarded.person("olga")
@@ -50,7 +50,7 @@ def test_an_owner_of_namespaces_has_all_other_labels(guarded: Guarded, owner: Us
     assert is_allowed(owner.post("/api/v1/namespaces", {"metadata": {"name": name}}))
     assert is_allowed(owner.patch(path, label("team", "a")))
     assert is_allowed(guarded.admin.patch(path, label("hami.io/webhook", "ignore")))
-    # What an administrator set stays, and hinders nobody.
+    # The administrator's label stays, and does not hinder other changes.
     assert is_allowed(owner.patch(path, label("team", "b")))
     assert is_refused(owner.patch(path, label("hami.io/webhook", None)), "hami.io/webhook")
 

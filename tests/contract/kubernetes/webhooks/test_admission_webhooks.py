@@ -1,4 +1,4 @@
-"""Admission webhooks on both API servers: who is asked, what is sent, what the answer does."""
+"""Admission webhooks on both API servers: the call, the request, the effect of the answer."""
 
 import base64
 import ssl
@@ -69,7 +69,7 @@ def webhook(tmp_path: Path) -> Iterator[Webhook]:
 
 @pytest.fixture
 def register(cluster: Cluster) -> Iterator[Callable[..., None]]:
-    """Registers a webhook for new pods of the test's namespace, and takes it away at the end."""
+    """Register a webhook for new pods of the test's namespace, and remove it at the end."""
     names: list[str] = []
     key = "kubernetes.io/metadata.name"
     if cluster.minor < 21:
@@ -113,7 +113,7 @@ def patch(*steps: Json) -> Json:
 
 
 def until_asked(cluster: Cluster, hook: Webhook) -> None:
-    """A new registration is not known at once to the real server."""
+    """Wait for the registration: the real server learns of it later."""
     query = {"dryRun": "All"}
 
     def is_called() -> bool:
