@@ -10,7 +10,7 @@ DESCRIBED = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 
 
 def kubectl_for(api: httpx.Client, kubectl: Path, folder: Path) -> None:
-    """Puts a `kubectl` into the new `folder`: this one, without its own validation where needed.
+    """Put a `kubectl` into the new `folder`: this one, without its own validation if needed.
 
     Builds of the API server from some source trees answer 503 to kubectl's question for the
     schema; the server judges all the same.

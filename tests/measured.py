@@ -11,7 +11,7 @@ _LINES: list[str] = []
 
 
 def note(line: str) -> None:
-    """Shows `line` under the results of the run, with the case that runs now."""
+    """Show `line` under the results of the run, with the case that runs now."""
     _LINES.append(line)
 
 

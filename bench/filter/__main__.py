@@ -126,7 +126,7 @@ def report(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
+    """Measure, print the table and write the results."""
     end_when_asked()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=400, help="decisions per client mode")

@@ -136,7 +136,7 @@ async def play(url: str, nodes: int) -> None:
 
 
 def main() -> None:
-    """Plays."""
+    """Play."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nats", required=True)
     parser.add_argument("--nodes", type=int, required=True)

@@ -62,7 +62,7 @@ def placed_pods(nodes: int, fill: Fill) -> list[Placed]:
 
 
 async def fill_api_server(folder: Path, nodes: int, placed: list[Placed]) -> None:
-    """Writes the API server's store while it is not running: 80 000 requests would take minutes."""
+    """Write the API server's store while it is not running: 80 000 requests would take minutes."""
     journal = Journal(folder)
     version, _ = await journal.load()
     version += 100

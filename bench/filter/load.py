@@ -42,7 +42,7 @@ class Client:
         self._names = orjson.dumps(bench.nodes)
 
     def filter(self, pod: bytes, names: bytes | None = None) -> float:
-        """Asks for one pod, which fits; returns the milliseconds until the answer was there."""
+        """Ask for one pod, which fits; return the milliseconds until the answer arrived."""
         body = b'{"pod":%b,"nodes":null,"nodenames":%b}' % (pod, names or self._names)
         head = (
             "POST /filter HTTP/1.1\r\nHost: hami-scheduler\r\nUser-Agent: Go-http-client/1.1\r\n"
@@ -81,7 +81,7 @@ class Client:
 
 
 def new_pods(bench: Bench, count: int, *, prefix: str = "new") -> list[bytes]:
-    """Creates pods at the API server; each as kube-scheduler would send it."""
+    """Create pods at the API server; each as kube-scheduler would send it."""
 
     async def create() -> list[bytes]:
         async with open_kube_api(bench.kubeconfig) as api:

@@ -131,7 +131,7 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
+    """Measure, print the table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30.0, help="of idling, and of being busy")

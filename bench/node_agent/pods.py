@@ -122,7 +122,7 @@ class Run:
                 assert line, "the program ended"
 
     def end_programs(self) -> None:
-        """Ends them."""
+        """End them."""
         for program in self._programs:
             program.kill()
             program.wait(timeout=30)

@@ -142,7 +142,7 @@ def _get(http: httpx.Client, path: str) -> tuple[float, bytes]:
 
 
 def main() -> None:
-    """Measures, prints the table and writes the results."""
+    """Measure, print the table and write the results."""
     parser = argparse.ArgumentParser(prog="make bench-pages", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)

@@ -37,7 +37,7 @@ SELECT format('DROP INDEX %s', indexrelid::regclass) AS gone, pg_get_indexdef(in
 async def without_indexes(
     connection: asyncpg.Connection, tables: Sequence[str]
 ) -> AsyncIterator[None]:
-    """Inside the block the tables have none; afterwards as before."""
+    """Drop the indexes inside the block; make them again afterwards."""
     found = [row for query in (_KEYS, _INDEXES) for row in await connection.fetch(query, tables)]
     for row in found:
         await connection.execute(row["gone"])

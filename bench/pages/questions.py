@@ -162,7 +162,7 @@ async def _measure(dsn: str, allocations: int, samples: int) -> Row:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fills, asks, prints. Raises: SystemExit when a question is slow."""
+    """Fill, ask and print. Raises: SystemExit if a question is slow."""
     where = print_machine()
     with temporary_folder() as folder, data_servers(folder) as servers:
         found = asyncio.run(_measure(servers.dsn, args.allocations, args.samples))

@@ -136,7 +136,7 @@ class Measured:
         return 0
 
     async def until_stored(self, count: int) -> None:
-        """Waits for it. Raises: SystemExit when that takes too long."""
+        """Wait for it. Raises: SystemExit if that takes too long."""
         deadline_s = time.monotonic() + PATIENCE_S
         while (found := await self.count_stored()) < count:
             if time.monotonic() > deadline_s:
@@ -217,7 +217,7 @@ async def _measure(found: Service, count: int) -> Row:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measures, prints, and fails where the goal is missed."""
+    """Measure, print, and fail if the goal is missed."""
     where = print_machine()
     with service(args.nodes, cards=CARDS, pods=args.nodes * PODS_PER_NODE) as found:
         result = asyncio.run(_measure(found, args.reports))

@@ -51,7 +51,7 @@ def writes(row: Row) -> float:
 
 
 def main() -> None:
-    """Measures, prints and writes down."""
+    """Measure, print and write the results."""
     end_when_asked()
     parser = argparse.ArgumentParser(prog="make bench-pods", description=__doc__)
     parser.add_argument("--nodes", type=int, default=100)

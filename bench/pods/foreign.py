@@ -50,7 +50,7 @@ HANDSHAKE_S = 30.0
 
 
 async def until_it_answers(url: str, kubeconfig: Path) -> None:
-    """Prints which API server the extender must watch, and waits for it to listen.
+    """Print the API server that the extender must watch, and wait for it to listen.
 
     Raises: SystemExit when it does not.
     """
@@ -88,7 +88,7 @@ class AnnotatedNodes:
         self._work: asyncio.Queue[Json] = asyncio.Queue()
 
     async def register(self) -> None:
-        """Makes the Node objects with their cards."""
+        """Make the Node objects with their cards."""
         for name in self._names:
             await register_node(self._api, name, str(self._cards * self._slots))
         await self._report()
@@ -117,7 +117,7 @@ class AnnotatedNodes:
             )
 
     async def run(self) -> None:
-        """Plays until cancelled."""
+        """Play until cancelled."""
         informer = Informer(
             self._api, "/api/v1/pods", on_upsert=self._on_pod, on_delete=lambda pod: None
         )

@@ -96,7 +96,7 @@ class Grafana:
 
 @contextmanager
 def grafana(home: Path, folder: Path, addresses: Mapping[str, str]) -> Iterator[Grafana]:
-    """Runs while the block does, with boards and data sources from its provisioning.
+    """Run it inside the block, with boards and data sources from its provisioning.
 
     `addresses`: of the data sources that are there, by name; the ledger's is its DSN.
     """

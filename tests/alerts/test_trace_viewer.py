@@ -106,7 +106,7 @@ def spans_of(traces: Sequence[Json]) -> dict[str, ShownSpan]:
 
 @contextmanager
 def trace_viewer(home: Path, folder: Path) -> Iterator[TraceViewer]:
-    """Runs while the block does."""
+    """Run it inside the block."""
     shown, received, collected = free_port(), free_port(), free_port()
     url = f"http://127.0.0.1:{shown}"
     taken = {

@@ -85,7 +85,7 @@ def like(pod: Json, name: str, priority: str) -> Json:
 
 
 def is_bound(system: System, name: str) -> bool:
-    """Whether it is bound; False once it is refused."""
+    """Return whether it is bound; False once it is refused."""
 
     def verdict() -> str | None:
         pod = system.pod(name)

@@ -48,7 +48,7 @@ def autoscalers(kubernetes_assets: Assets) -> Path:
 
 @pytest.fixture
 def rig(autoscalers: Path, tmp_path: Path) -> Rig:
-    """Starts everything with the autoscaler of this name; settings are variables."""
+    """Start everything with the autoscaler of this name; settings are variables."""
 
     @contextmanager
     def start(

@@ -15,7 +15,7 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def main(address: str, port: int, target: int) -> None:
-    """Serves until killed."""
+    """Serve until killed."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -32,7 +32,7 @@ APPLICATIONS = (
 
 
 def sql(cluster: Cluster, query: str) -> str:
-    """Asks the ledger as its owner, over TLS, by the DSN of the Secret."""
+    """Ask the ledger as its owner, over TLS, by the DSN of the Secret."""
     dsn = cluster.pods.objects.data("secrets", "hami-postgres-owner")["dsn"].decode()
     ca_file = cluster.folder / "hami-ca.crt"
     ca_file.write_bytes(cluster.pods.objects.data("configmaps", "hami-ca")["ca.crt"])
@@ -47,7 +47,7 @@ def status(cluster: Cluster, name: str) -> dict[str, Any]:
 
 
 def runs(cluster: Cluster, name: str) -> bool:
-    """Whether it and all its containers do."""
+    """Return whether it and all its containers do."""
     found = status(cluster, name)
     states = [each.get("state", {}) for each in found.get("containerStatuses", ())]
     return found.get("phase") == "Running" and all("running" in state for state in states)

@@ -107,7 +107,6 @@ def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limit
     newer = tmp_path / "libvgpu.so"
     newer.write_bytes(library.read_bytes() + b"newer")
     before = library.stat().st_ino
-    # What HAMi keeps under /tmp, and what it put into the container's directory there.
     began = lives()
     system.agent.start(HAMI_NODE_AGENT_LIBRARY_PATH=str(newer))
     wait(lambda: lives() > began, "a life under the new agent", timeout_s=EVENT_TIMEOUT_S)

@@ -92,7 +92,7 @@ class LedgerRows:
         return next(mine, None)
 
     def _pass_on(self, old: Allocation) -> set[SliceKey]:
-        """Counts the slices of one that ends for those that hold them, too; which these are."""
+        """Count the slices of one that ends for the others that hold them; return those."""
         found = set()
         others = [a for a in self._allocations.values() if a.live and a.id != old.id]
         others.sort(key=lambda a: (a.reserved_at, a.id))

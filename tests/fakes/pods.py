@@ -30,7 +30,7 @@ class FakePodApi:
         return kept
 
     def remove(self, namespace: str, name: str) -> Json:
-        """Deletes a pod; returns its last state."""
+        """Delete a pod; return its last state."""
         return self._pods.pop((namespace, name))
 
     async def get(self, namespace: str, name: str) -> Json:

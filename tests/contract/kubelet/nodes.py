@@ -135,7 +135,7 @@ class Plugin(_servicer):
             await self.during(name)
 
     async def register(self, directory: Path, *, version: str = "v1beta1") -> None:
-        """Serves in the kubelet's directory and registers there."""
+        """Serve in the kubelet's directory and register there."""
         await self.stop()
         self._server = grpc.aio.server()
         add: Any = deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server
@@ -150,7 +150,7 @@ class Plugin(_servicer):
             await stub(channel).Register(request, timeout=PATIENCE_S, wait_for_ready=True)
 
     async def stop(self) -> None:
-        """Ends the stream."""
+        """End the stream."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -172,7 +172,7 @@ class Node:
         return self.root / "device-plugins"
 
     async def start(self) -> None:
-        """Starts the kubelet and waits until its Node is ready and its sockets are served."""
+        """Start the kubelet and wait until its Node is ready and its sockets are served."""
         with (self.root / "kubelet.log").open("ab") as log:
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
@@ -218,11 +218,11 @@ class Node:
         return status["capacity"].get(RESOURCE, ""), status["allocatable"].get(RESOURCE, "")
 
     async def is_deserted(self) -> bool:
-        """Whether the node has noticed that its plugin is gone."""
+        """Return whether the node has noticed that its plugin is gone."""
         return (await self.devices())[1] == "0"
 
     async def run(self, name: str, *containers: Json, **spec: Any) -> Json:
-        """Makes a pod that is bound to this node."""
+        """Make a pod that is bound to this node."""
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -241,11 +241,11 @@ class Node:
         return await self.api.get(f"/api/v1/namespaces/default/pods/{name}-{self.name}")
 
     async def delete(self, name: str) -> None:
-        """Asks for the pod's deletion."""
+        """Ask for the pod's deletion."""
         await self.api.delete(f"/api/v1/namespaces/default/pods/{name}-{self.name}")
 
     async def clear(self) -> None:
-        """Deletes all pods of the node and waits until they are gone."""
+        """Delete all pods of the node and wait until they are gone."""
         path, query = "/api/v1/pods", {"fieldSelector": f"spec.nodeName={self.name}"}
         for pod in (await self.api.get(path, **query))["items"]:
             name = pod["metadata"]["name"]
@@ -308,7 +308,7 @@ def container(name: str = "main", script: str = "exec sleep 1000", *, gpus: int 
 
 
 def alive(pid: int) -> bool:
-    """Whether the process exists."""
+    """Return whether the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -40,7 +40,7 @@ steps = st.lists(
 
 
 async def play(harness: Harness, script: list[tuple[str, int, Any]]) -> list[Any]:
-    """Runs the script; returns what came of each step, and the counters at the end."""
+    """Run the script; return the result of each step, and the counters at the end."""
     await harness.add(*(card(name, index=int(name)) for name in CARDS))
     results: list[Any] = []
     for verb, number, wanted in script:

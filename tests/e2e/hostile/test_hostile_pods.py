@@ -102,7 +102,7 @@ def size_of(system: System) -> tuple[float, float]:
 
 
 def sentence_about(pod: Json) -> str:
-    """Why it does not run; empty: it is on a node."""
+    """Reason why it does not run; empty if it is on a node."""
     if pod["spec"].get("nodeName"):
         return ""
     conditions = pod.get("status", {}).get("conditions") or ()

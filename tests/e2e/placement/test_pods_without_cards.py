@@ -25,7 +25,7 @@ def without_cards(name: str, cores: int) -> Json:
 
 
 def place_pod(system: System, pod: Json) -> str:
-    """Creates the pod; returns the node that it is bound to."""
+    """Create the pod; return the node that it is bound to."""
     name = pod["metadata"]["name"]
     answer = system.create(pod)
     assert answer.status_code == 201, answer.text

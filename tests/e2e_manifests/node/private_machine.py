@@ -18,7 +18,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def private_machine(folder: Path) -> Iterator[Path]:
-    """Yields the hosts file that everything inside reads; it may be written while they run."""
+    """Yield the hosts file that everything inside reads; it may be written while they run."""
     before = [os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY) for name in ("net", "mnt")]
     _check(_LIBC.unshare(CLONE_NEWNET | CLONE_NEWNS))
     try:

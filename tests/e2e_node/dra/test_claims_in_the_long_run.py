@@ -94,7 +94,7 @@ class Churn:
         assert made.status_code == 201, made.text
 
     def runs(self, name: str) -> bool:
-        """Waits; False when the kubelet has refused the pod."""
+        """Wait; return False if the kubelet has refused the pod."""
 
         def phase() -> str:
             now = (self.system.pod(name) or {"status": {}})["status"]

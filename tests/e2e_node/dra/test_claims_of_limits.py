@@ -45,7 +45,7 @@ def items(system: NodeSystem, path: str) -> list[Json]:
 
 
 def leaves_nothing(system: NodeSystem) -> None:
-    """Waits until nothing of converted pods is left."""
+    """Wait until nothing of converted pods is left."""
     wait(lambda: items(system, CLAIMS) == [], "the claims to go")
     wait(lambda: system.live_allocations() == 0, "the slices to be free")
     wait(lambda: not descriptions(system), "the device descriptions to go")

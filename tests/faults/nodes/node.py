@@ -46,7 +46,7 @@ def ids_in_checkpoint(system: System) -> list[str]:
 
 
 def allocate(system: System, ids: list[str]) -> deviceplugin_pb2.AllocateResponse:
-    """Calls the plugin as the kubelet does. Raises: grpc.RpcError."""
+    """Call the plugin as the kubelet does. Raises: grpc.RpcError."""
     socket = home(system) / "kubelet" / "device-plugins" / "nvidia-gpu.sock"
     request = deviceplugin_pb2.AllocateRequest(
         container_requests=[deviceplugin_pb2.ContainerAllocateRequest(devices_ids=ids)]
@@ -58,7 +58,7 @@ def allocate(system: System, ids: list[str]) -> deviceplugin_pb2.AllocateRespons
 
 
 def restart_container(system: System, name: str) -> None:
-    """Kills the program of a pod's container and waits until it runs once more."""
+    """Kill the program of a pod's container and wait until it runs again."""
     pod = system.pod(name)
     assert pod is not None
     before = statuses(pod)[0]["restartCount"]
@@ -75,7 +75,7 @@ def restart_container(system: System, name: str) -> None:
 
 
 def fakegpu(system: System, *arguments: str) -> None:
-    """Makes a card of the node misbehave (`fakegpu-ctl`)."""
+    """Make a card of the node misbehave (`fakegpu-ctl`)."""
     subprocess.run(
         [project().fakegpu / "fakegpu-ctl", *arguments],
         env={"FAKEGPU_CONFIG": str(home(system) / "fakegpu.json")},
