@@ -1,10 +1,10 @@
-"""The rows of tests/faults/README.md: each case of this folder is one, with what it measured.
+"""The rows of tests/faults/README.md: one for each case of this folder, with its measurements.
 
-Each has its row: `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
-on the function, on the parameter, or in parts on both. The page's table is between two markers,
-the seconds that each case took to recover are in `figures.json`.
+A row is `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)` on the
+function, on the parameter, or in parts on both. The page's table is between two markers. The
+seconds that each case took to recover are in `figures.json`.
 `make test-faults ARGS=--update-page` writes both, and `tests/unit/docs/test_reliability_page.py`
-fails when they are not of the cases that there are.
+fails if they do not match the cases.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def row_of(item: pytest.Item) -> Row:
 
 
 def collect_rows() -> list[Row]:
-    """The rows of all cases that there are, from a collection in a process of its own."""
+    """The rows of all cases, collected in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         options = ["-q", "--collect-only", "--slow", "-p", "no:cacheprovider", "--rows", str(file)]
@@ -117,7 +117,7 @@ def with_rows(page: str, rows: Iterable[Row]) -> str:
 
 
 def selectors(cases: list[Row]) -> str:
-    """Return what `-k` takes for these cases, without what they differ in."""
+    """Return the `-k` names of these cases, without the parts in which they differ."""
     if len(cases) == 1:
         return f"`{cases[0].name}`"
     shared = (row.name.removesuffix(f"-{row.kind}").partition("[")[0] for row in cases)

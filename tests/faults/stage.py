@@ -1,4 +1,4 @@
-"""Steps of every case around its fault: pods come, the fault passes, everything is checked.
+"""Steps of every case around its fault: pods are created, the fault ends, all is checked.
 
 `Stage` remembers which slice each pod asked for. `settle` is promise LIVE-2: ledger = pods = nodes
 soon after the last fault. `check` is the invariant checker; it reads the ledger (SAFE-1, SAFE-2,
@@ -30,7 +30,7 @@ _UNTOLD = (
 )
 
 MEASURED: dict[str, float] = {}
-"""Seconds until all was well again, by the row's name."""
+"""Seconds until recovery, by the row's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Failpoints:
     file: Path
 
     def plan(self, *faults: str) -> None:
-        """Makes exactly these faults happen from now on."""
+        """Make exactly these faults happen from now on."""
         whole = self.file.with_suffix(".written")
         whole.write_text("\n".join(faults))
         whole.replace(self.file)
@@ -67,7 +67,7 @@ class Stage:
     sizes_mib: dict[str, int] = field(default_factory=dict)
     """Requested memory of each pod by name."""
     may_refuse: int = 0
-    """Number of pods that a kubelet may refuse for good (an agent died inside Allocate)."""
+    """Number of pods that a kubelet may refuse permanently (an agent died inside Allocate)."""
     began_s: float = field(default_factory=time.monotonic)
     replaced: int = 0
     """Pods that were ended by the scheduler or refused by their kubelet, and made again."""
@@ -88,10 +88,10 @@ class Stage:
         backwards: bool = False,
         alike: bool = False,
     ) -> None:
-        """Creates pods; a refusal or a lost connection is tried again, as a controller does.
+        """Create pods; retry a refusal or a lost connection, as a controller does.
 
         `backwards`: the younger a pod, the earlier its name. `alike`: all of one size, and on one
-        card where there is room.
+        card if there is room.
         """
         first = len(self.sizes_mib)
         numbers = range(first, first + count)
@@ -119,7 +119,7 @@ class Stage:
         return answer.status_code in (201, 409)
 
     def run_before(self, count: int, *, node: str = "") -> None:
-        """Pods that run before the fault and must not notice it."""
+        """Create pods that run before the fault and must not notice it."""
         self.come(count, node=node)
         self.settle()
         for pod in self.mine():
@@ -130,8 +130,8 @@ class Stage:
         return [p for p in self.system.pods() if p["metadata"]["name"] in self.sizes_mib]
 
     def is_settled(self) -> bool:
-        """Whether every pod runs (or was refused for good), the ledger has the same, and every
-        change of it has been announced."""
+        """Return whether every pod runs (or was refused permanently), the ledger agrees, and each
+        of its changes has been announced."""
         return (
             all(is_running(pod) or is_refused(pod) for pod in self.mine())
             and len(self.mine()) == len(self.sizes_mib)
@@ -150,9 +150,9 @@ class Stage:
         return bool(lost)
 
     def settle(self, timeout_s: float = RECOVERED_S, *, replacing: bool = False) -> float:
-        """Waits for that; returns how many seconds it took.
+        """Wait for that; return how many seconds it took.
 
-        `replacing`: pods may be ended on the way, and are made again.
+        `replacing`: pods may end meanwhile, and are created again.
         """
         began_s = time.monotonic()
         wait(
@@ -164,9 +164,9 @@ class Stage:
         return time.monotonic() - began_s
 
     def check(self, *, restarted: Container[str] = (), blind: Container[str] = ()) -> None:
-        """The invariant checker; every container must have printed what it sees.
+        """Run the invariant checker; every container must have printed its devices.
 
-        `restarted`: pods whose container the case ended. `blind`: pods whose card was taken away.
+        `restarted`: pods whose container the case ended. `blind`: pods whose card was removed.
         """
         self.system.check_invariants()
         refused = [pod["metadata"]["name"] for pod in self.mine() if is_refused(pod)]
@@ -189,9 +189,9 @@ class Stage:
     def recover(
         self, *, since_s: float | None = None, restarted: Container[str] = (), more: str = ""
     ) -> None:
-        """Waits until all is well again, checks everything, and reports how long that took.
+        """Wait for recovery, check everything, and report how long that took.
 
-        `since_s`: when the fault was over, by the monotonic clock; None: now.
+        `since_s`: when the fault ended, by the monotonic clock; None: now.
         """
         over_s = time.monotonic() if since_s is None else since_s
         self.settle()
@@ -199,7 +199,7 @@ class Stage:
         self.report(since(over_s), more=more)
 
     def report(self, recovered_s: float, *, more: str = "") -> None:
-        """Notes what the case's row and line show; `recovered_s` counts from the fault's end."""
+        """Record the case's row and line; `recovered_s` counts from the fault's end."""
         row = self.faulty.row
         assert row is not None
         refused = sum(is_refused(pod) for pod in self.mine())
@@ -244,13 +244,13 @@ def _answers(system: System) -> Iterator[tuple[str, str, Path]]:
 
 
 def is_running(pod: Json) -> bool:
-    """Whether the pod runs and all its containers with it."""
+    """Return whether the pod and all its containers run."""
     states = [status.get("state", {}) for status in pod["status"].get("containerStatuses") or []]
     return pod["status"].get("phase") == "Running" and all("running" in state for state in states)
 
 
 def is_refused(pod: Json) -> bool:
-    """Whether the kubelet refused the pod for good."""
+    """Return whether the kubelet refused it permanently."""
     status = pod["status"]
     return (status.get("phase"), status.get("reason")) == ("Failed", "UnexpectedAdmissionError")
 

@@ -1,11 +1,11 @@
-"""Postgres, Redis and NATS each away while pods come and go: what is promised, and nothing lost.
+"""Postgres, Redis and NATS each unavailable while pods come and go: the promises hold, no loss.
 
-`hangs` is SIGSTOP: connections stay and nobody answers. `gone` is kill -9 with nobody to start it
-again: connections are refused. While NATS is away pods are placed and run, and while Redis is away
-those on nodes that bind late; on nodes that need the node lock none is bound then, and while
-Postgres is away none is granted anything: each gets the reason. Containers that run notice nothing.
-Afterwards the ledger equals the pods within 30 s, every pod's history is without a gap, and the
-bus has every event of the ledger exactly once by its deduplication id.
+`hangs` is SIGSTOP: connections stay open without answers. `gone` is kill -9 without a restart:
+connections are refused. While NATS is unavailable, pods are placed and run. While Redis is, so are
+pods on nodes that bind late, and none is bound on nodes that need the node lock. While Postgres is,
+no pod is granted anything: each gets the reason. Running containers notice nothing. Afterwards the
+ledger equals the pods within 30 s, every pod's history is without a gap, and the bus has every
+event of the ledger exactly once by its deduplication id.
 """
 
 import asyncio
@@ -37,20 +37,20 @@ LONG_S = 600.0
 RECOVERED_S = 30.0
 """Promise LIVE-2."""
 INTERVAL_S = 1.0
-"""A pod comes so often."""
+"""Interval between new pods."""
 LONG_INTERVAL_S = 10.0
-"""In ten minutes: slices of pods deleted in them are kept for five, because no agent can report
-that they left, and the 80 slots of the cluster must do."""
+"""Interval in an outage of ten minutes: slices of deleted pods are kept for five, because no agent
+can report that they left, and the cluster has only 80 slots."""
 NO_LEDGER = re.compile("Postgres (is not available|at .* can't be reached)")
 """Messages on a pod without a ledger: of a lost connection, or of a refused new one."""
 NO_LOCK = re.compile("Redis is unavailable .* nodes that need the node lock get no pod")
 STARTS_S = 60.0
-"""A pod that is to run at all runs within this, on a machine that has much else to do."""
+"""Time within which a pod that can run does, on a busy machine."""
 
 
 @contextmanager
 def outage(system: System, service: str, way: str) -> Iterator[None]:
-    """The service is away inside the block, and serves soon after it."""
+    """Make the service unavailable inside the block; it serves soon afterwards."""
     if way == "hangs":
         with suspend_service(system, service):
             yield
@@ -146,7 +146,7 @@ def _sleep(churn: Churn, away_s: float) -> None:
 
 
 def _wait_until_recovered(system: System, back_s: float) -> float:
-    """Waits for LIVE-2: ledger = pods, every fact published; how long after the return."""
+    """Wait for LIVE-2 (ledger = pods, every fact published); return seconds after the return."""
     waits = (
         "SELECT (SELECT count(*) FROM allocation_events WHERE published_at IS NULL)"
         " + (SELECT count(*) FROM outbox WHERE published_at IS NULL)"

@@ -1,7 +1,7 @@
-"""A fault at every step of a preemption: two pods end for one that waits, and nobody else does.
+"""A fault at every step of a preemption: two pods end for one that waits, and no other does.
 
 Each case has one node with one card: `low-0` and `low-1` have to end for `high`, `stays` may not.
-Whatever fails, `high` gets the room in the end, both pods ended for it once, and SAFE-7 holds.
+Whatever fails, `high` finally gets the room, both pods ended for it once, and SAFE-7 holds.
 """
 
 import os
@@ -179,7 +179,7 @@ def come(system: System) -> None:
 
 
 def check_room_was_taken(case: Case) -> None:
-    """`high` has the cards, each of the two ended for it, and nobody else did."""
+    """Check that `high` has the cards, and that only the two pods ended for it."""
     system = case.system
     system.wait_for_phase("high", "Running", timeout_s=90)
     assert {pod["metadata"]["name"] for pod in system.pods()} == {"high", "stays"}

@@ -1,6 +1,6 @@
 """A system at DEBUG whose stores are killed and whose callers are hostile repeats no secret.
 
-Its spans are for a collector that is not there.
+The collector of its spans does not exist.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def test_nothing_that_is_secret_is_logged_traced_or_answered(system: System) -> 
 
     texts = written_by(system)
     assert '"level":"DEBUG"' in texts["node-agent-node-0.log"] + texts["webhook.log"]
-    # The emulated API server and containers are no services of ours, and print what they like.
+    # The emulated API server and containers are not services of ours, and may print anything.
     assert leaks(secrets, {**texts, **answered}) == []
 
 

@@ -123,7 +123,7 @@ class Load:
 
 
 def measured_load(tenant: Tenant, kernel_us: int = 1000) -> Load:
-    """The card is the tenant's alone, without a limit."""
+    """Measure a tenant without a limit or neighbour."""
     measured = tenant.run(*Load(kernel_us, 0).command(2))
     return Load(kernel_us, measured["seconds"] * 1000 / measured["launches"])
 

@@ -1,9 +1,9 @@
-"""These tests run on a real card, and are skipped, with the reason, where there is none.
+"""These tests run on a real card, and are skipped, with the reason, if there is none.
 
     pytest tests/gpu -rs
 
-They need the native parts built, an NVIDIA driver and a card that nobody else uses; PyTorch and
-nvcc where the test's name has them.
+They need the native parts built, an NVIDIA driver and a card without other users; PyTorch and nvcc
+if the test's name has them.
 """
 
 import shutil

@@ -17,7 +17,7 @@ SLICE = 2 * GIB
 
 @pytest.fixture
 def container(card: Card, tmp_path: Path) -> list[str]:
-    """A command that runs another one in namespaces of its own, with our files mounted over it."""
+    """A command that runs another one in new namespaces, with our files mounted over it."""
     if os.geteuid() != 0:
         pytest.skip("mounts want root")
     (tmp_path / "hami").mkdir()

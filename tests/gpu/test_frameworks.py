@@ -1,7 +1,7 @@
 """Frameworks in a slice of a real card, each with its own allocator.
 
-Each gets what its slice has, ends at it with its own out-of-memory error, goes on afterwards, and
-computes what it computes without the library.
+Each gets its slice, fails beyond it with its own out-of-memory error, continues afterwards, and
+computes the same results as without the library.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from tests.gpu.card import GIB, Tenant, answer
 PROGRAMS = Path(__file__).parent / "programs"
 SLICE = 4 * GIB
 CONTEXT = GIB
-"""More than what a context with its modules costs on any card."""
+"""More than a context with its modules costs on any card."""
 BLOCK = 64 << 20
 
 
@@ -67,7 +67,7 @@ def test_a_tensor_of_another_process_is_charged_once(tenants: list[Tenant]) -> N
 def test_jax_takes_its_part_of_the_slice(tenants: list[Tenant]) -> None:
     result = run(tenants[0], "jax_memory.py", memory_bytes=SLICE)
     assert result["sum"] == 2048.0**3
-    # Its allocator takes three quarters of what it believes the card to have.
+    # Its allocator takes three quarters of the memory that it sees.
     assert result["limit"] <= SLICE * 3 // 4
     assert "RESOURCE_EXHAUSTED" in result["caught"]
 

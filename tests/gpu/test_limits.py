@@ -44,7 +44,7 @@ def test_a_tenant_that_is_alone_keeps_to_its_core_limit(tenants: list[Tenant], l
 def test_two_tenants_get_30_and_70(tenants: list[Tenant]) -> None:
     for tenant in tenants:
         tenant.limit()
-    # A kernel that goes by the card's time ends early by what the other's turn took of it: short
+    # A kernel that measures the card's time ends early by the length of the other's turn: short
     # ones are seldom interrupted.
     load = measured_load(tenants[0], kernel_us=300)
     for tenant, limit in zip(tenants, (30, 70), strict=True):

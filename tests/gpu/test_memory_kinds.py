@@ -1,6 +1,6 @@
 """Each way of taking memory on a real card, in a slice of 4 GiB.
 
-What the card itself refuses, without the library, is skipped with its error.
+A way that the card itself refuses, without the library, is skipped with its error.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from tests.native.machine import MIB, Client, open_context
 LIMIT = 4 * GIB
 SIZE = 512 * MIB
 BLOCK = 64 * MIB  # in a further context
-# What the driver takes beside, which the slice has less then: handles, page tables.
+# Memory that the driver takes from the slice besides: handles, page tables.
 BESIDE = 4 * MIB
-# What it keeps of a further context that has ended: 6 MiB of a green one (H100, 580.159.04).
+# Memory that it keeps of a further, ended context: 6 MiB of a green one (H100, 580.159.04).
 KEPT = 8 * MIB
 # The card's own rounding, which is in no account.
 ROUNDING = 64 * MIB
@@ -57,7 +57,7 @@ def refusals(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
         why = outcome(client, **call)
         if why is not None:
             found[name] = why
-        if why is not None or name in KINDS:  # what was taken goes with its program
+        if why is not None or name in KINDS:  # its memory is freed with its program
             client.end()
             client = None
     if client is not None:

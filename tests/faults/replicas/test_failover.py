@@ -1,7 +1,7 @@
-"""Another replica becomes active under load: how long nothing is decided, and that nothing is lost.
+"""Another replica becomes active under load: the seconds without decisions, and no loss.
 
-Each pod of the Deployment is two processes with a host name of their own: the real kube-scheduler,
-with the election that `k8s/base` configures, and ours. Nodes are played; 20 pods a second come.
+Each pod of the Deployment is two processes with their own host name: the real kube-scheduler, with
+the election that `k8s/base` configures, and ours. Nodes are simulated; 20 pods a second arrive.
 """
 
 from __future__ import annotations
@@ -257,10 +257,10 @@ async def test_another_replica_goes_on_when_the_active_one_is_gone(
         killed_s = await _under_load(made, second, third, only_stock=True, number=signal.SIGKILL)
         status = await asyncio.to_thread(second.ours.wait, PATIENCE_S)
         fourth = await made.start("pod-d")
-        # As a node that is cut off: nothing of it ends, and it goes on when another is active.
+        # As a node that is cut off: its processes stay, and continue when another pod is active.
         lost_s = await _under_load(made, third, fourth, only_stock=False, number=signal.SIGSTOP)
         fifth = await made.start("pod-e")
-        # As a node without power: nobody is left who could give the Lease up.
+        # As a node without power: no process is left to release the Lease.
         gone_s = await _under_load(made, fourth, fifth, only_stock=False, number=signal.SIGKILL)
         third.signal(signal.SIGCONT)
         stale = await asyncio.to_thread(third.ours.wait, PATIENCE_S)

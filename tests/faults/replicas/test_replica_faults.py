@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE_S, Unhurried
 pytestmark = pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")
 
 LOCK_S = 2.0
-"""Life of the lock of the replica that shall lose it."""
+"""Lifetime of the lock of the replica that is to lose it."""
 
 
 @pytest.mark.emulator_only
@@ -206,7 +206,7 @@ def _with_node(stage: Stage) -> list[Json]:
 
 @contextmanager
 def _silent_port(*, listens: bool) -> Iterator[int]:
-    """A port that takes connections and never answers, or one where nobody listens."""
+    """A port that accepts connections and never answers, or one without a listener."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listens:

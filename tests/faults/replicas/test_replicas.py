@@ -1,9 +1,9 @@
-"""Two replicas believe to be active: what there is is granted, exactly.
+"""Two replicas believe that they are active: the capacity is granted exactly.
 
-kube-scheduler is played by many callers at once, which is harder than the real one: it filters one
-pod after the other. The rest is real: scheduler processes, durable Postgres, Redis, NATS, an API
-server with all pods; agents and kubelets are played over the bus, so every winner is bound and
-reported allocated.
+Many concurrent callers play kube-scheduler, which is harder than the real one: it filters one pod
+after the other. Scheduler processes, durable Postgres, Redis, NATS and an API server with all pods
+are real. Agents and kubelets are played over the bus, so every winner is bound and reported
+allocated.
 """
 
 from __future__ import annotations

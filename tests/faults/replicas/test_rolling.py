@@ -1,10 +1,10 @@
 """Roll-outs under load: no pod fails, nothing is granted twice, whichever part is older.
 
-Pods come and go every second. A scheduler of the older version that nobody asks runs its loops
-beside the newer parts. Each part is stopped as a kubelet stops it (SIGTERM) and started
-again, as itself, or in another version: from the last release to this one, and back. Here each
-part is one process, so for its seconds away pods wait and creations are tried again, which a second
-replica spares a cluster.
+Pods come and go every second. A scheduler of the older version that receives no requests runs its
+loops beside the newer parts. Each part is stopped as a kubelet stops it (SIGTERM) and started again
+in the same or in another version: from the last release to this one, and back. Here each part is
+one process, so pods wait and creations are retried while it is stopped. A second replica avoids
+that in a cluster.
 """
 
 import json
@@ -51,7 +51,7 @@ PARTS = {
 """By part: its program, and what the supervisor calls its processes."""
 STORES = ("postgres", "redis", "nats")
 STOP_SIGNALS = {"postgres": signal.SIGINT}
-"""That images name for themselves: at SIGTERM Postgres would wait for its clients to go."""
+"""Signals that images set: at SIGTERM Postgres would wait for its clients to disconnect."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def restart(system: System, service: str) -> float:
 
 
 def pods_run(churn: Churn, what: str) -> None:
-    """Waits until pods that came from now on have run."""
+    """Wait until pods created from now on have run."""
     known = set(churn.created_s)
     wait(
         lambda: bool(churn.errors) or len(churn.ran_s.keys() - known) >= PODS,

@@ -1,10 +1,10 @@
-"""The last release beside this version: which code each process runs is in a file.
+"""The last release beside this version: a file says which code each process runs.
 
-A folder on PYTHONPATH has a `sitecustomize` that every Python process reads before anything of
-ours: the processes that the file names run this version's code, all others the release's, as it
-was checked out and built (its Python packages, migrations and native parts; third-party packages
-are those of this environment). So one process after the other changes its version when it is
-restarted, as pods do in a roll-out.
+A folder on PYTHONPATH has a `sitecustomize` that every Python process reads before any code of
+ours. The processes that the file names run this version's code, all others the release's, as it was
+checked out and built (its Python packages, migrations and native parts; third-party packages are
+those of this environment). So each process changes its version when it is restarted, as pods do in
+a roll-out.
 """
 
 import json
@@ -95,7 +95,7 @@ class Versions:
         self.write()
 
     def write(self) -> None:
-        """At once, because a process may be starting."""
+        """Replace the file: a process may be starting."""
         sources = [*(self.old / "libs").glob("*/src"), *(self.old / "services").glob("*/src")]
         chosen = {"old": [str(each) for each in sorted(sources)], "new": self._new}
         whole = self.folder / "versions.json.written"
@@ -105,7 +105,7 @@ class Versions:
 
 @contextmanager
 def versions(folder: Path, release: Release) -> Iterator[Versions]:
-    """Checks the release out and builds its native parts; all processes are of it at first."""
+    """Check the release out and build its native parts; at first all processes run it."""
     old, choosing = folder / "old", folder / "choosing"
     old.mkdir(parents=True)
     choosing.mkdir()

@@ -1,4 +1,4 @@
-"""CuPy takes all that it gets, in blocks of 64 MiB, and runs a kernel of its own."""
+"""CuPy takes all memory it gets, in blocks of 64 MiB, and runs its own kernel."""
 
 # mypy: ignore-errors
 

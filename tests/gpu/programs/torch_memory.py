@@ -1,4 +1,4 @@
-"""PyTorch takes all that it gets, in blocks of 64 MiB; then it goes on."""
+"""PyTorch takes all memory it gets, in blocks of 64 MiB; then it continues."""
 
 # mypy: ignore-errors
 
