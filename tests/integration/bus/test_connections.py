@@ -1,4 +1,4 @@
-"""Servers that come late, are killed or fall silent, and services that end while they are asked."""
+"""Servers that start late, are killed or fall silent; services that end during a request."""
 
 import asyncio
 import json
@@ -180,7 +180,7 @@ async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_th
 
 
 async def _until_served(ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    """Asks until somebody serves the subject; the one that was reached must answer."""
+    """Ask until a service serves the subject; a service that is reached must answer."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:

@@ -46,7 +46,7 @@ async def scheduler(url: str) -> AsyncIterator[Bus]:
 
 
 async def _bury(url: str, user: str, letter_subject: str, headers: dict[str, str]) -> int:
-    """Publishes a letter as that user; its sequence. Raises: TimeoutError when it may not."""
+    """Publish a letter as that user; return its sequence. Raises: TimeoutError if refused."""
     client = await nats.connect(
         url, user=user, password="x", inbox_prefix=f"_INBOX_{user}".encode(), error_cb=_nothing
     )
@@ -60,7 +60,7 @@ async def _bury(url: str, user: str, letter_subject: str, headers: dict[str, str
 
 
 async def _nothing(_exc: Exception) -> None:
-    """The refusal is seen as a publish that nobody acknowledges."""
+    """Ignore the refusal: the missing acknowledgement shows it."""
 
 
 @pytest.mark.parametrize(

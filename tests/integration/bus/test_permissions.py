@@ -105,7 +105,7 @@ async def _foreign_subjects_are_refused(url: str) -> None:
 async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
     tmp_path: Path, reply: str
 ) -> None:
-    """The server compares no reply subject with the rights of who asks."""
+    """The server does not check a reply subject against the caller's rights."""
     tmp_path.chmod(0o755)
     users = [NatsUser(name="admin", password="x"), agent_nats_user("a", "x")]
     plan = nats_server.prepare(tmp_path / "nats", users=users)

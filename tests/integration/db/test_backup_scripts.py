@@ -1,6 +1,6 @@
-"""The scripts of `k8s/components/backup` on a ledger: what is kept and what a restore leaves.
+"""The scripts of `k8s/components/backup` on a ledger: the kept data and the result of a restore.
 
-`tests/e2e_manifests/test_day_two.py` runs them as the Jobs that they are.
+`tests/e2e_manifests/test_day_two.py` runs them as Jobs.
 """
 
 import os

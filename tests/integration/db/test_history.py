@@ -204,7 +204,7 @@ async def test_the_reader_reads_everything_and_writes_nothing(
         " AND relkind IN ('r', 'p', 'v') AND relname <> 'alembic_version'"
     )
     await connection.execute("SELECT hami_ensure_partition('decisions', '2030-01-01')")
-    # Not SET ROLE alone: days are made for who logged in.
+    # Not only SET ROLE: days are made for the session user.
     await connection.execute("SET SESSION AUTHORIZATION hami_reader")
 
     for table in tables:
@@ -225,7 +225,7 @@ async def test_the_reader_reads_everything_and_writes_nothing(
 
 SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "archive-ledger.sh"
 ODD_TEXT = 'a "quoted", text;\nwith\ttwo lines \\ and \\N and ü'
-# hami_forget_grants (migration 0017) removes these with a grant, by itself or by their key.
+# hami_forget_grants (migration 0017) removes these with a grant, directly or by their key.
 REMOVED_WITH_GRANTS = {"allocation_periods"} | {
     table.name
     for table in metadata.tables.values()

@@ -1,4 +1,4 @@
-"""Calls of operators: written before they are carried out, and changed or removed by nobody."""
+"""Calls of operators: recorded before they are executed, and never changed or removed."""
 
 from collections.abc import AsyncIterator
 

@@ -74,7 +74,7 @@ async def ledger(
 
 
 async def hamictl(*arguments: str) -> Result:
-    """In a thread: the command has an event loop of its own."""
+    """Run the command in a thread: it has its own event loop."""
     return await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
 
 

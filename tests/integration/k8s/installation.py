@@ -1,7 +1,7 @@
-"""hami-scheduler as `k8s/base` runs it, beside an API server that knows people by their tokens.
+"""hami-scheduler as `k8s/base` runs it, beside an API server that knows users by their tokens.
 
-The environment is the manifest's, with ports that are free; what Secrets hold lies in a folder. On
-a real API server `hami-bootstrap` makes those files, and `kubectl create token` the tokens.
+The environment is the manifest's, with free ports; a folder has the content of Secrets. On a real
+API server `hami-bootstrap` makes those files, and `kubectl create token` the tokens.
 """
 
 import base64
@@ -35,7 +35,7 @@ PROJECT = Path(__file__).parents[3]
 BASE = PROJECT / "k8s" / "base"
 AUDIENCE = "hami-scheduler"
 PEOPLE = {"reader": "hami-reader", "operator": "hami-operator", "nobody": ""}
-"""ClusterRole of each person."""
+"""ClusterRole of each user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +115,8 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
 
 
 def _kubectl(folder: Path, assets: Assets) -> Path:
-    """The folder of a kubectl that leaves the check of what it applies to the server: a server that
-    was built without schemas has none to give, and checks all the same."""
+    """The folder of a kubectl that leaves validation to the server: a server built without schemas
+    publishes none, but validates nevertheless."""
     own = assets.folder / "kubectl"
     binary = str(own) if own.exists() else shutil.which("kubectl")
     if binary is None:
@@ -179,7 +179,7 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
 
 
 def _give_lease(kubeconfig: Path, probe: str) -> None:
-    """Makes the scheduler active: its pod takes the Lease, and renews it until that was seen."""
+    """Make the scheduler active: its pod takes the Lease, and renews it until that was seen."""
     place = "/apis/coordination.k8s.io/v1/namespaces/hami-system/leases"
     body: dict[str, Any] = {"metadata": {"name": "hami-scheduler"}}
     body["spec"] = {"holderIdentity": "pod-0_1", "leaseDurationSeconds": 3600}

@@ -14,7 +14,7 @@ from tests.integration.k8s.installed import Installed
 
 
 class _Gateway(BaseHTTPRequestHandler):
-    """Answers as a proxy in between does that can't reach what is behind it."""
+    """Answers as an intermediate proxy that can't reach its upstream."""
 
     def do_GET(self) -> None:
         self.send_response(int(self.path.strip("/").split("/")[0] or "502"))

@@ -1,4 +1,4 @@
-"""The rights that `k8s/` gives in Postgres and NATS are enough for a service, and no more."""
+"""The rights that `k8s/` gives in Postgres and NATS are exactly those a service needs."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -59,7 +59,7 @@ async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
     await grant(postgres_dsn)
     moments = [past + timedelta(seconds=number) for number in range(REPORTS)]
     async with bus(nats_url) as client, sql(postgres_dsn) as db, sql(postgres_dsn) as other:
-        # Somebody is about to store a sample of the middle: the batch waits for what comes of it.
+        # Another transaction is storing a sample of the middle: the batch waits for its outcome.
         held = other.transaction()
         await held.start()
         await other.execute(

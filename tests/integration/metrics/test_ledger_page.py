@@ -56,7 +56,7 @@ async def test_the_page_shows_the_ledger_and_is_empty_of_it_when_stale(
     # init asked for 30 MiB, two app containers for 10 each: the card holds 30.
     assert [float(line.rpartition(" ")[2]) for line in slices] == [30 * 1024 * 1024]
     made = [line for line in lines if line.startswith("hami_node_gpu_mig_instance_info{")]
-    # Two containers share it, and what is only reserved is not there.
+    # Two containers share it, and reserved instances are not listed.
     assert len(made) == 1
     assert sorted(made[0].partition("{")[2].rpartition("}")[0].split(",")) == [
         'compute_instance_id="0"',

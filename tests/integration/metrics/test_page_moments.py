@@ -1,4 +1,4 @@
-"""The time slider: at any moment the page's grid is allocations_at() is a replayed model."""
+"""The time slider: at any moment the grid equals allocations_at() and a replayed model."""
 
 import random
 import re
@@ -192,7 +192,7 @@ async def test_steps_go_to_every_change_and_skip_none(postgres_dsn: str) -> None
         await db.close()
     changes = sorted({h.began for h in history} | {h.ended for h in history if h.ended})
     async with pages(postgres_dsn) as http:
-        # Most of its windows have no change in them: the step goes on beyond.
+        # Most windows contain no change: the step continues beyond them.
         start = "/history?window=1h"
         back = await walk(http, start, "previous")
         first = changes[0] - timedelta(hours=3)

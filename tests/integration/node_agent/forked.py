@@ -1,8 +1,8 @@
-"""Agents as forks of one process that has imported them: a start costs a fifth of an exec's.
+"""Agents as forks of one process with the imports done: a start costs a fifth of an exec's.
 
 `python -m tests.integration.node_agent.forked` is that process. It reads requests, one JSON object
 a line, and answers each with a line: the pid of a started agent, or the exit status of an ended
-one (None: it still runs). Each agent is a process of its own, with its own environment.
+one (None: it still runs). Each agent is a separate process with its own environment.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ForkedAgent:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the agent."""
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
@@ -112,7 +112,7 @@ def become(request: Mapping[str, Any]) -> None:
 
 
 def serve() -> bool:
-    """Answer requests until there are no more; True in an agent."""
+    """Answer requests until the end of input; return True in an agent."""
     while line := sys.stdin.readline():
         request = json.loads(line)
         if "ended" in request:

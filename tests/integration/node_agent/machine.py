@@ -1,7 +1,7 @@
 """One GPU node for the tests: fakegpu's cards, the kubelet's sockets and state, the real agent.
 
-The kubelet here admits when a test asks for it, in the order that it asks; what an admission loop
-or a container runtime adds is not part of it (`kubelocal.kubelet` has those).
+The kubelet here admits when a test asks for it, in the order of the requests. It has no admission
+loop and no container runtime (`kubelocal.kubelet` has those).
 """
 
 import asyncio
@@ -137,7 +137,7 @@ class Machine:
         }
 
     def control(self, *arguments: str) -> None:
-        """Makes something happen to a card of the stand-in driver."""
+        """Change the state of a card of the stand-in driver."""
         subprocess.run(
             [FAKEGPU / "fakegpu-ctl", *arguments],
             env={"FAKEGPU_CONFIG": str(self.root / "fakegpu.json")},
@@ -152,12 +152,12 @@ FORKS = Forks(FORKED_WITH, REPOSITORY)
 
 
 def loader_variables(env: dict[str, str]) -> dict[str, str]:
-    """Variables that are read when a program starts, and so are the same for all forks."""
+    """Variables that are read at program start, and so are the same for all forks."""
     return {name: value for name, value in env.items() if name.startswith(("LD_", "PYTHON"))}
 
 
 class AgentProcess:
-    """The real `hami-node-agent`, as a process of its own."""
+    """The real `hami-node-agent`, as a separate process."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -205,7 +205,7 @@ class AgentProcess:
         return code
 
     def wait(self) -> int:
-        """The exit status of an agent that ends by itself."""
+        """Wait for the agent's end; return its status."""
         assert self._process is not None
         return self._process.wait(timeout=PATIENCE_S)
 
@@ -288,7 +288,7 @@ class Kubelet:
             yield stub
 
     async def allocate(self, pod: str, container: str, *ids: str) -> api.ContainerAllocateResponse:
-        """Admits one container: Allocate, and the checkpoint after it."""
+        """Admit one container: Allocate, and the checkpoint after it."""
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )

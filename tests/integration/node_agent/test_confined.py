@@ -1,4 +1,4 @@
-"""The agent where little is allowed or there: as its manifest has it, as nobody, with no API."""
+"""The agent with few rights or servers: as in its manifest, as user nobody, without an API."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ A_0, A_1 = f"{CARDS[0]}-0", f"{CARDS[0]}-1"
 NOBODY = 65534
 # k8s/base/node-agent.yaml, securityContext.
 MANIFEST = "--no-new-privs --bounding-set=-all,+chown,+dac_override,+fowner"
-# Reading is not what is looked at: the interpreter may lie in somebody's home.
+# Rights to read are not tested: the interpreter may be in a user's home.
 READS = "--inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search"
 AS_NOBODY = f"--no-new-privs --reuid={NOBODY} --regid={NOBODY} --clear-groups {READS}"
 
@@ -45,7 +45,7 @@ class Confined(AgentProcess):
 async def confined(
     request: pytest.FixtureRequest, machine: Machine, kubelet: Kubelet, control: Control
 ) -> AsyncIterator[Confined]:
-    """Run a confined agent, which as nobody may use the node's folders and kubelet's sockets."""
+    """Run a confined agent; user nobody may use the node's folders and kubelet's sockets."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None or shutil.which("unshare") is None:
         pytest.skip("a mount namespace and another user need root, unshare and setpriv")
     machine.extra["TMPDIR"] = "/nowhere"

@@ -1,8 +1,8 @@
 """Device plugin v1beta1 as a kubelet sees it, over gRPC, against the built package.
 
-The agent runs from the wheel, not from the sources. What goes wrong in a kubelet's life is done to
-it: restarts of either side, calls twice, at once and in another order, ids that are none of ours, a
-kill between grant and answer, cards that flap.
+The agent runs from the wheel, not from the sources. It meets the faults of a kubelet's life:
+restarts of either side, calls that are repeated, concurrent or in another order, ids that are not
+ours, a kill between grant and answer, cards that flap.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ async def expect_refusal(call: Any) -> grpc.aio.AioRpcError:
 
 
 async def wait_until_known(kubelet: Kubelet, *cards: str) -> None:
-    """Waits until a grant on these cards is what the agent prefers."""
+    """Wait until the agent prefers the cards of a grant on them."""
     wanted = [[f"{card}-0" for card in cards]]
     async with asyncio.timeout(PATIENCE_S):
         while await kubelet.prefer(len(cards), *(f"{card}-0" for card in cards)) != wanted:

@@ -1,6 +1,6 @@
 """The ways around the library that it can't close (tests/native/hostile), from outside.
 
-Each program takes a little first, by which it is past the library, and then more than its grant.
+Each program first allocates a little past the library, and then more than its grant.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def starts(tenants: Tenants, tmp_path: Path) -> dict[str, Start]:
 
 
 def answer(program: subprocess.Popen[str]) -> int:
-    """The CUresult of what it took."""
+    """Return the allocation's CUresult."""
     assert program.stdout
     return int(program.stdout.readline().split()[0])
 

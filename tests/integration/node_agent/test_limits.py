@@ -72,7 +72,7 @@ async def test_a_card_without_a_grant_is_seen(
 async def test_a_region_that_is_taken_away_multiplies_no_slice_unseen(
     tenants: Tenants, agent: AgentProcess, control: Control
 ) -> None:
-    """`rm` between processes: each counts alone, and only the last one is in the region."""
+    """`rm` between processes: each counts separately, and only the last is in the region."""
     await tenants.create_with_slice("rm", control)
     for _ in range(3):
         program = tenants.program("rm")

@@ -50,7 +50,7 @@ def values(agent: AgentProcess, name: str) -> list[float]:
 
 
 async def shows(agent: AgentProcess, name: str, *wanted: float) -> None:
-    """Waits until the metric's samples are these."""
+    """Wait until the metric's samples are these."""
 
     async def now() -> list[float]:
         return await asyncio.to_thread(values, agent, name)
@@ -270,7 +270,7 @@ def end_of(authority: Path) -> float:
 async def test_the_agent_shows_when_the_authorities_of_its_servers_expire(
     machine: Machine, api_server: ApiServer, folder: Path
 ) -> None:
-    # Of another authority than the API server's. Nobody listens there: it is loaded all the same.
+    # Another authority than the API server's. No server listens there; it is loaded nevertheless.
     bus_authority = ensure_credentials(folder / "bus", serving=("nats",)).ca
     machine.nats_url = "tls://127.0.0.1:9"
     machine.extra["HAMI_NATS_TLS_CA_FILE"] = str(bus_authority)

@@ -1,4 +1,4 @@
-"""Replicas of the scheduler, and what is around them.
+"""Replicas of the scheduler, and their environment.
 
 The tests play kube-scheduler (HTTP) and the node-agents (the bus).
 """
@@ -31,7 +31,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 GIB = 1024
 REPORT_INTERVAL_S = 5.0
-"""A node's cards again, until every replica knows them."""
+"""Interval of card reports until every replica has them."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Replica:
         return str(answer.json()["Error"])
 
     def cards(self, node: str) -> list[str]:
-        """Uuids of the node's cards that it places pods on, in their order."""
+        """Uuids of the node's cards on which the replica places pods, in order."""
         cluster = self.service.adopter.view.cluster
         return [card.usage.device.uuid for card in cluster.cards(NodeName(node))]
 
@@ -117,7 +117,7 @@ class World:
             return await bus.request(subject, request, timeout_s=20)
 
     async def replica(self, **changes: Any) -> Replica:
-        """Starts a replica and waits until it is ready."""
+        """Start a replica and wait until it is ready."""
         settings = self.settings.model_copy(update=changes)
         service = await self.stack.enter_async_context(open_service(settings))
         await self.stack.enter_async_context(running(service.loops))
@@ -204,7 +204,7 @@ class World:
     async def publish_report(
         self, kind: type[events.ReportBase], grant: Json, **fields: Any
     ) -> None:
-        """Publishes a report of the grant's node; `grant` is a row of /v1/allocations."""
+        """Publish a report of the grant's node; `grant` is a row of /v1/allocations."""
         report = kind(
             report_id=uuid.uuid4().hex,
             node=grant["node"],
@@ -250,7 +250,7 @@ class World:
         await self.api.patch(f"{_path(pod)}/status", {"status": status})
 
     async def delete(self, pod: Json) -> None:
-        """Removes the object at once, as the kubelet does when the pod is no more."""
+        """Remove the object immediately, as the kubelet does when the pod has ended."""
         await self.api.delete(_path(pod), {"gracePeriodSeconds": 0})
 
     async def rows(self, pod: Json) -> list[Json]:
@@ -263,7 +263,7 @@ class World:
         return [dict(row) for row in found]
 
     async def until(self, pod: Json, *states: str) -> Json:
-        """Waits until the pod's latest allocation is in one of the states."""
+        """Wait until the pod's latest allocation is in one of the states."""
 
         async def row_in_states() -> Json | None:
             rows = await self.rows(pod)
@@ -272,7 +272,7 @@ class World:
         return await eventually(row_in_states, f"{pod['metadata']['name']} to be {states}")
 
     async def until_labelled(self, pod: Json, node: str) -> None:
-        """Waits for the label that follows the binding when there is time."""
+        """Wait for the label, which is written some time after the binding."""
 
         async def is_labelled() -> bool:
             labels = (await self.read(pod))["metadata"].get("labels") or {}

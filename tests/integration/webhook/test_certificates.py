@@ -1,4 +1,4 @@
-"""The webhook over real TLS: answers, and a certificate that is exchanged under load."""
+"""The webhook over real TLS: answers, and a certificate that is replaced under load."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ def pair(serial: int, *, valid: timedelta = timedelta(days=1)) -> tuple[bytes, b
 
 
 def write(folder: Path, content: tuple[bytes, bytes]) -> tuple[Path, Path]:
-    """Puts the pair down as a Secret volume does: a new directory, then one swapped symlink."""
+    """Write the pair as a Secret volume does: a new directory, then one swapped symlink."""
     version = folder / f"..{datetime.now(UTC).timestamp()}"
     version.mkdir()
     (version / "tls.crt").write_bytes(content[0])
@@ -97,7 +97,7 @@ async def running(folder: Path) -> AsyncIterator[WebhookApp]:
 
 
 async def ask(port: int) -> tuple[int, dict[str, Any]]:
-    """One review over a connection of its own: (serial number of the certificate, the answer)."""
+    """Send a review over a new connection: (serial number of the certificate, the answer)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""The webhook behind its own registration, on both API servers: who comes to it, and what it does.
+"""The webhook behind its own registration, on both API servers: its requests and its answers.
 
-The rows of the audit that admission can close: a pod's spec alone took 20 to 80 GiB out of a slice
-of 4, or saw every card of its node.
+The rows of the audit that admission can close: a pod took 20 to 80 GiB out of a slice of 4, or saw
+every card of its node, by its spec only.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Registered:
         return await self.patch(path, {"spec": {"ephemeralContainers": [added]}})
 
     async def reviews(self) -> int:
-        """How many the webhook was asked for."""
+        """Return the webhook's count of reviews."""
         text = (await self._https.get("/metrics")).text
         lines = [line for line in text.splitlines() if line.startswith("hami_webhook_reviews_tot")]
         return sum(int(float(line.rpartition(" ")[2])) for line in lines)
@@ -119,7 +119,7 @@ async def register_webhook(
 
 
 async def until_asked(found: Registered) -> None:
-    """A new registration is not known at once to the real server."""
+    """Wait for a review: the real server learns a registration later."""
 
     async def is_reviewed() -> bool:
         await found.create(a_pod("probe", SLICE), dry=True)
@@ -155,7 +155,7 @@ WAYS: list[tuple[str, Json]] = [
     ("NVIDIA_VISIBLE_DEVICES", ALL_CARDS),
     ("privileged", {"securityContext": {"privileged": True}}),
 ]
-"""H3 and H4: by what the sentence names it."""
+"""H3 and H4, by the name in the sentence."""
 
 
 async def test_the_ways_out_of_a_slice_are_refused_whatever_label_or_scheduler_a_pod_has(
@@ -212,7 +212,7 @@ async def test_ephemeral_containers_are_judged(server: Cluster, tmp_path: Path) 
 
         assert (await found.add_ephemeral("sliced", {})).status_code == 200
         assert (await found.add_ephemeral("plain", {"tty": True})).status_code == 200
-        # Labels and the like of pods are nobody's business here.
+        # The webhook is not asked about labels and the like.
         path = found.cluster.path("pods", "sliced")
         asked = await found.reviews()
         assert (await found.patch(path, {"metadata": {"labels": {"a": "b"}}})).status_code == 200

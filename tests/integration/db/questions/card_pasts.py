@@ -1,4 +1,4 @@
-"""Any past of one card: what it was, whether its node was heard, and what was granted of it."""
+"""Any past of one card: its states, whether its node reported, and its grants."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 T0 = datetime(2026, 1, 5, 10, tzinfo=UTC)
 SPAN_S = 600
-"""Seconds of the span in question; events fall before and after it too."""
+"""Length of the queried span in seconds; events fall before and after it too."""
 
 
 @dataclass(frozen=True)

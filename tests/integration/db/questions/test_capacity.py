@@ -54,7 +54,7 @@ def card(number: int = 0, **changes: Any) -> GpuDevice:
 
 
 class Agent:
-    """Reports what it is given."""
+    """Reports the given inventory."""
 
     def __init__(self, database: Database) -> None:
         self.inventory = PostgresInventory(database, on_commit=lambda: None)
@@ -261,7 +261,7 @@ def test_held_idle_cordoned_unhealthy_unknown_and_absent_add_up_to_the_second(
 async def test_hours_and_days_are_the_sums_of_their_seconds(
     database: Database, postgres_dsn: str
 ) -> None:
-    """Hours that are summed up, and those since, beside a grant that goes on."""
+    """Hours that are summed up, and those since, beside an open grant."""
     await Agent(database).report(card(0), card(1, memory_mib=2000))
     now = datetime.now(UTC)
     began = (now - timedelta(hours=30)).replace(minute=20, second=0, microsecond=0)
@@ -391,7 +391,7 @@ def test_every_microsecond_of_a_card_is_somebodys_or_accounted_for(
 async def test_the_rows_of_a_bill_are_the_hours_of_the_cards_to_the_second(
     filled: Filled, basis: str
 ) -> None:
-    """Whole days, whole hours and what is not summed up yet; summing up again changes nothing."""
+    """Whole days, whole hours and the rest not summed up yet; a second run changes nothing."""
     connection = await asyncpg.connect(filled.dsn)
     asked = {
         "basis": basis,

@@ -1,4 +1,4 @@
-"""Named questions are answered page after page; some are worked out once more in Python."""
+"""Named questions are answered page by page; some are recomputed in Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def what_is_needed(name: str) -> dict[str, object]:
 
 
 async def all_pages(reader: asyncpg.Connection, name: str, given: dict[str, object]) -> Answer:
-    """Page by page, as if it were one."""
+    """Return all pages as one."""
     page = await answer(reader, name, given, limit=7)
     rows, as_of = list(page.rows), page.as_of
     for _ in range(3):

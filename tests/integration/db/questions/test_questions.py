@@ -1,6 +1,6 @@
-"""docs/sql.md: every question runs as it stands, by the read-only role, and its answer is right.
+"""docs/sql.md: every question runs unchanged, by the read-only role, and its answer is right.
 
-The ledger holds four days of a made-up cluster; what is asked is worked out once more in Python.
+The ledger holds four days of a made-up cluster. The answers are recomputed in Python.
 """
 
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Questions on pods that wait: under which reason, behind whom, and what they ask for."""
+"""Questions on pods that wait: their reason, the pods ahead of them, and their requests."""
 
 import json
 from datetime import timedelta
@@ -10,7 +10,7 @@ from hamicommon.ledger.questions import answer
 async def test_the_pods_that_wait_are_counted_under_their_reason(
     reader: asyncpg.Connection,
 ) -> None:
-    """One pod waits (four_days), though nobody asks about it; another one was deleted."""
+    """One pod waits (four_days), though kube-scheduler no longer asks; another one was deleted."""
     reasons = await answer(reader, "pending-reasons", {})
     waiting = await answer(reader, "waiting-pods", {})
     # By the row's own time: the ledger may have been filled long before this case runs.

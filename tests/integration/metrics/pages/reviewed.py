@@ -1,4 +1,4 @@
-"""The pages for a user who may see one namespace alone."""
+"""The pages for a user who may see only one namespace."""
 
 import re
 from collections.abc import AsyncIterator, Callable

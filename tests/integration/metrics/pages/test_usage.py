@@ -19,7 +19,7 @@ SUBJECTS = {
     "pod={pod}": ("a.pod_uid = '{pod}'", "pod_uid = '{pod}'"),
     "namespace=nlp": ("a.namespace = 'nlp'", "namespace = 'nlp'"),
 }
-"""Query to what it chooses among grants and among measurements."""
+"""Query -> its condition on grants and its condition on measurements."""
 
 
 @pytest.mark.parametrize("query", SUBJECTS)
@@ -131,7 +131,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
                 status = 404 if "/pods/" in address else 200
                 shown = await text(http, address, status)
                 if status == 404:
-                    # It repeats what was asked for, and that it may be there or not.
+                    # It repeats the request, and does not reveal whether the pod exists.
                     assert "or you may not see it" in shown
                     continue
                 check_names(shown, secrets, address)

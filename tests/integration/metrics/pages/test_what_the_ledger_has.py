@@ -1,4 +1,4 @@
-"""Pages show what the ledger has, now and then."""
+"""Pages show the ledger, now and in the past."""
 
 import csv
 import json
@@ -251,7 +251,7 @@ async def test_the_bill_adds_up_on_the_page_and_in_its_files(
         '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'
     )
     async with pages(postgres_dsn, nats_url, price_list=prices) as (_, http):
-        # Of a moment: what is written at different moments is of the same time.
+        # With a moment: pages written at different moments are of the same time.
         at = f"?at={datetime.now(UTC):%FT%TZ}"
         page = await text(http, f"/showback{at}")
         lines = list(csv.DictReader((await text(http, f"/showback.csv{at}")).splitlines()))

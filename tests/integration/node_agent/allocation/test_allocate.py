@@ -204,7 +204,7 @@ async def test_a_pod_that_bypassed_the_scheduler_and_took_an_answer_does_not_sta
     assert "without a grant" in (refused.value.details() or "")
     [report] = await eventually(lambda: control.reports_of("start-refused"))
     assert (report.pod_uid, report.pod_name, report.allocation_id) == (uid, "bypassing", "")
-    # Its controller makes another pod, which gets a grant and an answer of its own.
+    # Its controller makes another pod, which gets its own grant and answer.
     assert left_over.value.code() is grpc.StatusCode.NOT_FOUND
 
 

@@ -1,4 +1,4 @@
-"""BINDING=auto: late where the container runtime itself proves that it supports CDI, else lock."""
+"""BINDING=auto: late if the container runtime itself proves CDI support, otherwise lock."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def test_a_runtime_that_proves_cdi_binds_late_and_one_without_keeps_such_c
     shown = await asyncio.to_thread(binding, agent)
     assert 'way="lock"' in shown
     assert "enable_cdi is false in its configuration" in shown
-    # Such a runtime would start it without its limits, and nobody would know.
+    # Such a runtime would start it without its limits, unnoticed.
     with pytest.raises(grpc.aio.AioRpcError, match=r"comes by CDI, and .*enable_cdi is false"):
         await kubelet.prestart(A_0)
 

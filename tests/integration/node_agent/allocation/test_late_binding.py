@@ -1,4 +1,4 @@
-"""Late binding: Allocate answers a nonce, PreStartContainer decides by CDI what it stands for."""
+"""Late binding: Allocate answers a nonce, PreStartContainer defines its devices by CDI."""
 
 import asyncio
 import signal

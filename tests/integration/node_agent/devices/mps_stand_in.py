@@ -1,8 +1,8 @@
-"""Stands in for `nvidia-cuda-mps-control`: `-d` starts a daemon, commands come on standard input.
+"""Stand-in for `nvidia-cuda-mps-control`: `-d` starts a daemon, commands are read from stdin.
 
-As with NVIDIA's: a daemon is known by CUDA_MPS_PIPE_DIRECTORY, a second one of the same
-directory is refused, and a command without a daemon ends with status 1. Besides `get_server_list`
-and `quit` there is `pid`.
+As with NVIDIA's: CUDA_MPS_PIPE_DIRECTORY identifies a daemon, a second one of the same directory
+is refused, and a command without a daemon ends with status 1. It also has `get_server_list`, `quit`
+and `pid`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Cards that fail, come, go and are well again, over the stand-in driver."""
+"""Cards that fail, appear, disappear and recover, over the stand-in driver."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ print(json.dumps(found))
 
 
 def test_a_driver_that_was_reloaded_is_asked_again(machine: Machine) -> None:
-    """NVML answers as if it had never been initialised once its driver was unloaded."""
+    """NVML answers that it is uninitialised once its driver was unloaded."""
     done = subprocess.run(
         [sys.executable, "-c", RELOADED],
         env=machine.env(),

@@ -1,5 +1,5 @@
-"""A pod has left when the API server, the kubelet and its cgroup have it no more; its files go
-last."""
+"""A pod has left when the API server, the kubelet and its cgroup no longer have it; its files
+are removed last."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Starts, restarts, losses and ends on a node: the kubelet's, the agent's, of files and pods."""
+"""Starts, restarts, losses and ends of the kubelet, the agent, files and pods on a node."""
 
 import asyncio
 import json
@@ -234,7 +234,7 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
     with AgentProcess(machine) as agent:
         await agent.ready()
-        # Ready is the agent before what it published has come here.
+        # The agent is ready before its published inventory has arrived here.
         await eventually(
             lambda: {d.slots for each in control.inventories[-1:] for d in each.devices} == {10}
         )

@@ -190,7 +190,7 @@ async def test_who_becomes_active_finds_what_happened_while_nobody_was(world: Wo
         await world.set_status(bound, phase="Succeeded")
         assert not second.is_active
 
-        # Its Lease expires, as nobody releases it.
+        # Its Lease expires, as it is not released.
         await until(lambda: second.is_active, "the second replica to be active")
         await world.until(bound, "released")
 

@@ -287,7 +287,7 @@ async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_
     assert await second.bind(pod, "n1") == ""
     assert await binding == ""
     await world.until(pod, "bound")
-    # The token of the first counts no more, so neither does the grant that came with its binding.
+    # The first token no longer counts, so neither does the grant of its binding.
     assert (await world.read(pod))["metadata"]["annotations"]["hami.io/grant"] == grants[1]
 
 

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 async def wait_for_explanation(replica: Replica, pod: Json, **wanted: object) -> Json:
-    """Waits until the pod's explanation has these fields."""
+    """Wait until the pod's explanation has these fields."""
     metadata = pod["metadata"]
     path = f"/v1/pods/{metadata['uid']}/explain"
     query = {"namespace": metadata["namespace"], "name": metadata["name"]}

@@ -1,4 +1,4 @@
-"""/prioritize-without-cards over HTTP: what kube-scheduler is answered for pods without cards."""
+"""/prioritize-without-cards over HTTP: the answers to kube-scheduler for pods without cards."""
 
 import json
 from typing import Any
@@ -65,7 +65,7 @@ async def test_pods_without_cards_leave_the_cpu_beside_idle_cards_alone(
 
     await eventually(is_learned, "the usual pods to be known")
 
-    # What is placed there counts from the watch on.
+    # A pod placed there counts once the watch reports it.
     await world.api.create(
         "/api/v1/namespaces/default/pods",
         {

@@ -1,4 +1,4 @@
-"""Several replicas decide at once: each slot is given once, and each knows of the other's."""
+"""Several replicas decide concurrently: each slot is granted once, and all know all grants."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A pod's way on nodes of other vendors' plugins: annotated answers, inventories and locks."""
+"""Pods on nodes of other vendors' plugins: annotated answers, inventories and locks."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
 
 
 async def test_a_mixed_cluster_gives_each_pod_its_vendors_node(world: World) -> None:
-    """Our agent's node, an Ascend and a DCU node by annotation, an MLU node by capacity alone."""
+    """Our agent's node, an Ascend and a DCU node by annotation, an MLU node by capacity only."""
     replica, _ = await world.replica_with_card(enable_ascend=True)
     gpu = OtherNode(world, "n1")
     npu = await with_chips(world, replica, "npu-0")

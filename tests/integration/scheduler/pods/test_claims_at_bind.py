@@ -119,7 +119,7 @@ async def test_a_binding_that_fails_gives_the_grant_back_and_is_tried_again(
     assert "away" in await replica.bind(pod, "n1")
     await world.until(pod, "failed")
     assert await world.used_amounts(card) == (0, 0, 0)
-    # kube-scheduler keeps what it allocated, and asks again.
+    # kube-scheduler keeps its allocation, and asks again.
     assert claims["asks"]["status"]["allocation"] is not None
 
     monkeypatch.setattr(KubernetesPodApi, "bind", really_bind)

@@ -272,7 +272,7 @@ async def test_so_many_pods_are_ended_in_a_minute_and_a_dead_replicas_work_goes_
     await stage.checks(evict=True).handle(stage.message(*found))
     assert all([await stage.there(name) for name in names])
 
-    # Who had claimed the first died before it deleted: a minute later another goes on.
+    # The claimer of the first died before it deleted: another replica continues a minute later.
     await stage.database.fetch(
         "UPDATE limit_periods SET evicting_at = now() - interval '61 seconds'"
         " WHERE evicting_at IS NOT NULL"

@@ -1,4 +1,4 @@
-"""How a grant ends: by the pod, its node, its deadline, or because nobody took it up."""
+"""How a grant ends: by the pod, its node, its deadline, or because it was never used."""
 
 import asyncio
 import itertools
@@ -66,7 +66,7 @@ async def test_a_process_that_outlives_its_deleted_pod_keeps_its_slices(world: W
 
 
 async def _keep_talking(world: World, node: str, device: events.InventoryDevice) -> None:
-    """Changes with every message, so that each is written down at once."""
+    """Report a change with every message, so that each is stored immediately."""
     for number in itertools.count():
         changed = device.model_copy(update={"memory_mib": device.memory_mib + number % 2})
         await world.report(node, changed)

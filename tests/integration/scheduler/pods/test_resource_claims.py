@@ -1,4 +1,4 @@
-"""Grants of what was allocated to pods' ResourceClaims.
+"""Grants for devices allocated to pods' ResourceClaims.
 
 The same on a real control plane and kubelet: `tests/e2e_node/dra/test_resource_claims.py`.
 """
@@ -121,7 +121,7 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
 
 
 async def create_second(world: World, claims: Claims, first: Json, name: str) -> Json:
-    """A pod on n1 that comes to the first one's claim, past its node's agent."""
+    """A pod on n1 that joins the first one's claim, past its node's agent."""
     claim = claims[first["metadata"]["name"]]
     container = first["spec"]["containers"][0]
     pod = await world.api.create(
