@@ -1,7 +1,7 @@
 """A program that uses the CUDA driver and NVML: a call per line of JSON, an answer per line.
 
-Run by the `Client` of machine.py in a process of its own. It looks functions up with dlsym
-(ctypes) or with cuGetProcAddress.
+Run by the `Client` of machine.py in a separate process. It looks functions up with dlsym (ctypes)
+or with cuGetProcAddress.
 """
 
 import ctypes
@@ -108,7 +108,7 @@ holdings: dict[int, GiveBack] = {}
 
 
 def take(kind: str, bytes: int) -> dict[str, Any]:
-    """Takes memory in one of the ways of allocators.py; the token gives it back."""
+    """Allocate memory in one of the ways of allocators.py; the token frees it."""
     result, give_back = KINDS[kind].take(bytes)
     token = len(holdings)
     if give_back is not None:
@@ -149,7 +149,7 @@ def uuid(ordinal: int = 0) -> dict[str, Any]:
 
 
 def churn(bytes: int, rounds: int) -> dict[str, Any]:
-    """Allocates blocks of that size until refused, frees every second one, again and again."""
+    """Allocate blocks of that size until refused, free every second one, and repeat."""
     held: list[int] = []
     refused = 0
     for _ in range(rounds):
@@ -185,7 +185,7 @@ def destroy_context(ordinal: int = 0) -> dict[str, Any]:
 
 
 def own_context(bytes: int) -> dict[str, Any]:
-    """A context of its own, an allocation in it, and its destruction with the block still there."""
+    """Create a context, allocate in it, and destroy it with the block still allocated."""
     context = ctypes.c_void_p()
     assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
     answer = alloc(bytes)

@@ -22,7 +22,7 @@ def still_open(file: int) -> bool:
 
 
 def close_descriptors(path: str | None) -> dict[str, Any]:
-    """Close everything as daemons do; then open a file of its own in all numbers and lock it."""
+    """Close everything as daemons do; then open the given file in 32 numbers and lock it."""
     os.closerange(3, 256)
     files = [os.open(path, os.O_RDWR) for _ in range(32)] if path else []
     for file in files:

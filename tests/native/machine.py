@@ -1,6 +1,6 @@
 """A simulated machine, containers on it, and programs that use the driver from inside them.
 
-A program is `client.py` in a process of its own, driven line by line; it runs under libvgpu as a
+A program is `client.py` in a separate process, driven line by line. It runs under libvgpu as a
 workload would.
 """
 
@@ -60,7 +60,7 @@ class Client:
 
     @property
     def has_answer(self) -> bool:
-        """Whether an answer, or the end of the program, is there to be received."""
+        """Whether an answer, or the end of the program, can be received."""
         assert self.process.stdout
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
@@ -91,14 +91,14 @@ class Client:
         self.close()
 
     def end(self) -> None:
-        """Ends the program if it still runs."""
+        """End the program if it still runs."""
         if self.process.poll() is None:
             self.kill()
         elif self.process.stdin and not self.process.stdin.closed:
             self.close()
 
     def close(self) -> int:
-        """Ends the program in the ordinary way; its exit status."""
+        """End the program normally; return its exit status."""
         assert self.process.stdin
         assert self.process.stdout
         with suppress(BrokenPipeError):  # it has ended with a call unread
@@ -115,7 +115,7 @@ def open_context(client: Client, ordinal: int = 0) -> Client:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds a record lock on the file."""
+    """Return whether another process holds a record lock on the file."""
     with path.open("r+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,14 +167,14 @@ class Machine:
         return json.loads(result.stdout) if arguments == ("show",) else None
 
     def used_bytes(self, card: int = 0) -> int:
-        """Bytes that the card really gave away, to anybody."""
+        """Bytes that the card really allocated, to any process."""
         return int(self.ctl("show")["cards"][card]["used_bytes"])
 
     def peak(self, card: int = 0) -> int:
         return int(self.ctl("show")["cards"][card]["peak_bytes"])
 
     def is_driver_locked_by(self, pid: int) -> bool:
-        """Whether the program is inside the stand-in driver's lock, which it keeps while stopped.
+        """Return whether the program holds the stand-in driver's lock, also while it is stopped.
 
         A real driver's locks are the kernel's: no stopped program holds one.
         """
@@ -183,7 +183,7 @@ class Machine:
             return int.from_bytes(state.read(4), sys.byteorder) & FUTEX_TID_MASK == pid
 
     def start(self, env: dict[str, str], prefix: Sequence[str] = ()) -> Client:
-        """Starts a program; `prefix` is a command that runs it in other surroundings."""
+        """Start a program; `prefix` is a command that runs it in another environment."""
         client = Client(env, prefix)
         self.clients.append(client)
         return client
@@ -203,7 +203,7 @@ class Container:
         return self.place or self.folder / "region.cache"
 
     def limits(self, text: str, *, with_region: bool = True) -> None:
-        """Replaces the limits file as the node agent does: by rename, with the region's place."""
+        """Replace the limits file as the node agent does: by rename, with the region's path."""
         directory = self.folder / "hami"
         directory.mkdir(exist_ok=True)
         if with_region and text.startswith("hami-limits 1\n") and "\nregion " not in text:

@@ -1,7 +1,7 @@
 """Every call of the driver that makes a context, and how that context ends.
 
-Runs inside a client: `KINDS[name]` makes one of the first device current and returns its end;
-RefusedError where the driver refuses. What was allocated in one of `OUTLIVED` is there after it.
+Runs inside a client: `KINDS[name]` makes a context of the first device current and returns its end;
+RefusedError if the driver refuses. Allocations in a context of `OUTLIVED` outlive it.
 """
 
 import ctypes

@@ -269,7 +269,7 @@ UNICAST, MULTICAST = 1, 2
 
 
 def endpoint(size: int, kind: int) -> c_uint:
-    """A logical endpoint of device 0, alone or as the only member of a group."""
+    """A logical endpoint of device 0, single or as the only member of a group."""
     number, status = c_uint(), c_int()
     properties = EndpointProperties(kind, 0 if kind == UNICAST else 1, size, 0, 0)
     ok(cuda.cuLogicalEndpointIdReserve(byref(number), 1))

@@ -34,7 +34,7 @@ def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
 
 
 def launch_on_both(how: str) -> dict[str, Any]:
-    """A kernel on the device that is current, and at once one on the other."""
+    """Launch a kernel on the current device, and immediately one on the other."""
     modules = {0: load_kernel()}
     other = ctypes.c_void_p()
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 1) == 0
@@ -78,8 +78,8 @@ def params_in(context: ctypes.c_void_p) -> LaunchParams:
 
 
 def launch_cooperatively(first: int) -> dict[str, Any]:
-    """A kernel on each of both devices in one call, and at once one on the device that is current,
-    which is `first`."""
+    """Launch a kernel on each of both devices in one call, and immediately one on the current
+    device, which is `first`."""
     contexts = ctypes.c_void_p(), ctypes.c_void_p()
     for ordinal, context in enumerate(contexts):
         assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0

@@ -157,8 +157,8 @@ def test_processes_of_one_container_share_fairly(processes: int, kernel_us: floa
 def test_many_processes_with_long_kernels_get_the_limit_that_they_share(
     processes: int, sample_ms: int, delay_ms: int, sync_every: int
 ) -> None:
-    """All start at once with a kernel of which nothing is known: that is made up for in the first
-    twenty seconds, and then forgotten."""
+    """All start together with an unknown kernel: its excess is compensated in the first twenty
+    seconds, and then forgotten."""
     for kernel_us, (settle_s, seconds) in itertools.product((10_000, 100_000), ((0, 20), (20, 60))):
         tenant = Tenant(
             limit_percent=30,

@@ -1,8 +1,8 @@
-"""The core limits of the library as it is: programs under the preload, on the stand-in driver.
+"""The core limits of the unmodified library: preloaded programs on the stand-in driver.
 
-Real time on a machine that may be busy with other things: a program may get less than its share in
-any stretch, and never gets more; it has its share as soon as others leave it a core. Time is that
-of the card. The exact figures are those of test_core_limits.py.
+Real time on a machine that may be busy: a program may get less than its share in any interval, and
+never gets more. It has its share as soon as other processes leave it a core. Time is that of the
+card. test_core_limits.py has the exact figures.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S, wait
 LOAD = FAKEGPU / "vgpu-load"
 MORE_POINTS = 5
 LESS_POINTS = 15
-"""Points that a loaded machine takes from threads that should launch."""
+"""Points that threads which should launch lose on a loaded machine."""
 MEASURED_S = 2
 SETTLE_S = 2
 
@@ -209,7 +209,7 @@ def test_a_monitor_of_hami_holds_launches_back_through_the_region(machine: Machi
 
 
 def test_beside_a_limits_file_the_region_holds_nothing_back(machine: Machine) -> None:
-    """An agent that has ended leaves there what it wrote for HAMi's library."""
+    """An agent that has ended leaves its block for HAMi's library there."""
     container = another(machine, "tenant", 0)
     with ExitStack() as stack:
         load = start(stack, container)
@@ -231,7 +231,7 @@ def test_a_driver_that_shows_containers_the_pids_of_the_host(machine: Machine, k
             if known:
                 (container.folder / "hami" / "pids").write_text(f"{pid} {pid + 100_000}\n")
             loads.append(load)
-        # Nobody exceeds its limit; without NVML's samples a tenant beside another may get less.
+        # No tenant exceeds its limit; without NVML's samples one beside another may get less.
         assert_at_most(shares(loads), 30, 65)
         if known:
             assert_shares(lambda: shares(loads)[:1], 30)

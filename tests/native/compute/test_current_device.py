@@ -93,7 +93,7 @@ def running(container: Container, body: str) -> Program:
 
 
 def is_paid(container: Container, program: Program) -> bool:
-    """Whether a round moves the time until which the card is paid for."""
+    """Return whether a round moves the time until which the card is paid for."""
 
     def paid_until() -> int:
         (until,) = struct.unpack_from("<q", container.region.read_bytes(), PAID_AT)
@@ -212,7 +212,7 @@ def test_graphs_with_memory_go_on(container: Container) -> None:
 
 
 def test_threads_that_launch_graphs_with_memory_leave_nothing_charged(container: Container) -> None:
-    """Two of one card, whose launches are under way at once, within a limit of both."""
+    """Two threads launch concurrently on one card, within a limit that fits both."""
     container.limit(6 << 20)
     body = (
         TWO_CARDS

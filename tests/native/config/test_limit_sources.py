@@ -313,7 +313,7 @@ def name_region(container: Container, limit: int) -> None:
 
 @pytest.mark.parametrize("own", ["", "/nowhere/at/all.cache", "{folder}/one.cache"])
 def test_the_file_names_the_place_of_the_region(container: Container, own: str) -> None:
-    # By the variable each process had a region, and so a slice, of its own.
+    # With the variable each process had its own region, and so its own slice.
     name_region(container, 10 * MIB)
     env = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": own.format(folder=container.folder)}
     one, two = open_context(container.start(**env)), open_context(container.start())
@@ -361,7 +361,7 @@ def test_no_variable_lifts_what_the_file_limits(container: Container, variable: 
     client = open_context(container.start(**env))
     assert client.info() == (10 * MIB, 10 * MIB)
     assert client.alloc(10 * MIB + 1) == (OUT_OF_MEMORY, POISON)
-    # What stands in the region is what the process goes by: limit and percentage of device 0.
+    # The process obeys the values in the region: limit and percentage of device 0.
     with container.region.open("rb") as region:
         region.seek(1600)
         assert int.from_bytes(region.read(8), "little") == 10 * MIB
@@ -369,7 +369,7 @@ def test_no_variable_lifts_what_the_file_limits(container: Container, variable: 
 
 
 def variables_read() -> set[str]:
-    """Every variable that the library names: as a string of its own in the sources."""
+    """Every variable that the library names, by a string literal in the sources."""
     sources = (ROOT / "native/libvgpu/src").rglob("*.c")
     named = re.findall(
         r'"((?:CUDA|GPU|LIBCUDA|RECORD|HAMI|VGPU)_[A-Z_]+)"',

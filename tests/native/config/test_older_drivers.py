@@ -1,4 +1,4 @@
-"""Without NVML, or with a driver older than the library: one line if asked, and work goes on."""
+"""Without NVML, or with a driver older than the library: one line if asked, and work continues."""
 
 import re
 import subprocess
@@ -76,7 +76,7 @@ def build(folder: Path, library: str, without: Sequence[str]) -> None:
 
 
 def run(container: Container, folder: Path, level: str) -> list[str]:
-    """Lines on stderr of a program that comes to its end."""
+    """Run a program to its end; return its lines on stderr."""
     container.limits(
         f"hami-limits 1\npolicy force\ndevice {CARDS[0]} memory_bytes {4 * MIB} core_percent 50\n"
     )

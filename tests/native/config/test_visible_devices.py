@@ -1,4 +1,4 @@
-"""Limits land on the right card, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER rearrange."""
+"""Limits apply to the right card, however CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER reorder."""
 
 import struct
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def environment(visible: str | None, order: str) -> dict[str, str]:
 
 
 def assert_limits(client: Client, machine: Machine, cards: list[int]) -> None:
-    """The program has exactly these cards, and takes the slice of each from that card alone."""
+    """Assert that the program has exactly these cards, and takes each slice from its card."""
     if not cards:
         assert client.call("open_device") == {"result": NO_DEVICE}
     for ordinal, card in enumerate(cards):

@@ -1,5 +1,5 @@
-"""Ways around the library that a tenant may try from inside: those that are held, and those that
-are not, by nature. What is not held here the node can only see from outside.
+"""Ways around the library that a tenant may try from inside: those that it holds, and those that
+it can't. The node can see the latter only from outside.
 """
 
 import shutil
@@ -66,7 +66,7 @@ def test_the_driver_itself_is_held_however_it_is_asked(
     ],
 )
 def test_a_driver_in_a_namespace_of_its_own_is_held(attempt: Callable[..., str], way: str) -> None:
-    # Functions were known by their address in the first copy alone.
+    # Functions were known only by their address in the first copy.
     assert attempt(way) == HELD
 
 
@@ -142,7 +142,7 @@ int cuMemAlloc_v2(uint64_t *pointer, size_t bytes)
 
 
 def test_reading_the_drivers_symbol_table_is_not_held(attempt: Callable[..., str]) -> None:
-    # No lookup is made: the code of a process can always find what is in its memory.
+    # No lookup is made: the code of a process can always read its own memory.
     assert attempt("elf") == ESCAPED
     assert attempt("namespace-elf") == ESCAPED
 

@@ -1,7 +1,7 @@
-"""A container whose tenant tries everything at random, beside one that works: by a seed.
+"""A container whose tenant acts at random (by a seed), beside one that works.
 
-Whatever is done to the variables, mounts, the region, the processes and their calls, no process of
-it gets more than its slice, none is ended by the library, and the other container notices nothing.
+Whatever it does to the variables, mounts, the region, the processes and their calls, none of its
+processes gets more than its slice or is ended by the library. The other container notices nothing.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from tests.native.machine import MIB, Client, Container, Machine, open_context
 
 OUT_OF_MEMORY = 2
 MAX_PROGRAMS = 3
-"""Processes of the tenant at a time: starting one is what costs."""
+"""Processes of the tenant at a time: starting one is expensive."""
 VARIABLES = [
     "CUDA_DEVICE_MEMORY_LIMIT",
     "CUDA_DEVICE_MEMORY_LIMIT_0",
@@ -52,7 +52,7 @@ VALUES = [
     "\x7f",
 ]
 GUARD = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / || exit 1; ({mount}) 2>/dev/null; '
-"""In a mount namespace of its own: `$0`, the machine's folder, stays as it is, all else is read."""
+"""In its own mount namespace: `$0`, the machine's folder, stays writable, all else is read-only."""
 MOUNTS = [
     ":",
     'mount -t tmpfs tmpfs "$0/vgpu"',
@@ -62,12 +62,12 @@ MOUNTS = [
     'mount --bind /proc "$0/vgpu"',
 ]
 SIGNALS = [signal.SIGURG, signal.SIGWINCH, signal.SIGCHLD, signal.SIGCONT]
-"""Signals that end no program: calls are interrupted."""
+"""Signals that interrupt calls, but end no program."""
 
 
 @dataclass
 class Tenant:
-    """The programs of the hostile container, and what has been done to them."""
+    """The programs of the hostile container, and their state."""
 
     container: Container
     limit: int
@@ -109,10 +109,10 @@ class Tenant:
         self.stopped.discard(one.pid)
         one.kill()
 
-    # What is done to the region.
+    # Attacks on the region.
     @contextlib.contextmanager
     def region_file(self) -> Iterator[int | None]:
-        """Open the container's region; None if it is not a file of its own, such as a link."""
+        """Open the container's region; None if it is not a separate file, such as a link."""
         try:
             file = os.open(self.region, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -131,7 +131,7 @@ class Tenant:
             self.region.unlink(missing_ok=True)
 
     def write(self) -> None:
-        """Zeroes or noise somewhere."""
+        """Write zeroes or noise anywhere."""
         with self.region_file() as file:
             if file is None:
                 return
@@ -195,7 +195,7 @@ class Tenant:
             one.call("fork_and_alloc", bytes=self.chance.randrange(1, self.limit))
 
     def close_files(self) -> None:
-        """Close the tenant's descriptors; their numbers stay free, or get files of its own."""
+        """Close the tenant's descriptors; their numbers stay free, or get its own files."""
         if one := self.awake():
             own = self.container.folder / f"own-{one.pid}"
             own.touch()
@@ -215,9 +215,9 @@ class Tenant:
         if one := self.awake():
             self.within_slice(one)
 
-    # What is done to the programs.
+    # Attacks on the programs.
     def busy(self) -> Client | None:
-        """One that allocates and frees since a random moment, and goes on for a while."""
+        """A program that allocates and frees since a random moment, and continues for a while."""
         if (one := self.awake()) is None:
             return None
         one.send("churn", bytes=self.chance.randrange(500_000, self.limit), rounds=200)
@@ -245,7 +245,7 @@ class Tenant:
             self.stopped.add(one.pid)
 
     def stop_busy(self) -> None:
-        """Perhaps with the lock of the region; what it has answered is read when it goes on."""
+        """Stop one, perhaps with the region's lock; read its answer when it continues."""
         if one := self.busy():
             self.stop_outside_driver(one)
             others = [each for each in self.programs if each.pid not in self.stopped | {one.pid}]

@@ -1,6 +1,6 @@
 """The library itself under the sanitizers: preloaded into a program that makes every altered call.
 
-`test_units.py` has the engine without the hooks. A finding ends the program, and is on stderr.
+`test_units.py` tests the engine without the hooks. A finding ends the program, and is on stderr.
 """
 
 import subprocess
@@ -94,7 +94,7 @@ def test_many_threads_are_clean_under_the_thread_sanitizer(
 def test_a_tenants_own_sanitizer_starts_under_the_library(
     compile_c: Callable[..., Path], sanitizer: str, first: list[str]
 ) -> None:
-    """A sanitizer looks functions up, through our dlsym, before any of its own work."""
+    """A sanitizer looks functions up, through our dlsym, before it is initialised."""
     program = compile_c("int main(void) { return 0; }", f"-fsanitize={sanitizer}")
     preload = [*map(runtime, first), str(LIBVGPU)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A good guest: silent and without a trace, in constructors and after closed descriptors too."""
+"""The library is silent and leaves no trace, also in constructors and with closed descriptors."""
 
 import subprocess
 import sys
@@ -216,7 +216,7 @@ def test_the_files_of_a_forked_child_are_not_closed(container: Container, tmp_pa
     theirs = tmp_path / "theirs"
     theirs.write_bytes(b"x")
     files = client.call("close_descriptors", path=str(theirs))["files"]
-    # The child lets go of what it inherited: of the region, not of the program's files.
+    # The child closes what it inherited of the region, but not the program's files.
     child = client.call("fork_and_alloc", bytes=MIB)
     assert (child["result"], child["files_open"]) == (0, len(files))
     assert client.alloc(9 * MIB)[0] == 0

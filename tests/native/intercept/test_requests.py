@@ -1,8 +1,8 @@
-"""Every driver function of CUDA 13, asked for as the CUDA runtimes do.
+"""Every driver function of CUDA 13, requested as the CUDA runtimes do.
 
-The driver here is a list of functions that note who was called with what. A caller that asks for a
-version and flags gets exactly the function of that version and flags: the driver's own address, or
-ours, through which the arguments arrive at that very function unchanged.
+The driver here is a list of functions that record their calls and arguments. A caller that asks
+for a version and flags gets exactly the function of that version and flags: the driver's own
+address, or ours, which passes the arguments to that function unchanged.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ PROGRAM = (DATA / "ask.c").read_text()
 
 # The lookup itself is answered by the lookup.
 LOOKUP = "cuGetProcAddress"
-# Asks the driver with places of its own, so that a caller may leave an output out.
+# Asks the driver with its own outputs, so that a caller may omit one.
 OWN_OUTPUTS = "cuMemGetInfo"
 
 

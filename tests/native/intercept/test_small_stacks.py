@@ -1,4 +1,4 @@
-"""The first call needs no more stack than the driver's: programs make it from small threads too."""
+"""The first call needs as little stack as the driver's: programs make it from small threads too."""
 
 import subprocess
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_the_first_call_may_come_from_a_thread_of_16_kib(
     lines = (f"device {card} memory_bytes {64 * MIB} core_percent 50\n" for card in CARDS)
     container.limits("hami-limits 1\npolicy force\n" + "".join(lines))
 
-    # The driver alone can; so can the driver behind the library, which logs all it knows.
+    # The driver without the library can; so can the library, also with its most verbose log.
     assert run(program, container.machine.env(), first) == (0, "")
     assert run(program, container.env(), first) == (0, "")
     assert run(program, container.env(LIBCUDA_LOG_LEVEL="4"), first)[0] == 0

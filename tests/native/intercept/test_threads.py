@@ -1,4 +1,4 @@
-"""Threads that are cancelled, and forks while threads are at work: nobody waits for ever."""
+"""Threads that are cancelled, and forks while threads work: no thread waits forever."""
 
 import select
 import subprocess

@@ -7,9 +7,9 @@
 
 Each folder in HAMI_USER_LANDS is the root file system of one distribution (`mmdebstrap`, an
 exported image); root is needed. HAMI_CUDA_RUNTIMES has, anywhere below it, files
-`libcudart.so.*` of NVIDIA. docs/libvgpu.md has the list of what was run. The driver's stand-in and
-its clients are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's own builds
-of them are for this machine alone. A user land of musl is one without glibc's loader.
+`libcudart.so.*` of NVIDIA. docs/libvgpu.md lists the tested ones. The driver's stand-in and its
+clients are built for GLIBC_2.17 by zig (the wheel `ziglang`), because the project's own builds of
+them are only for this machine. A user land without glibc's loader counts as musl.
 """
 
 import os
@@ -35,7 +35,7 @@ OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 Inside = Callable[..., tuple[int, str, str]]
 
-# The command runs in a mount namespace of its own, whose root is a throw-away layer over the land.
+# The command runs in a new mount namespace, whose root is a temporary layer over the land.
 ENTER = """
 set -eu
 land=$1 work=$2; shift 2
@@ -255,7 +255,7 @@ def test_nvidias_runtime_answers_as_it_does_without_the_library(
     with_driver: dict[str, str],
     mounted: Path,
 ) -> None:
-    """On the stand-in driver it loads, finds libcuda and refuses it, no more."""
+    """On the stand-in driver it only loads, finds libcuda and refuses it."""
     if runtime is None:
         pytest.skip("HAMI_CUDA_RUNTIMES names no folder with a libcudart.so.*")
     shutil.copy(runtime, mounted / "driver" / runtime.name)

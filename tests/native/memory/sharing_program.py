@@ -1,6 +1,6 @@
-"""Programs of one container that hand memory to each other, each call an expression of the test's.
+"""Programs of one container that pass memory to each other; each call is an expression.
 
-`ask(program, "made(60)")` evaluates it there, and returns what it prints.
+`ask(program, "made(60)")` evaluates it in the program, and returns the printed value.
 """
 
 from tests.native.driver_program import Program

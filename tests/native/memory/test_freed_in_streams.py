@@ -1,4 +1,4 @@
-"""Memory freed in a stream that is not there yet stays charged until the stream is."""
+"""Memory freed in a stream stays charged until the stream has reached that point."""
 
 import pytest
 
@@ -104,7 +104,7 @@ for _ in range(10):
 def test_waiting_for_the_device_gives_them_back_to_the_container(
     container: Container, ways: str
 ) -> None:
-    # It does nothing more: what it freed is there for the other process.
+    # It makes no further call: the other process can take the freed memory.
     body = f"""
 made, event = held(LIMIT), c_void_p()
 block()

@@ -23,7 +23,7 @@ for _ in range(3):
     ok(cuda.cuMemFree_v2(made))
 """,
     ).rest()
-    # Not refused either: what is held is let go of first.
+    # Not refused either: the pool's memory is released first.
     assert lines == ["0 0"] * 3
     assert machine.peak() == LIMIT
 
@@ -123,7 +123,7 @@ show(free_mib())
 def test_a_pool_that_forbids_it_is_not_counted_on_to_have_it_again(
     container: Container, machine: Machine
 ) -> None:
-    # CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: off, each stream gets memory of its own.
+    # CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: off, each stream gets its own memory.
     lines = program(
         container,
         """

@@ -1,7 +1,7 @@
-"""Shared memory that its maker lets go of stays charged while anybody in the container has it open.
+"""Shared memory that its maker releases stays charged while the container has it open.
 
-NVML counts it once, for one of its holders, and for the next one when that one lets go: where it
-lists the processes, and where it does not, the container is charged the same.
+NVML counts it once, for one of its holders, and for the next one when that one releases it. Whether
+or not NVML lists the processes, the container is charged the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def listed(request: pytest.FixtureRequest, machine: Machine) -> bool:
 
 
 def share_memory(maker: Program, way: Way) -> tuple[str, str]:
-    """(what it is to its maker, where others find it)"""
+    """Return (the maker's handle, where others find it)."""
     at = ask(maker, way.make)
     return at, ask(maker, way.share.format(at))
 
@@ -98,7 +98,7 @@ def kill(program: Program) -> None:
 def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
     start: Start, machine: Machine, way: str
 ) -> None:
-    # Nobody was charged: the holder had 60 MiB and a whole slice beside.
+    # No process was charged: the holder had 60 MiB and a whole slice besides.
     maker, holder, third = start(), start(), start()
     made, where = share_memory(maker, WAYS[way])
     there = open_memory(holder, WAYS[way], where)
@@ -120,7 +120,7 @@ def test_what_a_living_maker_lets_go_of_stays_charged_once_until_it_is_closed(
 def test_a_further_handle_in_one_process_keeps_the_charge(
     start: Start, machine: Machine, looked: bool
 ) -> None:
-    # Each import has a handle of its own, which nothing links with the one that was made.
+    # Each import has its own handle, without a link to the original one.
     one, other = start(), start()
     made, where = share_memory(one, WAYS["handle"])
     handles = [ask(one, f"imported({where!r})") for _ in range(2)]
@@ -154,7 +154,7 @@ def test_memory_that_its_maker_keeps_is_charged_once(start: Start) -> None:
 
 
 def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine) -> None:
-    # As long as the descriptor is open a card has it, and NVML shows it with nobody (H100); the
+    # While the descriptor is open, a card keeps it, and NVML shows it for no process (H100); the
     # stand-in driver takes it again with the import, as a card's NVML shows it after the close.
     one, other = start(), start()
     made, where = share_memory(one, WAYS["handle"])
@@ -223,7 +223,7 @@ def test_the_next_holder_has_what_the_first_one_gives_up(
 
 
 def test_a_process_that_shares_looks_again_before_it_is_refused(start: Start) -> None:
-    # NVML moves it to the holder and away again while that one does nothing of its own.
+    # NVML moves it to the holder and away again while that one makes no call.
     maker, holder, next_one = start(), start(), start()
     made, where = share_memory(maker, WAYS["handle"])
     there = [open_memory(one, WAYS["handle"], where) for one in (holder, next_one)]

@@ -173,7 +173,7 @@ def test_without_oversubscription_a_full_card_refuses(
 
 
 def test_a_mig_instance_is_known_by_its_own_number(container: Container) -> None:
-    # CUDA gives the number alone; the file writes what NVML calls the instance.
+    # CUDA gives only the number; the file has NVML's name of the instance.
     container.limits(
         f"hami-limits 1\ndevice MIG-{CARDS[0][4:]} memory_bytes {4 * MIB} core_percent 0\n"
     )

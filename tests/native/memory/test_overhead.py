@@ -1,4 +1,4 @@
-"""The driver's own memory (contexts, modules) is charged where NVML shows it."""
+"""The driver's own memory (contexts, modules) is charged if NVML shows it."""
 
 import struct
 import subprocess
@@ -251,12 +251,12 @@ def test_where_nvml_shows_other_pids_blocks_alone_are_charged(
 
 
 APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-"""Command that gives a process a pid namespace of its own, as container runtimes do."""
+"""Command that gives a process its own pid namespace, as container runtimes do."""
 
 
 @pytest.fixture
 def own_pids() -> tuple[str, ...]:
-    """The command that starts a program in a pid namespace of its own."""
+    """The command that starts a program in its own pid namespace."""
     tried = subprocess.run([*APART, "true"], capture_output=True, text=True, timeout=30)
     if tried.returncode != 0:
         pytest.skip(f"this machine refuses a pid namespace: {tried.stderr.strip()}")

@@ -10,8 +10,8 @@ from tests.native.driver_program import Program
 from tests.native.machine import CARDS, MIB, ROOT, Container, Machine
 
 ABI = ROOT / "native/libvgpu/include"
-# One context, one pool, and addresses that begin again with each: in the middle of their end the
-# program goes on, as another thread would.
+# One context, one pool, and addresses that begin again with each. While one is being destroyed the
+# program continues, as another thread would.
 DRIVER = """
 #include <string.h>
 #include "cuda_abi.h"

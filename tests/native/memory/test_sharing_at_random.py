@@ -1,4 +1,4 @@
-"""Whatever processes do with memory that they share, no byte is held that nobody is charged for."""
+"""Whatever processes do with memory that they share, every held byte is charged."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tests.native.driver_program import Program
 from tests.native.machine import MIB, Container, Machine
 from tests.native.memory.sharing_program import SHELL, ask
 
-LIMIT_MIB = 4000  # more than all steps together make: what is open may keep a charge alive
+LIMIT_MIB = 4000  # more than all steps together make: open memory may keep its charge
 SIZE_MIB = 10
 PROCESSES = 3
 STEPS = st.lists(
@@ -31,7 +31,7 @@ SOME = settings(
 
 @dataclass
 class Handle:
-    """One that a process has; `path` is where others find the memory, by the one it was made as."""
+    """A handle of a process; others find the memory at `path`, by the original handle."""
 
     process: int
     at: str
@@ -42,7 +42,7 @@ class Handle:
 
 @dataclass
 class Sharing:
-    """Processes of a container, and what they have."""
+    """Processes of a container, and their handles."""
 
     machine: Machine
     programs: list[Program]
@@ -55,7 +55,7 @@ class Sharing:
             path = ask(self.programs[process], f"exported({at})")
             self.handles.append(Handle(process, at, path, is_made=True))
         elif what == "import" and self.handles:
-            # Of what is on the card: what a descriptor alone brings back is charged with a look.
+            # Only memory on the card: what only a descriptor brings back is charged at a look.
             path = self.handles[more % len(self.handles)].path
             at = ask(self.programs[process], f"imported({path!r})")
             self.handles.append(Handle(process, at, path))
@@ -95,7 +95,7 @@ class Sharing:
 def sharing(
     request: pytest.FixtureRequest, machine: Machine, container: Container
 ) -> Iterator[Sharing]:
-    """Whether NVML lists the processes under pids that they know, or not."""
+    """Processes that NVML lists under pids that they know, or does not."""
     if request.param != "listed":
         machine.settings["pid_offset"] = 100_000
         machine.write()

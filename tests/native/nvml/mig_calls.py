@@ -1,6 +1,6 @@
-"""Cuts a simulated card through pynvml, run by test_nvml_mig.py in a process of its own.
+"""Cut a simulated card through pynvml; test_nvml_mig.py runs it in a separate process.
 
-Commands are arguments, answers one JSON list on stdout.
+Commands are arguments. The answers are one JSON list on stdout.
 """
 
 import json
@@ -83,7 +83,7 @@ CALLS = {f.__name__: f for f in (profiles, make, destroy, devices, mode)}
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Calls separated by commas, each a name and its arguments."""
+    """Run calls separated by commas, each a name and its arguments."""
     pynvml.nvmlInit()
     answers: list[Any] = []
     for call in " ".join(arguments).split(","):

@@ -1,4 +1,4 @@
-"""NVML's figures of processes as drivers give them: means, and of a shared card hit or miss."""
+"""NVML's figures of processes as drivers give them: means, and hit or miss on a shared card."""
 
 import subprocess
 import time
@@ -112,5 +112,5 @@ def test_lists_of_processes_with_a_version_show_the_same_processes(machine: Mach
         found = node.nvml(busy, 0, 0)
         return [one["pid"] for one in found if one["smUtil"] > 0] if isinstance(found, list) else []
 
-    # The mean of all samples that are kept: at first, mostly those before the process.
+    # The mean of all kept samples: at first, most are from before the process.
     assert wait(busy_pids, "a sample of the process") == [tenant.pid]

@@ -1,4 +1,4 @@
-"""Whatever lies at the region's path, whatever the disk answers: programs run and limits hold."""
+"""Whatever is at the region's path, whatever the disk answers: programs run and limits hold."""
 
 import os
 import socket
@@ -101,7 +101,7 @@ def test_a_limit_on_file_sizes_ends_nobody(
 def test_what_the_region_needs_is_on_the_disk_before_anybody_uses_it(container: Container) -> None:
     container.limit(10 * MIB)
     open_context(container.start())
-    # The file is 8 MB long; blocks are taken for what is used.
+    # The file is 8 MB long; only the used part has blocks.
     assert 16 * 1024 <= container.region.stat().st_blocks * 512 <= 256 * 1024
 
 

@@ -134,7 +134,7 @@ def test_a_launch_is_noted_for_the_monitor(container: Container) -> None:
 
 
 FIRST_KERNEL_AT = 1856 + 4 * 1960 + 1160 + 24
-"""In the utilization of the fifth slot, where HAMi's layout has a field that nobody uses."""
+"""In the utilization of the fifth slot, where HAMi's layout has an unused field."""
 
 
 def test_the_first_launch_of_the_container_is_noted_once(container: Container) -> None:

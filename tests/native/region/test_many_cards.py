@@ -99,7 +99,7 @@ def test_readers_of_hamis_layout_see_sixteen_and_the_banks_the_others(container:
             card = 16 * bank + place
             assert head[64 + 96 * place :][:96] == CARDS[card].encode().ljust(96, b"\0")
             assert struct.unpack_from("<Q", head, LIMIT_AT + 8 * place) == (slice_of(card),)
-    # slots[0].mem[8].total_bytes of the third bank; processes are counted in the first alone.
+    # slots[0].mem[8].total_bytes of the third bank; only the first counts processes.
     assert struct.unpack_from("<Q", content, 2 * BANK + 1856 + 8 + 8 * 64 + 32) == (MIB,)
     assert struct.unpack_from("<i", content, PROCESSES_AT) == (1,)
     assert struct.unpack_from("<i", content, BANK + PROCESSES_AT) == (0,)

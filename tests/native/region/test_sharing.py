@@ -52,7 +52,7 @@ def test_sixteen_racing_processes_never_exceed_the_slice(
     for client in clients:
         client.send("churn", bytes=700_001, rounds=30)
     assert sum(client.receive()["refused"] for client in clients) == 16 * 30
-    # The card rounds each block up to 512 bytes; the slice counts what was asked for.
+    # The card rounds each block up to 512 bytes; the slice counts the requested size.
     blocks = limit // 700_001
     assert 0 < machine.peak() <= blocks * (700_001 // 512 + 1) * 512
     assert machine.used_bytes() == 0
@@ -95,7 +95,7 @@ def test_a_total_left_too_high_by_a_kill_is_repaired_before_anybody_is_refused(
 ) -> None:
     container.limit(10 * MIB)
     client = open_context(container.start())
-    # slots[0].util[0].spare[0]: as if somebody had died after raising the total, before its share.
+    # slots[0].util[0].spare[0]: as if a process died after raising the total, before its share.
     with container.region.open("r+b") as file:
         file.seek(1856 + 1160 + 24)
         file.write(struct.pack("<Q", 9 * MIB))
