@@ -312,7 +312,7 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         APPLY,
     ),
 }
-"""By what is wrong: how, the only part that is missing then, and its sentence and next step."""
+"""By fault: how, the only part that is missing then, and its sentence and next step."""
 ORDER = (
     *("credentials", "Postgres", "Redis", "NATS", "scheduler", "webhook"),
     *("agents", "metrics"),

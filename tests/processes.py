@@ -1,6 +1,6 @@
 """Run a server plan: start, wait until it answers, stop cleanly.
 
-Tests and benchmarks run servers so; the local system hands its plans to `hamilocal.supervisor`.
+Tests and benchmarks use this; the local system gives its plans to `hamilocal.supervisor`.
 """
 
 import os
@@ -49,7 +49,7 @@ class ServerProcess:
         self._popen = popen
 
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Return whether the process still runs."""
         return self._popen.poll() is None
 
     def stop(self) -> None:
@@ -109,7 +109,7 @@ def start(plan: ServerPlan, *, die_with_parent: bool = False) -> ServerProcess:
             raise ServerError(f"cannot start {plan.name}: {exc}") from exc
     try:
         value = _wait_until_ready(plan, popen)
-    except BaseException:  # also Ctrl-C: it is nobody's process yet
+    except BaseException:  # also Ctrl-C: the process has no owner yet
         popen.kill()
         popen.wait()
         raise

@@ -1,4 +1,4 @@
-"""A port in front of a server, as a Service is whose pod has not started, and a forwarded port."""
+"""A port in front of a server, like a Service whose pod has not started, or a forwarded port."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ class Relay:
         """`most_bytes`: what a client gets before its connection is closed."""
         self._behind = urlsplit(dsn)
         self._most, self._most_bytes = most, most_bytes
-        # A port that is bound and does not listen refuses, and nobody else can take it.
+        # A bound port that does not listen refuses, and no other process can take it.
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self._port = self._socket.getsockname()[1]
@@ -34,12 +34,12 @@ class Relay:
         return urlunsplit(self._behind._replace(netloc=f"{user}@{place}" if user else place))
 
     def open(self) -> None:
-        """Takes connections from now on."""
+        """Accept connections from now on."""
         self._socket.listen(16)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it and its connections."""
+        """Close it and its connections."""
         _hang_up(self._socket)
         if self._thread.ident is not None:
             self._thread.join()

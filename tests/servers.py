@@ -1,7 +1,7 @@
 """PostgreSQL, Redis and NATS for the tests: embedded, or in containers (`--servers=docker`).
 
-Both kinds give the same three things to the fixtures of `tests/conftest.py`: a PostgreSQL server to
-make databases in, a Redis to flush, and a NATS that holds no stream of another test.
+Both kinds give the fixtures of `tests/conftest.py` the same: a PostgreSQL server to create
+databases in, a Redis to flush, and a NATS without streams of other tests.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class EmbeddedServers:
 
 @contextmanager
 def embedded_servers() -> Iterator[EmbeddedServers]:
-    """Run servers in a folder open to every user, as PostgreSQL may have to run as nobody."""
+    """Run servers in a folder open to every user, as PostgreSQL may run as user nobody."""
     folder = Path(tempfile.mkdtemp(prefix="hami-tests-", dir=memory_folder()))
     folder.chmod(0o755)
     try:
@@ -106,7 +106,7 @@ class Databases:
         self._numbers = itertools.count()
         self._copies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="databases")
         self._next: dict[str, Future[str]] = {}
-        """By template: a copy that nobody has yet."""
+        """By template: an unused copy."""
         self._left: list[str] = []
         """Databases of tests that have ended."""
 
@@ -160,7 +160,7 @@ def memory_folder() -> Path | None:
 
 
 def execute(dsn: str, *statements: str) -> None:
-    """Run SQL statements, each by itself; without a process of its own, so for each test."""
+    """Run SQL statements one by one; without a new process, so cheap enough for each test."""
 
     async def run() -> None:
         connection = await asyncpg.connect(dsn, timeout=_SQL_TIMEOUT_S)
@@ -174,7 +174,7 @@ def execute(dsn: str, *statements: str) -> None:
 
 
 def psql(dsn: str, *statements: str) -> str:
-    """Run SQL statements with psql, each by itself; unaligned rows without a header."""
+    """Run SQL statements one by one with psql; return unaligned rows without a header."""
     commands = [part for statement in statements for part in ("-c", statement)]
     done = subprocess.run(
         [postgres_home() / "bin" / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", *commands, dsn],

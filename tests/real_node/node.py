@@ -1,9 +1,8 @@
 """A real node on this machine: containerd, runc, a bridge network and a real kubelet.
 
-For checks of the device plugin and of libvgpu where it matters, without any GPU: the workload image
-carries the stand-in driver. Needs root. `python -m tests.real_node.node --help` runs
-one by
-hand (with a control plane of its own unless a kubeconfig is given); see tests/real_node/README.md.
+It checks the device plugin and libvgpu in a real environment without a GPU: the workload image has
+the stand-in driver. Needs root. `python -m tests.real_node.node --help` tells how to run one by
+hand (with its own control plane unless a kubeconfig is given); see tests/real_node/README.md.
 """
 
 import os
@@ -65,11 +64,11 @@ class RealNode:
 
     @property
     def static_pods(self) -> Path:
-        """Manifests in it are pods that no scheduler sees."""
+        """Folder of manifests of pods that no scheduler sees."""
         return self.kubelet.plan.cwd / STATIC_PODS
 
     def restart_kubelet(self) -> None:
-        """Kills the kubelet and starts another on the same state; containers go on in between."""
+        """Kill the kubelet and start another on the same state; containers keep running."""
         self.kubelet.kill()
         self.kubelet = start(self.kubelet.plan)
 
@@ -191,7 +190,7 @@ def _claim_machine() -> None:
 
 
 def _end_containers(socket: Path) -> None:
-    """The kubelet is gone; end what it has left running."""
+    """End the containers that the ended kubelet left running."""
     for task in containerd.ctr(socket, "tasks", "ls", "-q").split():
         _try("ctr", "-a", str(socket), "-n", containerd.NAMESPACE, "tasks", "kill", "-s", "9", task)
     deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -224,7 +223,7 @@ def _leave_machine(folder: Path, left_behind: set[Path]) -> None:
 
 
 def _try(*argv: str) -> None:
-    """Clean-up goes as far as it can: what is not there needs no cleaning."""
+    """Run a clean-up command; ignore failures, as the object may not exist."""
     try:
         subprocess.run(argv, capture_output=True, timeout=_STOP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -23,9 +23,9 @@ def read_written(container: Json, name: str, *, limits_only: bool = False) -> ob
 
 
 def whole(container: Json, name: str, *, limits_only: bool = False) -> int | None:
-    """The amount as an integer; None when it is not given.
+    """The amount as an integer; None if it is not given.
 
-    Raises: Malformed for what is no integer. (HAMi drops such a request in silence, TRAP-23.)
+    Raises: Malformed if it is not an integer. (HAMi drops such a request silently, TRAP-23.)
     """
     amount = read_written(container, name, limits_only=limits_only)
     if amount is None:

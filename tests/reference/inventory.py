@@ -1,7 +1,7 @@
 """The cards of a node (protocol 1.1 to 1.16, 2.1).
 
 A card is a dict: `vendor`, `id`, `index`, `count`, `mem`, `core`, `type`, `numa`, `mode`, `health`,
-`cordoned`, `profiles`, `info`, and what is used of it: `used`, `used_mem`, `used_core`, `mig` (the
+`cordoned`, `profiles`, `info`, and its usage: `used`, `used_mem`, `used_core`, `mig` (the
 occupied (start, size) pairs), and for MetaX `classes` and `policies` of the slices on it.
 """
 

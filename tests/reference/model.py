@@ -1,8 +1,8 @@
-"""The reference model: what every node answers to a pod, by plain loops over plain dicts.
+"""The reference model: every node's answer to a pod, by plain loops over plain dicts.
 
-Written from the protocol alone, slow and obvious on purpose. In and out are the cases and the
-answers of `hamictl simulate --jsonl`; the engine must give the same. Where HAMi leaves a tie to
-chance, the model has the engine's stated keys: equal cards keep the order they had, of equal nodes
+Written only from the protocol, slow and obvious on purpose. Input and output are the cases and the
+answers of `hamictl simulate --jsonl`; the engine must give the same. If HAMi breaks a tie at
+random, the model uses the engine's documented keys: equal cards keep their order, of equal nodes
 the first by name is chosen, vendors are asked in the order of registration.
 """
 
@@ -86,7 +86,7 @@ def on_node(
     running = copy.deepcopy(cards)
     slots: Slots = []
     for role, asked in containers:
-        # An init container runs alone but for the sidecars that started before it.
+        # Only the sidecars that started before it run beside an init container.
         mine = copy.deepcopy(running) if role == "init" else running
         got: list[Pick] = []
         for request in asked:
@@ -102,7 +102,7 @@ def on_node(
 
 
 def earlier_picks(slots: Slots, vendor: str) -> list[Pick]:
-    """Cards of one vendor that the earlier containers that still run got: all but init ones."""
+    """Cards of one vendor granted to earlier containers that still run: all but init ones."""
     running = [each for role, picks in slots if role != "init" for each in picks]
     return [each for each in running if each["card"]["vendor"] == vendor]
 

@@ -2,8 +2,8 @@
 
 Written from Kubernetes' rule for sidecars (kubernetes.io/docs/concepts/workloads/pods/
 sidecar-containers, "Resource sharing within containers"): init containers start in the order of the
-spec; one with restartPolicy Always goes on, any other ends before the next begins; when all have
-begun, the app containers run together. Nothing here is the engine's.
+spec; one with restartPolicy Always keeps running, any other ends before the next begins; when all
+have begun, the app containers run together. No code of the engine is used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from hamicommon.k8s.types import Json
 Held = tuple[int, int, int]
 """Slots, MiB of memory, percent of cores."""
 Slice = tuple[str, Held]
-"""The card, and what is held of it."""
+"""The card, and the held amounts."""
 
 
 def moments(spec: Json) -> list[list[str]]:

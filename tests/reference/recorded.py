@@ -1,9 +1,9 @@
-"""HAMi's recorded answers laid beside ours: what is equal, and by which trap the rest is explained.
+"""HAMi's recorded answers compared with ours: the equal ones, and the trap that explains the rest.
 
 A record is a case of `hamictl simulate --jsonl` with the answer of HAMi's real scheduler under
 `expect`. `make test-recorded ARGS="FILE..."` runs files of them through the command and prints a
-table (recorded admissions, which are lines with a pod, by `admissions.py`); the unit tests compare
-the sample that lies beside the checkout.
+table (recorded admissions, which are lines with a pod, by `admissions.py`). The unit tests compare
+the sample beside the checkout.
 """
 
 import json
@@ -28,13 +28,13 @@ from hamicommon.vendors.registry import Vendors
 from tests.reference import admissions
 
 ASPECTS = ("verdict", "reasons", "cards", "annotations", "chosen")
-"""Per node: fits or not; why not; which slices of which cards; all that is written. Per case: the
+"""Per node: fits or not; why not; which slices of which cards; everything written. Per case: the
 node, or one that scores the same (HAMi breaks ties at random)."""
 
 UNREADABLE = "TRAP-23"
 """HAMi drops a request that it can't read; we refuse the pod with the reason."""
 SIDECARS = "8.3 (26)"
-"""HAMi counts sidecars as init containers; we count them beside all that run with them."""
+"""HAMi counts sidecars as init containers; we add them to the containers beside them."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 """No time is part of an answer."""
 _DEVICES = ("-devices-allocated", "-allocated", "-devices-to-allocate")
@@ -51,7 +51,7 @@ class Comparison:
     """One sentence each."""
 
     def note(self, aspect: str, ours: object, theirs: object, where: str) -> bool:
-        """Counts one pair of answers; True when they are equal."""
+        """Count one pair of answers; return True if they are equal."""
         self.compared[aspect] += 1
         if ours == theirs:
             self.equal[aspect] += 1
@@ -114,7 +114,7 @@ def _slices(annotations: Json) -> dict[str, list[str]]:
 
 
 def _score_alike(given: Json, ours: Any, theirs: Any, vendors: Vendors) -> bool:
-    """Whether both nodes fit and score the same for us."""
+    """Return whether both nodes fit and score the same for us."""
     cluster = read_cluster(given["nodes"], given["pods"], vendors)
     nodes = judge(given["pod"], cluster, vendors, now=_EPOCH).nodes
     fits = {name: node.score for name, node in nodes.items() if node.fits}
@@ -158,7 +158,7 @@ class FileResult:
 
 
 def run_file(records: list[Json], vendors: Vendors) -> FileResult:
-    """Puts the file's cases through the command, in one run of it."""
+    """Run the command once on all cases of the file."""
     lines = "".join(json.dumps({"name": r["name"], "in": r["in"]}) + "\n" for r in records)
     before = time.monotonic()
     ran = subprocess.run(COMMAND, input=lines.encode(), capture_output=True, check=True)
@@ -177,7 +177,7 @@ def run_file(records: list[Json], vendors: Vendors) -> FileResult:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a line per file and aspect; 1 when a difference is unexplained."""
+    """Print a line per file and aspect; return 1 if a difference is unexplained."""
     vendors = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
     wrong = 0
     for path in map(Path, arguments):
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def print_line(line: str) -> None:
-    """Writes the line to stdout."""
+    """Write the line to stdout."""
     sys.stdout.write(line + "\n")
 
 

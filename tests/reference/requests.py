@@ -253,7 +253,7 @@ READERS: dict[str, Callable[[Json, Json], Request | None]] = {
 
 
 def requests_of(pod: Json) -> list[tuple[str, list[Request]]]:
-    """Per container, init containers first: its role, and what it asks of each vendor.
+    """Per container, init containers first: its role, and its requests to each vendor.
 
     Raises: Malformed.
     """

@@ -1,4 +1,4 @@
-"""Random pods that are to be placed: what they ask for, and which cards they may have."""
+"""Random pods to be placed: their requests, and the cards they may have."""
 
 from random import Random
 from typing import Any
@@ -11,7 +11,7 @@ from tests.reference.requests import ASCEND, ILUVATAR
 from tests.reference.wishes import uuid_keys
 
 ASKING = "uid"
-"""Uid of the pod that is to be placed."""
+"""Uid of the pod to be placed."""
 GPU_POLICIES = ["binpack", "spread", "mutex", "numa", "topology-aware", "odd"]
 
 
@@ -80,7 +80,7 @@ RESOURCES: dict[str, tuple[str, str, list[Any], str, list[Any]]] = {
         for chip in ILUVATAR
     },
 }
-"""Count, memory and core resource with the amounts that are asked for."""
+"""Count, memory and core resource with the requested amounts."""
 
 
 def limits(r: Random, vendor: str) -> Json:
