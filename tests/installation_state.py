@@ -80,7 +80,7 @@ def ready() -> State:
 
 
 def break_state(breaks: Callable[[State], None]) -> State:
-    """Everything is there but for what that takes away."""
+    """The complete state after that change."""
     state = copy.deepcopy(ready())
     breaks(state)
     return state
@@ -127,7 +127,7 @@ def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
 
 
 def _refuse_pods(path: str, maker: str, message: str) -> Callable[[State], None]:
-    """Nothing of the workload was created, and an event of what makes its pods has the reason."""
+    """Remove the workload's pods, and add an event with the reason on the maker of its pods."""
 
     def change(state: State) -> None:
         status = state[path]["status"]
@@ -145,7 +145,7 @@ def _refuse_pods(path: str, maker: str, message: str) -> Callable[[State], None]
 
 
 def refusals(state: State) -> dict[str, str]:
-    """Return the messages of refused pods by what makes these."""
+    """Return the messages of refused pods by the maker of the pods."""
     events = [each for path, each in state.items() if path.startswith(f"{PLACE}/events/")]
     return {each["involvedObject"]["name"]: each["message"] for each in events}
 

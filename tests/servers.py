@@ -95,9 +95,9 @@ def embedded_servers() -> Iterator[EmbeddedServers]:
 
 
 class Databases:
-    """Databases that live for one test, copied from a template that was made once.
+    """Databases that live for one test, copied from a template that was created once.
 
-    While a test has its database, the next test's is copied, and that of the test before goes.
+    While a test has its database, the next one is copied and the previous one is dropped.
     """
 
     def __init__(self, server_dsn: str) -> None:

@@ -213,7 +213,7 @@ class Stage:
 
 
 def check_node_files(system: System) -> None:
-    """The limits that each container mounts are what the ledger granted it (SAFE-2, SAFE-3)."""
+    """Check that each container mounts the limits the ledger granted it (SAFE-2, SAFE-3)."""
     rows = system.sql(
         "SELECT a.pod_uid || '/' || x.container_name, a.node, x.device_uuid, x.memory_mib,"
         " x.core_percent FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id"
@@ -275,5 +275,5 @@ def quietly(check: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def since(moment_s: float) -> float:
-    """Seconds of the monotonic clock."""
+    """Seconds since then (monotonic clock)."""
     return time.monotonic() - moment_s

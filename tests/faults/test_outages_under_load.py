@@ -123,7 +123,7 @@ def test_an_outage_under_load_loses_nothing(
         assert ran <= 1, "a pod was bound without the lock of its node"
         assert any(NO_LOCK.search(text) for text in churn.reasons.values()), churn.reasons
     else:
-        # Who hangs is waited for by one call and then passed over: no slower than who is gone.
+        # One call waits for a hanging server, then it is skipped: no slower than a dead one.
         least = 0.5 * away_s / churn.every_s
         assert ran >= least, f"only {ran} pods ran while {service} was away"
     now = loaded.pod("quiet") or {}

@@ -212,7 +212,7 @@ def first_eviction(full: Case) -> Iterator[None]:
 
 
 def deleted_pods(system: System) -> set[str]:
-    """The pods that are gone or are being deleted, of the two that may end."""
+    """The pods of the two that may end which are deleted or being deleted."""
     about = (pod["metadata"] for pod in system.pods())
     return {"low-0", "low-1"} - {each["name"] for each in about if "deletionTimestamp" not in each}
 
@@ -228,7 +228,7 @@ def test_nobody_ends_for_a_pod_that_was_deleted_between_two_evictions(full: Case
         system.delete("high")
         wait(lambda: room_of(system, "high") == "released", "the room to end")
 
-    # A pod that comes later shows that the loop has gone on.
+    # A later pod shows that the loop continued.
     assert system.create(pod_of("critical", "next", 2_000)).status_code == 201
     system.wait_for_phase("next", "Running")
     assert len(deleted_pods(system)) == 1

@@ -97,8 +97,8 @@ TURNS = 150
 
 
 def turns(*programs: subprocess.Popen[str]) -> list[float]:
-    """The fastest loop of each: many short ones by turns, as what slows a machine down for a while
-    slows all of them, and some of 20 ms meet nothing of it. The order changes with each turn."""
+    """The fastest loop of each: many short ones by turns, as a temporary slowdown slows all of
+    them, and some of 20 ms miss it. The order changes with each turn."""
     fastest = [float("inf")] * len(programs)
     order = list(range(len(programs)))
     for _ in range(TURNS):

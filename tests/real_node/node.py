@@ -134,7 +134,7 @@ def real_node(
 
     `runtime`: folder of another containerd than the machine's own; `cdi`: its switch for that.
 
-    Leaving the block ends every container and takes away mounts, network and /var/lib/kubelet.
+    Leaving the block ends every container and removes mounts, network and /var/lib/kubelet.
 
     Raises:
         ServerError: we are not root, a program is missing, or the machine has a kubelet already.
@@ -174,7 +174,7 @@ def real_node(
 
 
 def _mark_plan(plan: ServerPlan, folder: Path) -> ServerPlan:
-    """Whatever the program starts can be found again, such as containerd's shims."""
+    """Mark the program's children, such as containerd's shims, to find them again."""
     return replace(plan, env={**plan.env, MARKER: str(folder)})
 
 

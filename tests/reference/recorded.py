@@ -61,7 +61,7 @@ class Comparison:
 
 
 def compare(record: Json, ours: Json, vendors: Vendors) -> Comparison:
-    """One record beside our answer to it."""
+    """Compare a record with our answer to it."""
     found, theirs = Comparison(), record["expect"]
     for node in sorted(ours["nodes"].keys() | theirs["nodes"].keys()):
         mine, recorded = ours["nodes"].get(node, {}), theirs["nodes"].get(node, {})

@@ -162,7 +162,7 @@ class System:
         await eventually(is_held, f"{pod.name} to hold the Lease")
 
     async def load(self) -> None:
-        """Pods, until cancelled."""
+        """Create pods until cancelled."""
         prefix = uuid.uuid4().hex[:6]
         number = 0
         due_s = time.monotonic()

@@ -56,7 +56,7 @@ STOP_SIGNALS = {"postgres": signal.SIGINT}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Also for PostgreSQL, which runs as another user if we are root."""
+    """A folder open to PostgreSQL, which runs as another user if we are root."""
     with tempfile.TemporaryDirectory(prefix="hami-rolling-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -84,7 +84,7 @@ def pods_run(churn: Churn, what: str) -> None:
 
 
 def nothing_failed_and_nothing_is_granted_twice(system: System, churn: Churn) -> None:
-    """The ledger's invariants, the nodes' files, and what each container sees of its card."""
+    """Check the ledger's invariants, the nodes' files, and the cards seen by each container."""
     wait(
         lambda: churn.is_settled() or bool(churn.errors),
         "every pod to run",

@@ -45,7 +45,7 @@ class Release:
 
 
 def last_release(project: Path = PROJECT) -> Release | None:
-    """By its tag, else by the changelog; None where the history has neither."""
+    """The release by its tag, otherwise by the changelog; None without either."""
     tag = _git(project, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
     if tag:
         return Release(name=tag, revision=tag)
@@ -70,7 +70,7 @@ def _git(project: Path, *argv: str) -> str:
 
 @dataclass(slots=True)
 class Versions:
-    """The old code, and who runs which."""
+    """The old code, and each program's version."""
 
     old: Path
     """The checkout of the old version, built."""
@@ -84,9 +84,9 @@ class Versions:
         return {"PYTHONPATH": str(self.folder)}
 
     def choose(self, program: str, *, new: bool, **environment: str) -> None:
-        """From its next start on, console script `program` runs this version, or the old one.
+        """Let console script `program` run this version, or the old one, from its next start on.
 
-        `environment`: what this version's manifests give it that the old one's do not.
+        `environment`: variables that only this version's manifests give it.
         """
         if new:
             self._new[program] = environment

@@ -254,7 +254,7 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
         while b"other" not in heard[-1]:
             heard.append((await inbox.next()).data)
         assert not any(b"nown" in data or b"broken" in data for data in heard)
-        # JetStream delivers it all the same.
+        # JetStream delivers it nevertheless.
         while b"nown" not in (await stored.next()).data:
             pass
         for task in (following, consuming):

@@ -130,7 +130,7 @@ async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
                 # Served by then, and after it in order.
                 with contextlib.suppress(nats.errors.NoRespondersError):
                     await client.request("hami.grants.snapshot.a", b"", timeout=PATIENCE_S)
-            # Whatever was sent there before comes before this.
+            # Earlier messages arrive before this one.
             marker = await nats.connect(plan.url, user="admin", password="x")
             await marker.publish(reply, inventory("b").model_dump_json().encode())
             assert b'"agent_id"' in (await heard.next()).data

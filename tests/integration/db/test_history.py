@@ -345,7 +345,7 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 def run(dsn: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """In the surroundings of a reader whose session has another time zone and style of dates."""
+    """Run the script as a reader whose session has another time zone and style of dates."""
     path = f"{postgres_home() / 'bin'}:{os.environ['PATH']}"
     options = "-c role=hami_reader -c timezone=Pacific/Kiritimati"
     return subprocess.run(

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 
 class Reviews:
-    """Tokens are names; whose begins with `op` may operate."""
+    """Tokens are names; those that begin with `op` may operate."""
 
     async def whose(self, token: str) -> ApiCaller:
         return ApiCaller(username=token, groups=["system:authenticated", "g\n" * 500])
@@ -28,7 +28,7 @@ class Reviews:
 
 
 class App:
-    """Answers as it is made to; counts its calls."""
+    """Gives the set answer; counts its calls."""
 
     def __init__(self, status: int = 200, body: bytes = b"{}") -> None:
         self.status, self.body, self.read = status, body, b""
@@ -68,7 +68,7 @@ async def call(
 
 
 async def list_calls(database: Database) -> list[asyncpg.Record]:
-    """But for what migrations wrote."""
+    """All but those of migrations."""
     return await database.fetch("SELECT * FROM operator_calls WHERE verb <> 'migrate' ORDER BY id")
 
 

@@ -132,7 +132,7 @@ async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Pa
 
 
 async def first(bus: Bus, what: Delivery | FeedKind, kind: type[M]) -> M:
-    """The first message that comes."""
+    """The first message that arrives."""
     got: asyncio.Future[M] = asyncio.get_running_loop().create_future()
 
     async def handle(message: Message) -> None:

@@ -340,7 +340,7 @@ class Kubelet:
             )
 
     def forget(self, pod: str) -> None:
-        """The pod is over and cleaned up."""
+        """Remove the ended pod from the state."""
         del self.pods[pod]
         for key in [key for key in self.allocations if key[0] == pod]:
             del self.allocations[key]

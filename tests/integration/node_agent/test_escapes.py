@@ -28,7 +28,7 @@ Start = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def starts(tenants: Tenants, tmp_path: Path) -> dict[str, Start]:
-    """By way: starts the program of that way in a pod's container."""
+    """By way: a function that starts its program in a pod's container."""
 
     def build_program(name: str, *options: str | Path) -> Path:
         return compile_program(

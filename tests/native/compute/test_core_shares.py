@@ -322,7 +322,7 @@ def test_a_wall_clock_that_is_set_back_does_not_end_the_samples(
     container: Container, compile_c: Callable[..., Path]
 ) -> None:
     container.limit(1 << 30, cores=50)
-    container.machine.ctl("show")  # the stand-in's stamps go by the clock of who comes first
+    container.machine.ctl("show")  # the stand-in's stamps use the first process's clock
     clock = compile_c(CLOCK, "-w", "-D_GNU_SOURCE", "-shared", "-fPIC", name="clock.so")
     set_back = container.folder / "set-back"
     env = {"LD_PRELOAD": f"{clock}:{container.env()['LD_PRELOAD']}", "SET_BACK": str(set_back)}

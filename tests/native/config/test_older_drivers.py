@@ -33,7 +33,7 @@ NVML = ("nvml", "mig", "monitor")
 LIBRARIES = {"libcuda.so.1": ("cu", DRIVER), "libnvidia-ml.so.1": ("nvml", NVML)}
 """Which names a library exports, and the folders of the stand-in's sources that it is made of."""
 PROC_ADDRESS = ("cuGetProcAddress", "cuGetProcAddress_v2")
-# About what a driver of CUDA 11.0 does without.
+# Roughly what a driver of CUDA 11.0 lacks.
 SINCE_11_0 = (
     *PROC_ADDRESS,
     "cuDeviceGetUuid_v2",

@@ -19,7 +19,7 @@ ESCAPED = f"0 {8192 * MIB}"
 
 @pytest.fixture
 def attempt(container: Container, compile_c: Callable[..., Path]) -> Callable[..., str]:
-    """attempt(way, path of the driver, variables) -> what the program printed."""
+    """attempt(way, path of the driver, variables) -> the output of the program."""
     program = compile_c((DATA / "escape.c").read_text(), "-w", "-ldl", name="escape")
     container.limit(MIB)
 
@@ -120,7 +120,7 @@ int main(int count, char **arguments)
 def test_a_library_that_a_tenant_preloads_in_front_of_ours_is_held(
     attempt: Callable[..., str], container: Container, compile_c: Callable[..., Path]
 ) -> None:
-    # As LD_PRELOAD stands before /etc/ld.so.preload: its own functions, and ours behind them.
+    # LD_PRELOAD precedes /etc/ld.so.preload: its own functions come first, then ours.
     front = compile_c(
         r"""
 #define _GNU_SOURCE

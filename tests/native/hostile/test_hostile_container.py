@@ -152,7 +152,7 @@ class Tenant:
                 os.truncate(file, self.chance.choice([1 << 24, 1 << 30]))
 
     def replace(self) -> None:
-        """By something that is no region."""
+        """Replace the region by something else."""
         self.delete()
         region = self.region
         self.chance.choice(

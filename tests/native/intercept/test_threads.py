@@ -79,7 +79,7 @@ int main(void)
 
 def test_cancelled_threads_leave_no_lock_behind(container: Container, compile_c: Compile) -> None:
     container.limit(11 * MIB)
-    other = open_context(container.start())  # whether it lives is what the refused look up
+    other = open_context(container.start())  # refused threads look up whether it is alive
     assert other.alloc(MIB)[0] == 0
     program = subprocess.Popen(
         [compile_c(CANCELLED, "-w", f"-I{ABI}", "-ldl", "-pthread")],
@@ -150,7 +150,7 @@ ANSWER(cuGraphUpload, void *e, void *s) { return 0; }
 ANSWER(cuGraphExecDestroy, void *e) { return 0; }
 """
 
-# The first call of each child is one that takes a lock without a need for anything else.
+# The first call of each child takes a lock and needs nothing else.
 FORKED = (
     PROLOGUE
     + """

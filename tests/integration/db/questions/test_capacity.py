@@ -311,7 +311,7 @@ SLOTS, CORES = 4, 100
 
 
 def size(held: Held, basis: str, memory_mib: int) -> tuple[int, int]:
-    """(what counts of a grant, what the card has)."""
+    """(counted amount of a grant, capacity of the card)."""
     whole = held.core_percent >= CORES
     if basis == "core":
         return held.core_percent, CORES

@@ -65,7 +65,7 @@ async def all_pages(reader: asyncpg.Connection, name: str, given: dict[str, obje
 async def test_a_question_is_answered_as_it_is_declared(
     reader: asyncpg.Connection, name: str
 ) -> None:
-    """Columns and their types, the order, and pages that follow on one another."""
+    """Columns and their types, the order, and consecutive pages."""
     asked = questions()[name]
 
     found = await all_pages(reader, name, what_is_needed(name))

@@ -31,7 +31,7 @@ class Reviews:
 async def open_reviewed_pages(
     postgres_dsn: str, events_connected: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[Any, tuple[str, ...]]]:
-    """The application of the pages that asks who looks, and its paths."""
+    """The application of the pages that checks its users, and its paths."""
     async with open_database(
         PostgresSettings(dsn=SecretStr(postgres_dsn)), application="test"
     ) as ledger:

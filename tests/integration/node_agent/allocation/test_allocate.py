@@ -35,7 +35,7 @@ LIMITS_4096_30 = (
 
 
 def limits_4096_30(answer: api.ContainerAllocateResponse) -> str:
-    """The region is where the environment has it too, for HAMi's library."""
+    """The limits file; the environment names the same region, for HAMi's library."""
     return LIMITS_4096_30.format(region=answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
 
 

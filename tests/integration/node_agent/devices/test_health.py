@@ -137,7 +137,7 @@ async def unhealthy(stream: Any) -> set[str]:
 
 
 async def register_text(server: ApiServer, *, healthy: int) -> str:
-    """The Node's register annotation, once it has so many healthy cards."""
+    """The Node's register annotation, once it has `healthy` healthy cards."""
     async with server.client() as client, asyncio.timeout(PATIENCE_S):
         while True:
             node = await client.get(f"/api/v1/nodes/{NODE}")

@@ -23,7 +23,7 @@ def write(path: Path) -> Path:
 
 @pytest.fixture
 def host(folder: Path) -> Path:
-    """With what an agent, a tenant and other vendors left."""
+    """A host with traces of an agent, a tenant and other vendors."""
     host = folder / "host"
     write(host / "usr" / "local" / "vgpu" / "libvgpu.so.1")
     write(host / "var" / "lib" / "hami" / "node-agent" / "limits" / "n" / "limits")

@@ -406,7 +406,7 @@ async def test_neither_a_look_again_nor_another_scheduler_repeats_it(world: Worl
 
 
 async def holder_of_another_lost_card(world: World, replica: Replica) -> Json:
-    """A pod that is shown later, so that what came before has been looked at again."""
+    """A pod that is shown later, when all earlier ones have been checked again."""
     [card] = await world.add_node("later")
     pod = await holder_of(world, replica, "later", card)
     await world.report("later")
