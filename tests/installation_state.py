@@ -127,7 +127,7 @@ def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
 
 
 def _refuse_pods(path: str, maker: str, message: str) -> Callable[[State], None]:
-    """Remove the workload's pods, and add an event with the reason on the maker of its pods."""
+    """Set the workload's counts to 0, and add an event with the reason for its pods' maker."""
 
     def change(state: State) -> None:
         status = state[path]["status"]

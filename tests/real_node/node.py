@@ -1,8 +1,8 @@
 """A real node on this machine: containerd, runc, a bridge network and a real kubelet.
 
-It checks the device plugin and libvgpu in a real environment without a GPU: the workload image has
-the stand-in driver. Needs root. `python -m tests.real_node.node --help` tells how to run one by
-hand (with its own control plane unless a kubeconfig is given); see tests/real_node/README.md.
+For checks of the device plugin and of libvgpu in a real environment without a GPU: the workload
+image has the stand-in driver. Needs root. `scripts/real-kubelet` runs one by hand (with its own
+control plane unless a kubeconfig is given); see tests/real_node/README.md.
 """
 
 import os
