@@ -1,8 +1,8 @@
 """TLS in front of a PostgreSQL that was built without it, by the protocol's own negotiation.
 
 The wheels' server has no OpenSSL. A client that asks for encryption (SSLRequest, PostgreSQL's
-"Message Formats") is answered `S` and gets a handshake with a real certificate; what it sends then
-goes on to the real server. Without a certificate the server itself answers, which is `N`.
+"Message Formats") is answered `S` and gets a handshake with a real certificate; then its data is
+forwarded to the real server. Without a certificate the server itself answers, with `N`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def tls_front(
     valid_s: float = 86400.0,
     bind: str = "127.0.0.1",
 ) -> Iterator[Front]:
-    """Serves `names` (and 127.0.0.1) until the block ends, on a thread of its own."""
+    """Serve `names` (and 127.0.0.1) until the block ends, on a separate thread."""
     authority = Authority.new("test authority")
     (folder / "ca.crt").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
     key, now = new_key(), datetime.now(UTC)

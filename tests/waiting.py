@@ -1,9 +1,9 @@
-"""How tests wait: for what must happen, however busy the machine is.
+"""Waits of tests for events, on a machine as busy as it may be.
 
-A wait that ends with its event costs nothing when its bound is far away, so `PATIENCE_S` is one
-that no working system comes near, on a machine with much else to do. Nothing is asserted to happen
-within the time that a quiet machine takes; the few promises that are about time (LIVE-2, LIVE-3 of
-tests/faults/README.md) are counted in seconds of a quiet machine: `Unhurried`.
+A wait ends with its event, so a distant bound costs nothing: no working system comes near
+`PATIENCE_S`, even on a very busy machine. No test asserts that an event happens within the time of
+a quiet machine; the few promises about time (LIVE-2, LIVE-3 of tests/faults/README.md) are counted
+in seconds of a quiet machine: `Unhurried`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 240.0
-"""Less than the time-out of a case (pyproject.toml), so that the wait names what it waited for."""
+"""Less than the time-out of a case (pyproject.toml), so that the wait names the missing event."""
 CHECK_INTERVAL_S = 0.02
 _OF_THIS_THREAD = Path("/proc/thread-self/schedstat")
 
 
 async def eventually(look: Callable[[], T | Awaitable[T]], what: str = "") -> T:
-    """Looks until it sees something true, and returns it; `look` may be a coroutine function.
+    """Call `look`, which may be a coroutine function, until its result is true, and return that.
 
     Raises: AssertionError, with `what` was waited for.
     """
@@ -47,9 +47,9 @@ def wait(
     every_s: float = CHECK_INTERVAL_S,
     why: Callable[[], str] = lambda: "",
 ) -> T:
-    """The same for code that is not asynchronous; `why` adds what there is instead.
+    """Do the same in code that is not asynchronous; `why` describes the actual state.
 
-    `within_s`: what is promised, in seconds of a quiet machine.
+    `within_s`: the promised time, in seconds of a quiet machine.
     """
     deadline_s, waited = time.monotonic() + PATIENCE_S, Unhurried()
     while not (found := look()):
@@ -62,10 +62,10 @@ def wait(
 
 
 class Unhurried:
-    """Counts the seconds that the same would have taken with a core for everybody.
+    """The seconds that have passed, as counted with a core for every thread.
 
-    The kernel keeps how long this thread ran and how long it was ready to run and had no core
-    (proc_pid_schedstat); what it waits for shares its lot, so a second counts by that ratio.
+    The kernel records how long this thread ran and how long it was ready without a core
+    (proc_pid_schedstat). Other processes are delayed alike, so a second counts by that ratio.
     """
 
     def __init__(self) -> None:

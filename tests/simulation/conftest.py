@@ -1,4 +1,4 @@
-"""Which histories are played, and what they measured."""
+"""The seeds of the histories that `make test` plays."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""The reference model: who may hold what, written with plain loops, and the promises checked on it.
+"""The reference model: which pod may hold which slices, in plain loops, and checks of the promises.
 
-`Model.on_commit` hears every change of the ledger, `Model.on_start` and `on_stop` every container;
-`check` compares all of it with the ledger after each step. It knows nothing of how the service
-decides: it adds up slices itself, has its own table of legal steps (architecture 4), and
-counts what really runs on each card. The promises SAFE-1..6, LIVE-1 and LIVE-2 are architecture 6.
+`Model.on_commit` receives every change of the ledger, `Model.on_start` and `on_stop` every
+container; `check` compares them with the ledger after each step. The model shares no code with the
+service's decisions: it adds up slices itself, has its own table of legal steps (architecture 4),
+and counts what runs on each card. Architecture 6 has the promises SAFE-1..6, LIVE-1 and LIVE-2.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from hamicommon.ledger.model import Change
 
 
 def footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int, int]]:
-    """(slots, MiB, percent) per card: init containers one after the other, the others at once.
+    """(slots, MiB, percent) per card: init containers one after the other, the others together.
 
     No pod of the simulation has sidecars.
     """
@@ -256,7 +256,7 @@ class Model:
     def check_settled(self, pods: Mapping[str, Mapping[str, Any]], busy: set[str]) -> None:
         """LIVE-2: ledger = pods = nodes. Raises: Broken.
 
-        `busy` pods are in somebody's hands just now.
+        `busy`: pods that kube-scheduler is working on.
         """
         for row in self.live():
             pod = pods.get(row.pod_uid)

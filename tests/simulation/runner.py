@@ -1,4 +1,4 @@
-"""Runs a script from its beginning to its end, and makes one that fails as short as it can."""
+"""A run of a script from beginning to end, and the shortening of one that fails."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ class Run:
 
 
 def run(wanted: Scenario) -> Run:
-    """Plays the script, then lets the dust settle."""
+    """Play the script, then let the system settle."""
     with fake_time(wanted.seed) as loop:
         return loop.run_until_complete(_run(wanted))
 
@@ -90,9 +90,9 @@ def _kind(error: BaseException) -> tuple[type[BaseException], str]:
 
 
 def check(seed: str) -> Run:
-    """Plays the scenario of a seed.
+    """Play the scenario of a seed.
 
-    Raises: AssertionError with the seed, what was broken, and the shortest script that breaks it.
+    Raises: AssertionError with the seed, broken promise, and shortest script that breaks it.
     """
     wanted = scenario(seed)
     found = run(wanted)

@@ -1,7 +1,7 @@
-"""Scripts: what is done to the system and when, drawn from a seed, and made shorter on failure.
+"""Scripts: actions on the system and their times, drawn from a seed, and shortened on failure.
 
-A script is data: actions with their times and arguments, so that leaving one out changes nothing of
-the others. Whatever the actors decide for themselves they draw from sources of their own.
+A script is data: actions with their times and arguments, so that removing one does not change the
+others. The actors draw their own decisions from separate sources.
 """
 
 import random

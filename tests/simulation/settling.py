@@ -1,4 +1,4 @@
-"""The end of a history: the faults are over, and what was promised by then has to hold."""
+"""The end of a history: the faults are over, and the promises about that state have to hold."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def settle(world: World) -> None:
     pods = {pod["metadata"]["uid"]: pod for pod in world.api.all("pods")}
     world.model.check_settled(pods, set(world.kube_scheduler.busy))
     for node, kubelet in world.kubelets.items():
-        # Nothing is moved to a sick card, and what was given one waits until it is well.
+        # No pod is moved to a sick card; a container that was given one waits until it is well.
         sick = {card.uuid for card in world.cards[node].devices() if not card.healthy}
         waiting = kubelet.waiting().items()
         world.model.check_started({who: on for who, on in waiting if not sick & set(on)})
@@ -55,8 +55,8 @@ async def _empty(world: World) -> None:
 async def _until_views_agree(world: World) -> None:
     """Wait until each replica has compared its view with the ledger once more.
 
-    The active one follows its own commits. Which it was changes with what is paused and killed,
-    and the others only compare.
+    The active replica follows its own commits; the others only compare. Pauses and kills change
+    which one is active.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -44,8 +44,8 @@ def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
 def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
     monkeypatch: pytest.MonkeyPatch, seeds: str
 ) -> None:
-    """The lock saves pods that would be ended, no more; so it may be lost. Pods of one template
-    differ in nothing but the card, so an answer that goes to another of them is easily missed."""
+    """The lock only saves pods that would be ended, so it may be lost. Pods of one template differ
+    only in the card, so an answer that goes to another of them is easily missed."""
     ended = 0
     real = PodEnder.end
 
@@ -67,7 +67,7 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
 
 
 def _play(seeds: str) -> tuple[int, int, int, int]:
-    """Histories of the seeds that begin so; how many, and their steps, starts and commits."""
+    """Play the seeds with this prefix; return how many, and their steps, starts and commits."""
     histories = steps = starts = commits = 0
     while steps < PART_STEPS:
         played = check(f"{seeds}.{histories}")

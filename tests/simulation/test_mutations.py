@@ -1,7 +1,7 @@
-"""Proof that the simulation can fail: each way of breaking the code is found, and soon.
+"""Proof that the simulation can fail: it finds each mutation of the code, and soon.
 
-A mutation takes one guard out of the code under test. Half of them are guards that the simulation
-itself once found missing.
+A mutation removes one guard from the code under test. The simulation itself once found half of
+these guards missing.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ Patch = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """A replacement in the code, and the promises of which one must be seen to break.
+    """A replacement in the code, and the promises of which one must break.
 
-    Some also bring about more often what the guard is for: the promises hold with those alone.
+    Some also make the guarded situation more frequent; that change alone breaks no promise.
     """
 
     patches: tuple[Patch, ...]

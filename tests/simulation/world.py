@@ -1,8 +1,8 @@
-"""The whole system on one clock: replicas, agents, kubelets, kube-scheduler and what goes wrong.
+"""The whole system on one clock: replicas, agents, kubelets, kube-scheduler and faults.
 
-`happenings.py` carries out a script; everything else happens by itself. Each thing that comes to
-pass at a border (an answer, an Allocate, a start, a fault, a commit) is a step: it is noted in the
-history, and the model is asked.
+`happenings.py` carries out a script; everything else follows from it. Each event at a boundary (an
+answer, an Allocate, a start, a fault, a commit) is a step: it is noted in the history, and the
+model checks it.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class World:
         return self._digest.hexdigest()
 
     def raise_if_broken(self) -> None:
-        """Raises what went wrong first."""
+        """Raise the first error."""
         for process in [r.process for r in self.replicas.values()] + [
             a.process for a in self.agents.values()
         ]:
@@ -111,7 +111,7 @@ class World:
             raise self.broken
 
     async def end(self) -> None:
-        """Takes everything down."""
+        """Stop everything."""
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
         for replica in self.replicas.values():
             replica.process.alive = False

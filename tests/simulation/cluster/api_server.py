@@ -1,8 +1,8 @@
 """The API server as our processes see it: pods, nodes and quotas, with versions and watches.
 
-`ApiServer` is the one store; `Connection` is a process's client, of the same methods as
+`ApiServer` is the one store. `Connection` is a process's client with the methods of
 `hamicommon.k8s.client.KubeApi`, so that the real adapters and informers run on it. A connection's
-watch is late by a time of its own and breaks at times, but keeps the order, as etcd's does.
+watch has its own delay and sometimes breaks, but keeps the order, as etcd's does.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class ApiServer:
         self.listeners: list[Callable[[str, str, Json], None]] = []
 
     def put(self, plural: str, item: Json) -> Json:
-        """Creates or replaces an object."""
+        """Create or replace an object."""
         self.version += 1
         metadata = {**item["metadata"], "resourceVersion": str(self.version)}
         kept = {**item, "metadata": metadata}
@@ -52,7 +52,7 @@ class ApiServer:
         return kept
 
     def remove(self, plural: str, namespace: str, name: str) -> None:
-        """Deletes an object, if it is there."""
+        """Delete an object, if it exists."""
         item = self.objects.pop((plural, namespace, name), None)
         if item is not None:
             self.version += 1
@@ -70,7 +70,7 @@ class ApiServer:
         return [item for key, item in self.objects.items() if key[0] == plural]
 
     def change(self, uid: str, *, spec: Json | None = None, **status: Any) -> None:
-        """Changes a pod's status (and spec), if it is there still."""
+        """Change a pod's status (and spec), if it still exists."""
         pod = self.pod(uid)
         if pod is not None:
             self.put(

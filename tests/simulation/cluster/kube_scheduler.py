@@ -1,7 +1,7 @@
-"""kube-scheduler: one pod after the other to /filter, bindings beside it, and again after a while.
+"""kube-scheduler: sends one pod after the other to /filter, binds concurrently, retries later.
 
-Beside what it does every day it does what it may do: ask /filter twice in a cycle with other nodes,
-never bind, bind twice, bind without having asked, act on an old picture of the pod.
+It also does what is rare but allowed: call /filter twice in a cycle with other nodes, never bind,
+bind twice, bind without having called /filter, act on an outdated version of the pod.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""A kubelet: admits pods one at a time in an order of its own, with device ids picked at random.
+"""A kubelet: admits pods one at a time in random order, with device ids picked at random.
 
-It follows the real one where that matters: Allocate names neither pod nor container, an error of it
-fails the pod for good, its answer is kept for the pod's life, a dead pod's ids stay checkpointed
-until the next admission, and PreStartContainer is asked before every start. A process may outlive
+It follows the real one where that matters: Allocate names neither pod nor container, its error
+fails the pod permanently, its answer is kept for the pod's life, a dead pod's ids stay checkpointed
+until the next admission, and PreStartContainer is called before every start. A process may outlive
 its pod's object.
 """
 

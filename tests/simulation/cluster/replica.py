@@ -58,19 +58,19 @@ def quota_of(containers: Sequence[Any]) -> QuotaAmounts:
 
 
 class _Events:
-    """Port QueuedEvents: nobody reads them in here."""
+    """Port QueuedEvents; no test reads the events."""
 
     dropped = 0
 
     def emit(self, event: PodEvent) -> None:
-        """Shows nothing."""
+        """Do nothing."""
 
 
 class Silent:
     """Stub for limit checks and statistics, which the simulation does not have."""
 
     async def close_silent(self, *, silent_s: float) -> int:
-        """Closes nothing."""
+        """Do nothing."""
         del silent_s
         return 0
 
@@ -184,7 +184,7 @@ class Replica:
         return cast(Json, orjson.loads(await self._serve(serve_verb())))
 
     async def _serve(self, work: Any) -> Any:
-        """The work goes on when the caller is gone; the caller learns when the process dies.
+        """Run the work to its end without the caller; tell the caller if the process dies.
 
         Raises: ConnectionError.
         """

@@ -1,4 +1,4 @@
-"""The simulated kubelet where a history once went wrong by its fault alone."""
+"""The simulated kubelet in cases where only its fault once made a history fail."""
 
 import asyncio
 from typing import Any

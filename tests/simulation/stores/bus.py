@@ -1,7 +1,7 @@
 """One process's client of the bus, with the methods of `hamicommon.bus.client.Bus`.
 
-Delivery is at least once and, among the messages of one consumer, in no order: a slower one is
-overtaken. Source of the rules: `hamicommon.bus.consumer`.
+Delivery is at least once. The messages of one consumer arrive in any order: one may overtake
+another. Source of the rules: `hamicommon.bus.consumer`.
 """
 
 import asyncio
@@ -127,11 +127,11 @@ class BusConnection:
         await asyncio.Event().wait()
 
     async def serve_feeds(self, queue: str) -> None:
-        """Waits: no webhook is played that asks for one."""
+        """Wait forever: no simulated webhook asks for a feed."""
         await asyncio.Event().wait()
 
     async def settle_deliveries(self, queue: str) -> None:
-        """Waits: no metrics service is played that settles one."""
+        """Wait forever: no simulated service settles a delivery."""
         await asyncio.Event().wait()
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:

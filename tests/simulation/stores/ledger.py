@@ -1,7 +1,7 @@
 """The database of the simulation: grants with their announcements, quotas.
 
-`FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/ledger`
-holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
+`FakeLedger` has the guards, `Inventories` adds nodes and cards; `tests/contract/ledger` compares
+both with Postgres. Each method is one transaction: nothing awaits inside.
 """
 
 from collections import Counter
@@ -166,13 +166,13 @@ class Everlasting:
 
 
 class Decisions:
-    """Port DecisionLog: nobody asks in here why a pod was refused."""
+    """Port DecisionLog; no test asks why a pod was refused."""
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
-        """Forgets them."""
+        """Do nothing."""
 
     async def tidy(self, *, keep_days: int) -> int:
-        """Nothing to tidy."""
+        """Do nothing."""
         return 0
 
     async def open_waits(self) -> list[OpenWait]:
