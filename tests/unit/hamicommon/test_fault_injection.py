@@ -1,4 +1,4 @@
-"""Failpoints: nothing without a file, and with one exactly what it lists."""
+"""Failpoints: none without a file, and with one exactly those that it lists."""
 
 import asyncio
 import signal

@@ -21,7 +21,7 @@ from tests.unit.webhook.test_any_review import KNOWLEDGE, RULES, pods
 
 STAMPED = AdmissionCircumstances(namespace="ns", traceparent="00-a-b-01", knowledge=KNOWLEDGE)
 ONE = AdmissionCache(RULES)
-"""One for all cases: what it remembers of one must not show in another."""
+"""One for all cases: an entry of one case must not affect another."""
 
 
 @settings(max_examples=100, deadline=None)

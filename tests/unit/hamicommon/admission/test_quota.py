@@ -131,7 +131,7 @@ def test_a_percentage_is_left_to_the_scheduler_that_knows_the_card() -> None:
 
 
 BY_AMOUNT = [v for v in VENDORS if v.resources.memory and v.name != "Enflame"]
-"""Enflame's memory becomes a number of slices, and what a slice has is known of the card alone."""
+"""Enflame's memory becomes a number of slices, and only the card has the size of a slice."""
 
 
 @pytest.mark.parametrize("vendor", BY_AMOUNT, ids=lambda vendor: vendor.name)

@@ -1,4 +1,4 @@
-"""A reader of a feed notices what it missed."""
+"""A reader of a feed notices missed messages."""
 
 from __future__ import annotations
 

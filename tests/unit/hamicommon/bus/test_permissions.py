@@ -1,4 +1,4 @@
-"""Rights below the server's own subjects, inboxes of who asks, and ways back of dead letters."""
+"""Rights below the server's own subjects, inboxes of clients, and returns of dead letters."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def stream_of(subject: str) -> str | None:
 
 
 def may_read(service: Service, subject: str) -> bool:
-    """By a consumer of its own, a delivery, or a feed; what can't be read is buried."""
+    """Check for its own consumer, a delivery, or a feed; unreadable messages are buried."""
     stream = stream_of(subject)
     if stream is None:
         return False
@@ -221,7 +221,7 @@ def test_a_service_has_a_right_for_every_subject_that_it_uses(service: Service) 
     for subject in used:
         ways = (may_publish, may_serve, may_read)
         assert any(may(service, subject) for may in ways), f"{service.user} may not use {subject}"
-    # And an inbox for the answers, which nobody else reads.
+    # And an inbox for the answers, which no other service reads.
     assert may_serve(service, f"{permissions.inbox_prefix(service.user)}.x")
 
 

@@ -1,4 +1,4 @@
-"""HAMi's device-config.yaml is read as it stands; what is wrong in it is named."""
+"""HAMi's device-config.yaml is read unchanged; errors in it are named."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How much a pod asks for by its claims; objects are cut from a real 1.36's."""
+"""Amounts that a pod requests by claims; objects are cut from a real 1.36's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPU = "gpu.hami.io"
 
 
 def request(name: str = "r", *, device_class: str = GPU, **more: Any) -> Json:
-    """`capacity`: what is asked for; the rest is the request's."""
+    """A request; `capacity`: amounts, `more`: other fields."""
     capacity = {"capacity": {"requests": more.pop("capacity")}} if "capacity" in more else {}
     return {"name": name, "exactly": {"deviceClassName": device_class, **capacity, **more}}
 

@@ -1,4 +1,4 @@
-"""One plain sentence per refusal: what is short, and what would help."""
+"""One plain sentence per refusal: the shortage, and a remedy."""
 
 from __future__ import annotations
 

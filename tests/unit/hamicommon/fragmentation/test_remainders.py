@@ -1,4 +1,4 @@
-"""The dearest slices that fit into what is left of a card, of one amount and of two."""
+"""The dearest slices that fit into the rest of a card, for one amount and for two."""
 
 from itertools import product
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.unit.hamicommon.placement import clusters
 
 sizes = st.integers(1, CARD)
-# No more than four of a kind fit, so that all ways of cutting can be tried.
+# At most four of a kind fit, so that all ways of cutting can be tried.
 large = st.integers(20, CARD)
 kinds = st.lists(
     st.tuples(large, large, st.integers(1, 50)), min_size=1, max_size=3, unique_by=lambda k: k[:2]

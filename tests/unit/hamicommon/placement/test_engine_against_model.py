@@ -39,7 +39,7 @@ def disagreements(random: Random, vendors: list[str]) -> list[str]:
 
 
 def vendors_of(seed: int) -> list[str]:
-    """Every other case has NVIDIA cards alone, one in four a single other vendor, the rest any."""
+    """Only NVIDIA in every other case, a single vendor in one of four, any in the rest."""
     if seed % 2:
         return ["NVIDIA"]
     return [NAMES[seed // 4 % len(NAMES)]] if seed % 4 else NAMES

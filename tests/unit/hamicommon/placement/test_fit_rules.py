@@ -139,7 +139,7 @@ def test_cores_stay_clamped_on_the_cards_that_follow() -> None:
 
 
 def test_amounts_win_over_a_percentage() -> None:
-    """Rule 9: memory in MiB, where it is given, is what is taken."""
+    """Rule 9: memory in MiB, if given, is taken."""
     both = DeviceRequest(vendor="NVIDIA", count=1, memory_mib=1000, memory_percent=100)
 
     assert answer(pod(both), card("g", used=(1, 7000, 0))) == [["g"]]
@@ -201,7 +201,7 @@ def test_containers_of_a_pod_add_up_on_its_cards() -> None:
 def test_slices_bound_to_one_numa_node_begin_again_on_another(
     numas: list[int], count: int, expected: list[list[str]] | str
 ) -> None:
-    """Rule 4: walked from the last card, what was picked on the node before is dropped."""
+    """Rule 4: from the last card on; picks of the previous NUMA node are dropped."""
     usages = [card(name, index=i, numa=numas[i]) for i, name in enumerate("abcd")]
     asked = pod(cards(count=count, memory_mib=1), selection=Selection(numa_bind=True))
 

@@ -1,4 +1,4 @@
-"""The table of rules and reasons: every row is complete, and what is made of the rows agrees."""
+"""The table of rules and reasons: every row is complete, and the derived tables agree."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_pod_that_was_never_asked_about_has_a_term_and_no_label() -> None:
     assert NOT_ASKED not in REASON_LABELS
 
 
-# --- scores of the nodes that fit, as arrays until somebody reads them
+# --- scores of the nodes that fit, as arrays until they are read
 
 
 A, B, C = map(NodeName, "abc")
@@ -128,7 +128,7 @@ def node(name: str, *used: tuple[int, int, int]) -> list[DeviceUsage]:
 
 
 def view_of(**nodes: tuple[int | None, list[DeviceUsage]]) -> ClusterView:
-    """Nodes with their free CPU in thousandths of a core; None: it is not known."""
+    """Make nodes with their free CPU in thousandths of a core; None: it is unknown."""
     view = clusters.view_of({name: cards for name, (_, cards) in nodes.items()})
     for name, (cpu_milli, _) in nodes.items():
         view.set_free_cpu(NodeName(name), cpu_milli)

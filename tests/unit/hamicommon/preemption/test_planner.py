@@ -348,7 +348,7 @@ def test_no_set_of_pods_has_a_lower_top_priority(holders: list[Holder], memory_m
             for some in combinations([one for one in holders if one.priority <= top], size)
             if fits_without(request, holders, some)
         )
-        # The greedy order may take one pod more where sizes interlock; by no more than that.
+        # The greedy order may take one pod more if sizes interlock, but not two.
         assert len(plan.victims) <= fewest[1] + 1
 
 

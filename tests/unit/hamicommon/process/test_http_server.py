@@ -80,7 +80,7 @@ def answered_connection(port: int) -> ssl.SSLSocket:
 
 
 class Transport(asyncio.Transport):
-    """Notes what it is asked for."""
+    """Notes the calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An outage is a line when it begins and one when it ends; a start in any order is none."""
+"""One line when an outage begins and one when it ends; none for a start in any order."""
 
 from __future__ import annotations
 

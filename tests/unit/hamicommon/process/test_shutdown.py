@@ -1,4 +1,4 @@
-"""A task that loses cancellations ends all the same, and a lost one is raised at once."""
+"""A task that loses cancellations still ends, and a lost one is raised immediately."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def can_hold(wishes: list[Wish], nodes: tuple[tuple[Card, ...], ...], dead: set[
 
 
 def fewest(wishes: list[Wish], cards: int) -> int | None:
-    """Nodes that the pods need at least; None beyond what is counted here."""
+    """The least number of nodes for the pods; None above MAX_NODES."""
     ordered = sorted(wishes, reverse=True)
     empty = ((CARD_MIB, 100),) * cards
     counts = range(MAX_NODES + 1)
@@ -94,7 +94,7 @@ def test_a_plan_has_the_fewest_nodes_or_one_more_where_the_queue_needs_it(
 ) -> None:
     """Cards are filled in the order of the queue; the fewest nodes may need another order.
 
-    A plan by that other order would leave a pod waiting: the scheduler goes by the queue.
+    A plan by that other order would leave a pod waiting: the scheduler follows the queue.
     """
     chance, extra = random.Random(52), []
     while len(extra) < DEMANDS:

@@ -1,4 +1,4 @@
-"""The batch form: what is answered to a line, also to one that makes no sense."""
+"""The batch form: the answer to a line, also to an invalid one."""
 
 import json
 from typing import Any

@@ -20,7 +20,7 @@ def test_each_pod_finds_what_the_ones_before_it_took() -> None:
 
 
 def test_admission_fills_in_what_the_pod_leaves_open() -> None:
-    """Memory alone means one card; one card alone means all of it (protocol 1.1)."""
+    """Only memory means one card; only a count of 1 means a whole card (protocol 1.1)."""
     memory_only, whole = plan_pods(
         asking({"nvidia.com/gpumem": 1000}), asking(gpus(1)), nodes=(node("n", {}, {}),)
     )

@@ -1,4 +1,4 @@
-"""`telemetry.setup` in a process of its own: spans reach the file unless the sampler drops them."""
+"""`telemetry.setup` in a separate process: spans reach the file unless the sampler drops them."""
 
 import gzip
 import json

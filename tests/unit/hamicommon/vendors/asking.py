@@ -1,6 +1,6 @@
-"""Puts a request to the chooser of a vendor, with the rules judged card by card in plain Python.
+"""Requests to the chooser of a vendor, with the rules judged card by card in plain Python.
 
-The engine judges the same rules on arrays; what it makes of them is tested with the engine.
+The engine judges the same rules on arrays; the engine's tests cover that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def amounts_of(request: DeviceRequest | None) -> tuple[int, int, int | None, int
 
 
 def use(cards: Sequence[GpuDevice], **used: tuple[int, int, int]) -> list[DeviceUsage]:
-    """Cards with (slots, memory, core) used of them, by uuid with `_` for `-`."""
+    """Make cards with their used (slots, memory, core), by uuid with `_` for `-`."""
     return [
         DeviceUsage(
             device=card,

@@ -1,4 +1,4 @@
-"""Only vendors whose resources a container names are asked; nothing is lost by that."""
+"""Only vendors whose resources a container names are called; the result is the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ resources = st.dictionaries(st.sampled_from((*PLAIN.resource_names, "cpu")), amo
 
 
 def judge_container(vendor: Vendor, container: Json) -> tuple[Json, MutateResult | str, object]:
-    """The pod after the vendor, what it found, and what it reads of the container."""
+    """The pod after the vendor, its result, and the request that it reads."""
     pod = {"metadata": {"annotations": {}}, "spec": {"containers": [container]}}
     found: MutateResult | str
     try:

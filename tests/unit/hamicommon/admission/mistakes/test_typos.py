@@ -1,4 +1,4 @@
-"""Names that look like ours are asked about; a whole card is never given in silence (HAMi#2862)."""
+"""Names that look like ours cause a warning; no whole card is given silently (HAMi#2862)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_amounts_that_ask_for_a_card_themselves_need_no_count(limits: Json) -> N
 
 
 def test_the_webhook_warns_after_defaults_are_filled_in() -> None:
-    """Memory alone gets a card by default, so there is nothing to warn of."""
+    """A request for memory only gets a card by default, so there is no warning."""
     assert mutate(a_pod({"nvidia.com/gpumem": "1000"}), RULES).warnings == ()
 
 

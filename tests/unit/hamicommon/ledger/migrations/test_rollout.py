@@ -1,4 +1,4 @@
-"""When a roll-out is over, from what the API server holds."""
+"""The end of a roll-out, from the objects of the API server."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_another_service_of_the_same_version_and_a_digest_are_no_older_version()
 
 
 class ApiServer:
-    """Answers with what it is given, one a call; the last one for ever."""
+    """Gives the answers in order, one a call, and repeats the last one."""
 
     def __init__(self, *answers: Exception | dict[str, Any]) -> None:
         self._answers = list(answers)

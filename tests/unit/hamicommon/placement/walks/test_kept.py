@@ -1,4 +1,4 @@
-"""Pods of one template: a decision walks the nodes that have changed alone."""
+"""Pods of one template: a decision walks only the nodes that have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods with several containers: a decision walks the nodes that have changed alone."""
+"""Pods with several containers: a decision walks only the nodes that have changed."""
 
 import pytest
 from hamicommon.domain.allocations import Placement
