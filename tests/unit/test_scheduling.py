@@ -33,7 +33,7 @@ def test_cases_of_one_running_system_stay_with_one_worker() -> None:
 
 
 def test_no_such_file_uses_a_system_that_others_share() -> None:
-    """But `crowded`, which files of this group alone use."""
+    """Except `crowded`, which only files of this group use."""
     shared = {
         each.name
         for folder in ("tests/e2e", "tests/faults")

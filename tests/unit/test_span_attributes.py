@@ -46,7 +46,7 @@ def test_every_attribute_is_of_one_vocabulary(service: str) -> None:
         for key in _keys(ast.parse(path.read_text()))
     }
 
-    # The metrics service begins no span of its own.
+    # The metrics service begins no spans itself.
     assert bool(found) == (service != "metrics")
     for key in found:
         assert key in KUBERNETES or key.startswith("hami."), key

@@ -1,4 +1,4 @@
-"""HAMi's traps (ADR 8): every decision stands, and what only the whole shows is shown here."""
+"""HAMi's traps (ADR 8): every decision holds, and the cases that need the whole system."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VENDORS = Vendors.from_config(DeviceConfig())
 
 
 def decisions() -> dict[str, str]:
-    """Number of the trap -> what we do, with all its lines."""
+    """Number of the trap -> our decision, with all its lines."""
     text = ADR.read_text(encoding="utf-8")
     return dict(re.findall(r"^- (TRAP-\d+), (.*(?:\n  .*)*)", text, re.MULTILINE))
 
@@ -68,7 +68,7 @@ def admit_pod(limits: dict[str, str]) -> dict[str, Any]:
 
 
 def test_one_card_and_nothing_else_is_the_whole_card() -> None:
-    """TRAP-3: all memory, all cores, and nobody beside it."""
+    """TRAP-3: all memory, all cores, and no pod beside it."""
     request = pod_request(admit_pod({"nvidia.com/gpu": "1"}), VENDORS)
 
     found = place(request, view_of({"n": [card("g", memory_mib=8000)]}))

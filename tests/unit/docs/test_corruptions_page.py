@@ -1,4 +1,4 @@
-"""tests/faults/README.md has the corruptions that there are, and each has a name of its own."""
+"""tests/faults/README.md lists the existing corruptions, each with a unique name."""
 
 from __future__ import annotations
 

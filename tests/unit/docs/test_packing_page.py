@@ -1,4 +1,4 @@
-"""docs/packing.md has the figures of its runs, and what it claims of the policies holds in them."""
+"""docs/packing.md has the figures of its runs, and its claims about the policies hold in them."""
 
 from __future__ import annotations
 

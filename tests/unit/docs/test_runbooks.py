@@ -1,6 +1,6 @@
-"""Rules, runbooks and cases belong together, and what they name is there.
+"""Rules, runbooks and cases belong together, and their references exist.
 
-promtool's part is in tests/alerts.
+The tests with promtool are in tests/alerts.
 """
 
 from __future__ import annotations

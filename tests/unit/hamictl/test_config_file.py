@@ -1,4 +1,4 @@
-"""`~/.config/hamictl.toml`: what it may have, and the sentence for each mistake in it."""
+"""`~/.config/hamictl.toml`: its allowed entries, and the sentence for each mistake in it."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_an_unknown_policy_is_named() -> None:
         parse_policies("fgd,bestfitt")
 
 
-# --- slices that ask for card memory alone: less is stranded, just as of cores
+# --- slices that request only card memory: less is stranded, as with cores
 
 
 CARD_MIB = 25_000
@@ -202,7 +202,7 @@ PERCENTS = (65, 65, 65, 47, 47, 47, 47, 32, 32, 32)
 
 
 def trace(*, of_memory: bool) -> Trace:
-    """80 cards, and pods for all of them; each asks for memory alone, or for cores alone."""
+    """80 cards, and pods for all of them; each requests only memory, or only cores."""
     return Trace(
         nodes=[
             TraceNode(

@@ -1,4 +1,4 @@
-"""Pods that come, wait, run and end: on numbers done by hand, and without leaving anything."""
+"""Pods that arrive, wait, run and end: with numbers computed by hand, and without leaks."""
 
 import pytest
 from hamicommon.errors import InvalidRequest
@@ -122,7 +122,7 @@ def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) ->
 
 
 def test_a_wait_ends_as_soon_as_any_node_has_room() -> None:
-    """Asking the freed node alone finds what asking every node would."""
+    """Asking only the freed node has the same result as asking all."""
     trace = make_trace(nodes=3, pods=60)
     stays, window = as_it_was(make_pods(3, trace))
 

@@ -1,4 +1,4 @@
-"""A dump of a cluster's history: what was written is read again, and mistakes are one sentence."""
+"""A dump of a cluster's history: it is read as it was written, and mistakes are one sentence."""
 
 from __future__ import annotations
 

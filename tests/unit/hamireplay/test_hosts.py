@@ -132,7 +132,7 @@ def test_our_scores_send_pods_where_no_card_is_left_without_cpu() -> None:
 
     taken = [row(under, pod(1000)) for _ in range(10)]
 
-    # Of b, whose card needs half of its CPU; kube-scheduler alone would give each a part.
+    # Of b, whose card needs half of its CPU; kube-scheduler by itself would use both nodes.
     assert taken == [1] * 10
 
 

@@ -18,7 +18,7 @@ VARIABLE = re.compile(rf"(?<!\$)\$\{{(\w+)(?::?[-+]({_PLAIN}(?:{_ONE}{_PLAIN})*)
 OFFERED = re.compile(r"^(?:# )?([A-Z_0-9]+)=(.*)$", re.MULTILINE)
 # One-shot or simulated: they write what others read, or play the node with its root.
 NOT_HARDENED = {"prepare", "kubeconfig", "register-webhook", "migrations", "kubelet", "tools"}
-# Whole image of another project, which is a machine of its own.
+# The image of another project, which is a whole machine.
 K3S = ROOT / "k8s" / "compose" / "k3s.yml"
 
 
@@ -89,7 +89,7 @@ def test_a_port_is_this_machines_alone_and_can_be_moved(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_what_lasts_outlives_its_container(name: str) -> None:
-    """A named volume, declared where it is used, or a file of this folder, read alone."""
+    """A named volume, declared where it is used, or a read-only file of this folder."""
     for file in FILES:
         composed = yaml.safe_load(file.read_text())
         for volume in composed["services"].get(name, {}).get("volumes", ()):

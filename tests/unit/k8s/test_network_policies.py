@@ -1,7 +1,7 @@
-"""The NetworkPolicies of `k8s/base` let through what its parts need, and nothing else.
+"""The NetworkPolicies of `k8s/base` allow the connections that its parts need, and no others.
 
-What they need is derived from the manifests and what `hami-bootstrap` makes: which addresses of our
-Services a pod's variables, files and Secrets name. That a network plugin obeys is not tried here.
+The needed connections are derived from the manifests and the output of `hami-bootstrap`: the
+addresses of our Services in a pod's variables, files and Secrets. No network plugin is tested here.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def texts_of(spec: dict[str, Any]) -> Iterator[str]:
         for entry in container.get("env", ()):
             yield str(entry.get("value", ""))
             secret = entry.get("valueFrom", {}).get("secretKeyRef", {})
-            # What is optional is of the user's own, and elsewhere.
+            # An optional Secret is of the user's own server.
             if secret.get("key") in ("dsn", "url") and not secret.get("optional"):
                 yield SECRETS[secret["name"]][secret["key"]].decode()
     for volume in spec.get("volumes", ()):

@@ -51,7 +51,7 @@ def test_what_the_scheduler_writes_on_pods_is_kept_from_others(key: str) -> None
     assert is_owned(key)
 
 
-# A front end is chosen at the pod's creation, for good.
+# The front end is fixed at the pod's creation.
 @pytest.mark.parametrize(
     "key",
     [row.name for row in user_annotations(VENDORS) if row is not FRONT_END] + ["hami.io/max-x"],

@@ -19,7 +19,7 @@ IMMUTABLE = {
     "DaemonSet": ("selector",),
     "StatefulSet": ("selector", "serviceName", "volumeClaimTemplates", "podManagementPolicy"),
 }
-"""Fields of `spec` that the API server lets nobody change."""
+"""Immutable fields of `spec`, by the API server's rules."""
 
 pytestmark = pytest.mark.skipif(RELEASE is None, reason="the history has no release")
 

@@ -130,7 +130,7 @@ def message(
 
 
 async def ingest(history: UsageHistory, body: bytes) -> None:
-    """One report, as if it came alone. Raises: what the bus is answered."""
+    """Ingest a single report. Raises: the error that answers the bus."""
     (answer,) = await history.ingest([message(body)])
     if answer is not None:
         raise answer

@@ -1,7 +1,7 @@
 """HAMi 2.10's Allocate answers, whole messages, from the protocol (5.7.1).
 
-Ours must be equal after the one mount that it has more is taken out: the limits directory. What a
-container's variable switches off is off only on a node that allows it (`allow_disable_control`).
+Ours must be equal after its one additional mount, the limits directory, is removed. A container's
+variable switches limits off only on a node that allows it (`allow_disable_control`).
 """
 
 from dataclasses import dataclass, field

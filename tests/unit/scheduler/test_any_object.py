@@ -1,4 +1,4 @@
-"""Whatever is written on nodes, pods and quotas: the reader reports what is wrong, or goes on."""
+"""Any content of nodes, pods and quotas: the reader reports the error, or continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that nobody waits for runs in order while the scheduler is idle."""
+"""Work without a waiting caller runs in order while the scheduler is idle."""
 
 from __future__ import annotations
 

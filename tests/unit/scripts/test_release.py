@@ -1,4 +1,4 @@
-"""scripts/release in a repository of its own: what a release changes, and what it refuses."""
+"""scripts/release in a separate repository: the changes of a release, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whatever is sent to /webhook: an answer in order, and no patch that the API server would refuse.
+"""Any request to /webhook gets a valid answer, and no patch that the API server would refuse.
 
-Reviews that a real API server could send, and the same broken at any place. The emulated API
+The reviews are such as a real API server could send, or broken at any place. The emulated API
 server's own reading, defaulting and validation judge the patches. `make test-reviews` runs 10,000.
 """
 
@@ -71,7 +71,7 @@ env = st.lists(
 
 @st.composite
 def requirements(draw: st.DrawFn) -> Json:
-    """Limits, and requests as users write them: none, the same, or others."""
+    """Draw limits, and requests as users write them: none, the same, or others."""
     limits = draw(resources)
     requests = draw(st.sampled_from(("none", "same", "other")))
     if requests == "none":
@@ -169,7 +169,7 @@ def reviews(draw: st.DrawFn) -> bytes:
 
 
 def _break(draw: st.DrawFn, review: Json) -> None:
-    """Puts anything in place of any part."""
+    """Replace any part by any value."""
     parent: Any = review
     key: Any = draw(st.sampled_from(sorted(parent)))
     while isinstance(parent[key], dict | list) and parent[key] and draw(st.integers(0, 5)):
@@ -223,11 +223,11 @@ async def check_patch(http: httpx.AsyncClient, review: Json, patch: list[Json]) 
     after = apply_patch(pod, patch)
     _, taken = as_stored(copy.deepcopy(pod))
     if not taken:
-        # Nobody sees it again: validation comes after us and refuses it.
+        # It is not seen again: the later validation refuses it.
         return
     stored, still_taken = as_stored(copy.deepcopy(after))
     assert still_taken, validate_pod_spec("spec", stored["spec"])
-    # By the same user, or by nobody, as the first one: a pod is stamped with who made it.
+    # By the same user, or none, as the first one: a pod is stamped with its creator.
     asked = {**review, "request": {**review["request"], "object": stored}}
     again = await http.post("/webhook", json=asked)
     answered = again.json()["response"]

@@ -1,4 +1,4 @@
-"""Keys, users and passwords: what is missing is made, what is there is kept."""
+"""Keys, users and passwords: missing ones are made, existing ones are kept."""
 
 from __future__ import annotations
 

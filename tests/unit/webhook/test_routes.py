@@ -139,7 +139,7 @@ async def test_the_same_pod_twice_is_no_second_patch(instruments: WebhookInstrum
         once, _ = await review_and_patch(http, pod(**{"nvidia.com/gpu": "1"}))
         assert (await review_and_patch(http, once))[1] == []
 
-        # Another pod that brings the stamp along begins a trace of its own.
+        # Another pod with a copied stamp begins a separate trace.
         copied = {**once, "metadata": {**once["metadata"], "name": "q"}}
         twin, steps = await review_and_patch(http, copied)
     provider.shutdown()

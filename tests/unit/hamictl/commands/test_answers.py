@@ -1,4 +1,4 @@
-"""A name that nobody knows is answered with the closest ones of the namespace."""
+"""An unknown name is answered with the closest ones of the namespace."""
 
 from __future__ import annotations
 

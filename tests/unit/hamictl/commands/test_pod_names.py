@@ -1,4 +1,4 @@
-"""Names of pods for a shell: asked once in five seconds, and nothing where nobody answers."""
+"""Names of pods for a shell: one request in five seconds, and no names without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hamictl vendors`: what is served, and what the cluster must know of it."""
+"""`hamictl vendors`: the served resources, and the cluster's settings for them."""
 
 from pathlib import Path
 

@@ -314,7 +314,7 @@ def test_on_a_terminal_a_bar_shows_how_far_each_run_is(
         runs.arriving(trace, ["fgd"], [7], 1.3)
         terminal.flush()
         shown = b""
-        # What was written comes in pieces.
+        # The output comes in pieces.
         while b"fgd, seed 7" not in shown and select.select([seen], [], [], PATIENCE_S)[0]:
             shown += os.read(seen.fileno(), 65_536)
 

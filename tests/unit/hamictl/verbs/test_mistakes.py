@@ -1,7 +1,7 @@
 """A mistyped argument gets one sentence on one line and status 2: every verb, every option.
 
-Options are enumerated from the verbs themselves. One whose every text is right stands in `ANY_TEXT`
-or `NAMES_OF_FILES`; a new option that is in none of them and takes a wrong value fails here.
+Options are enumerated from the verbs themselves. One that accepts every text is in `ANY_TEXT` or
+`NAMES_OF_FILES`; a new option that is in neither and accepts a wrong value fails here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ANY_TEXT = frozenset(
         *("queue", "cluster_queue", "node_label"),
     }
 )
-"""Parameters that take any text: what is not there is not found, or nothing."""
+"""Parameters that take any text; an unknown one is not found, or gives no rows."""
 NAMES_OF_FILES = frozenset(
     {"file", "cluster", "device_config", "kubeconfig", "spans", "svg", "price_list", "types"}
 )
-"""A file that is not there is a sentence of its own, with status 1 (or 2 for a price list)."""
+"""A missing file has its own sentence, with status 1 (or 2 for a price list)."""
 ARGUMENTS = {
     "get": ["devices"],
     "describe": ["node", "n"],
@@ -125,7 +125,7 @@ def test_a_wrong_value_is_named_with_its_option(verb: str, option: Any) -> None:
 def test_an_argument_that_is_missing_is_named(verb: str) -> None:
     done = CliRunner().invoke(app, verb.split(), prog_name="hamictl")
 
-    # `who` alone is about all cards, and no system is there.
+    # `who` by itself is about all cards, and no system runs.
     status = ExitCode.FAILED if verb == "who" else ExitCode.WRONG_USAGE
     assert done.exit_code == status, done.output
     one_sentence(done)

@@ -1,4 +1,4 @@
-"""A device plugin without gRPC, which writes down what it was asked."""
+"""A device plugin without gRPC, which records its calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable

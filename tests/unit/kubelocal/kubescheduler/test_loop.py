@@ -87,7 +87,7 @@ async def test_a_waiting_pod_is_tried_again_when_a_placed_one_is_deleted(world: 
 async def test_a_pod_that_an_extender_refused_is_left_alone_while_nothing_changes(
     world: World, kind: Kind
 ) -> None:
-    """The change of its own condition counts as an event from 1.32 on: one attempt more."""
+    """From 1.32 on the change of the pod's own condition is an event: one attempt more."""
     attempts = 2 if kind.since(ANY_EVENT_REQUEUES) else 1
     await world.node("a")
     world.extender.refused = {"a": "no card"}

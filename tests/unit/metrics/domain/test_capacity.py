@@ -1,4 +1,4 @@
-"""How much more fits, and what is free and nobody can have."""
+"""How much more fits, and the free amounts that no pod can use."""
 
 from __future__ import annotations
 

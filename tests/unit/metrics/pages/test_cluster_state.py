@@ -1,4 +1,4 @@
-"""The condition of a card, what changed of a cluster, and the sums of the overview."""
+"""The condition of a card, the changes of a cluster, and the sums of the overview."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_a_card_differs_by_its_holders_its_health_and_by_being_gone() -> None:
             a_card(1, "n1", a_holder("b", memory_mib=1024)),
             replace(sick, healthy=False, health_reason="xid 79"),
             same,
-            # That it is silent is true of now alone.
+            # Its silence is known only for the present.
             heard_s=3600,
         )
     )

@@ -1,4 +1,4 @@
-"""Viewers of the pages, and whose names they see."""
+"""Viewers of the pages, and the names that they see."""
 
 from __future__ import annotations
 

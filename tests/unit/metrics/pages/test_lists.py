@@ -1,4 +1,4 @@
-"""All nodes and all pods as tables: filters, order, pages, and whose names one sees."""
+"""All nodes and all pods as tables: filters, order, pages, and the visible names."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_scheduler_that_is_connected_and_does_nothing_hangs() -> None:
 
     assert notice.part == "scheduler"
     assert "has done nothing since 14:04:00: it hangs" in notice.text
-    # Of one that has no connection that is known, and no more.
+    # For one without a connection only that is known.
     [gone] = notices(STATE, Outages(scheduler=AGO, scheduler_hangs=AGO), NOW)
     assert gone.text.startswith("No scheduler is connected")
 

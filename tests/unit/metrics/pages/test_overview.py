@@ -1,4 +1,4 @@
-"""The overview: which nodes stand together, what is shown of each, and to whom."""
+"""The overview: groups of nodes, the data shown of each, and the viewers who see it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_who_may_not_list_a_namespace_sees_sizes_alone() -> None:
     assert "secret" not in html
     assert "other 16 GiB, nlp/mine 8 GiB" in html
     assert [name for name, _ in page.owners] == ["nlp"]
-    # Nor is it found by what it is called.
+    # Nor does its name find it.
     hidden = page_of(state, GridFilter(text="secret"), viewer)
     assert hidden.shown == 0
     namespaces = PageViewer(namespaces=frozenset(), show=ShowOwners.NAMESPACES)
@@ -131,7 +131,7 @@ def test_without_racks_nodes_stand_together_by_name_and_there_is_no_choice() -> 
     assert not page.labelled
 
 
-# --- pages of nodes and cards: what is known of a card, and the changes next to a moment
+# --- pages of nodes and cards: the known facts of a card, and the changes next to a moment
 
 
 def a_period(began_min: float, ended_min: float | None, **changes: Any) -> dict[str, Any]:

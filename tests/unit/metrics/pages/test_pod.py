@@ -1,4 +1,4 @@
-"""The page of a pod: its state, its slices, what was decided, in order."""
+"""The page of a pod: its state, its slices, and the decisions, in order."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_waiting_pod_shows_the_stored_reason_and_since_when() -> None:
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
-        # kube-scheduler may be away: that nobody asks about a pod does not end its wait.
+        # kube-scheduler may be unavailable: without requests a pod still waits.
         ({"decisions": [a_decision(last_at=ago(hours=2))]}, "waiting"),
         ({"decisions": [over("deleted", ago(seconds=1))]}, "deleted, never placed"),
         ({"decisions": [over("gone", ago(seconds=1))]}, "deleted, never placed"),
@@ -121,7 +121,7 @@ def test_a_waiting_pod_shows_the_stored_reason_and_since_when() -> None:
         ({"attempts": [an_attempt()]}, "holds its slices"),
         ({"attempts": [an_attempt(state="reserved")]}, "being placed"),
         ({"attempts": [an_attempt(state="released", ended_at=ago(minutes=1))]}, "ended"),
-        # At a moment of the past it holds what it gave back later.
+        # At a moment of the past it holds what it returned later.
         (
             {"attempts": [an_attempt(state="released", ended_at=NOW + timedelta(minutes=1))]},
             "holds its slices",
@@ -274,7 +274,7 @@ def test_a_window_begins_at_the_first_record_where_that_is_within_it() -> None:
     assert begin(ago(minutes=20), at=ago(minutes=30)) == day
 
 
-# --- series of a chart: what is unknown is a gap, and grants add up from their changes
+# --- series of a chart: unknown values are gaps, and grants add up from their changes
 
 
 UNTIL = datetime(2026, 11, 20, 14, 7, tzinfo=UTC)

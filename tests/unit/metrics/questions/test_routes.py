@@ -1,4 +1,4 @@
-"""The JSON API of questions: who may ask, what they see, and that nothing else comes in."""
+"""The JSON API of questions: the allowed users, the visible rows, and refused requests."""
 
 from __future__ import annotations
 

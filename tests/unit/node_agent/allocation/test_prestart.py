@@ -199,7 +199,7 @@ async def test_the_same_refusal_is_reported_once() -> None:
 
 
 async def test_an_answer_of_the_same_card_and_size_is_another_pods_too() -> None:
-    """Nothing is rewritten for it: what was granted and what runs stay one."""
+    """No answer is rewritten for it: each container runs with its own grant."""
     node = Node(A_HOLDS_BS)
     node.state.book = a_book(a_grant(a_container(a_share(CARD_B, 8192)), pod="a", token=1), POD_B)
 
@@ -261,7 +261,7 @@ async def test_an_answer_that_only_the_kubelet_has_and_no_grant_start_nothing() 
     with pytest.raises(Conflict, match="without a grant"):
         await node.starting.check(IDS_A)
 
-    # It may be the ledger that was restored from a backup: the pod is left alone.
+    # The ledger may have been restored from a backup: the pod is not reported.
     assert node.report_bodies() == []
 
 

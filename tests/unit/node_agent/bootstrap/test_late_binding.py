@@ -1,4 +1,4 @@
-"""How a node comes to its way of binding, and what ends it."""
+"""The choice of a node's way of binding, and its end."""
 
 from __future__ import annotations
 

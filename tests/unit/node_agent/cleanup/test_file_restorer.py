@@ -1,4 +1,4 @@
-"""Files that containers see are written again, and nobody's own writing is taken for a lie."""
+"""Files that containers see are written again, and only lasting differences count."""
 
 from __future__ import annotations
 

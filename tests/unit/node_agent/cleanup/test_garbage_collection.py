@@ -1,4 +1,4 @@
-"""Which grant is meant when the agent reports that a pod left."""
+"""The grant that the agent names when it reports that a pod left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Node:
     kept: frozenset[tuple[str, str]] = frozenset()
     """Pods that the kubelet has, by namespace and name."""
     claimed_nonces: frozenset[str] | None = frozenset()
-    """Slices that its pods have by claims; None: nobody answers."""
+    """Slices that its pods have by claims; None: there is no answer."""
     live: bool = True
     runs: bool = False
     """Processes of every pod are seen."""
@@ -45,7 +45,7 @@ class Node:
     """Nonces whose directories went."""
 
     def save(self, state: AgentState) -> None:
-        """Always succeeds."""
+        """Do nothing."""
 
     def knows(self, pod_uid: str) -> bool:
         del pod_uid
@@ -147,7 +147,7 @@ async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_
 
 
 async def test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once() -> None:
-    """Given up while this node was silent: its cards may be somebody else's by now."""
+    """Its grant ended while this node was silent: other pods may hold its cards now."""
     after = await swept(Node(runs=True), a_record(GONE, ids=IDS), grants=(), times=2)
 
     [report] = [orjson.loads(report.body) for report in after.saved.reports]

@@ -1,4 +1,4 @@
-"""Which leftovers of the host are nobody's: slices by claims whose records are lost are not."""
+"""Leftovers of the host without an owner; slices by claims whose records are lost have one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Node:
     """The nonces that were no strays, of each round."""
 
     def save(self, state: AgentState) -> None:
-        """Always succeeds."""
+        """Do nothing."""
 
     async def holdings(self) -> tuple[Holding, ...]:
         return ()

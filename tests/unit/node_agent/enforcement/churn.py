@@ -1,9 +1,9 @@
 """A node's day: containers, processes and allocations as the driver, /proc and regions show them.
 
-The honest ones do what libvgpu lets them (docs/libvgpu.md): a block is refused when blocks
-and overhead would exceed the limit; contexts and modules are charged beyond it; what the card holds
-is rounded to granules, frees of busy streams reach it late, and the library's look at its overhead
-is of when a context or a module last came. Times are seconds of the day.
+Honest containers do what libvgpu allows (docs/libvgpu.md): a block is refused if blocks and
+overhead would exceed the limit; contexts and modules are charged beyond it. The card's memory is
+rounded to granules, frees of busy streams reach it late, and the library measures its overhead when
+a context or a module is added. Times are seconds of the day.
 """
 
 from __future__ import annotations
@@ -369,10 +369,10 @@ class Day:
             uid=PodUid(tenant.key.pod_uid), namespace=tenant.namespace, name=tenant.key.pod_uid
         )
 
-    # Who does what it may not.
+    # Hostile containers.
 
     def attackers(self) -> Iterator[Tenant]:
-        """One of each way; from now on they do it."""
+        """Begin one container per attack; yield each."""
         for way in ("no grant", "past the library", "beyond", "beyond, region made up"):
             tenant = self.tenant(granted=way != "no grant")
             while tenant.card == MIG_CARD:

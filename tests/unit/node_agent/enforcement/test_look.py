@@ -66,7 +66,7 @@ def a_process(pid: int = 100, **fields: Any) -> HostProcess:
     [
         (a_process(container_id="c1"), Kind.CONTAINER, ("granted", "main")),
         (a_process(pod_uid="other", container_id="c2"), Kind.CONTAINER, ("other", "side")),
-        # Before the kubelet has reported the id: of one container alone it can be.
+        # The kubelet has not reported the id: only one container can have it.
         (a_process(pod_uid="granted", container_id="new"), Kind.CONTAINER, ("granted", "main")),
         (a_process(pod_uid="other", container_id="new"), Kind.CONTAINER, ("other", "")),
         (a_process(static_pod="hash"), Kind.CONTAINER, ("other", "")),

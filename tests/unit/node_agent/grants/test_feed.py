@@ -1,4 +1,4 @@
-"""A grant snapshot with one grant that can't be read: the others are known, none is withdrawn."""
+"""A grant snapshot with one unreadable grant: the others are known, none is withdrawn."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def a_pod(token: int) -> dict[str, Any]:
 async def test_an_annotation_that_was_put_back_is_not_believed(
     now: int, believed: list[int]
 ) -> None:
-    """The watch saw the second attempt's while nobody could be asked."""
+    """The watch saw the second attempt's annotation during an outage."""
     api: Any = SimpleNamespace(get=AsyncMock(return_value={"items": [a_pod(now)]}))
     pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=public_key(KEY))
     pods._on_upsert(a_pod(9), None)

@@ -1,4 +1,4 @@
-"""Reports on their way to the bus: in order, kept until stored, and not hammered."""
+"""Reports on their way to the bus: in order, kept until stored, and retried slowly."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Store:
 
 
 class Bus:
-    """Takes what it is given, after some refusals."""
+    """Accepts reports after some refusals."""
 
     connected = True
 

@@ -120,7 +120,7 @@ async def test_a_request_is_answered_whatever_it_is(
     async with serving(path_itself, "127.0.0.1:0") as port:
         answer = await answer_to(port, request_line + b"\r\n\r\n")
     assert answer.split(maxsplit=2)[1] == b"%d" % status
-    # Else anybody who reaches the port fills the node's log.
+    # Otherwise any client of the port fills the node's log.
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -1,4 +1,4 @@
-"""One container that nobody thought of keeps no other from its feedback."""
+"""An unexpected error of one container stops no other's feedback."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ _SHARED = st.builds(
 def test_nobody_waits_for_ever_and_the_first_never_waits(
     containers: list[SharingContainer],
 ) -> None:
-    """Without launches every count comes to 0, every wait and every limit ends."""
+    """Without launches every count reaches 0, and every wait and every limit ends."""
     now = {shared.name: shared for shared in containers}
     for _ in range(5):
         for change in decide(now.values()):

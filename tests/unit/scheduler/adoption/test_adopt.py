@@ -1,4 +1,4 @@
-"""Adopting while the cluster goes on: what the watch showed may be over when it is written."""
+"""Adoption in a running cluster: the state that the watch showed may be outdated."""
 
 from __future__ import annotations
 

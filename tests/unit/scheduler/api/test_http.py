@@ -123,7 +123,7 @@ GIB = 2**30
 
 
 def a_pod(name: str, claim: str | None = None, **changes: Any) -> Json:
-    """Waits for a claim of its name, or one of a template that is not made yet."""
+    """Make a pod that waits for a claim by name, or one of a template not made yet."""
     from_template = {"resourceClaimTemplateName": "a-slice"}
     source = {"resourceClaimName": claim} if claim else from_template
     metadata = {
@@ -327,7 +327,7 @@ async def ask(reader: Reader, body: object, **closed: frozenset[NodeName]) -> tu
 
 
 def ledger(nodes: int) -> Reader:
-    """Nodes n000... with one card each, later ones with more memory granted."""
+    """Make nodes n000... with one card each, later ones with more memory granted."""
     reader = Reader()
     for number in range(nodes):
         reader.put(f"GPU-{number}", node=f"n{number:03}")
@@ -436,7 +436,7 @@ class Gone:
 
 
 class Waits:
-    """A pod that names a resource that nobody serves, so it is mostly of another scheduler."""
+    """A pod with an unserved resource, so usually of another scheduler."""
 
     def __init__(self, scheduler_name: str = "") -> None:
         self._scheduler_name = scheduler_name

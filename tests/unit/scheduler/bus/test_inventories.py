@@ -1,4 +1,4 @@
-"""Inventories that come together are written together, and none keeps another from being taken."""
+"""Inventories that arrive together are written together, and none blocks another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.scheduler.states import state_of
 
 
 class Store(Inventories):
-    """Counts what it is asked; `broken` nodes fail the whole call."""
+    """Counts the calls; `broken` nodes fail the whole call."""
 
     def __init__(self, *, broken: Sequence[str] = (), error: Exception | None = None) -> None:
         super().__init__(clock=lambda: datetime.now(UTC))

@@ -19,7 +19,7 @@ TEAM = "hami.ledger.v1.quota.team"
 
 
 class FakeBus:
-    """A bus that notes what it is given, or is away."""
+    """A bus that notes the messages, or is unavailable."""
 
     def __init__(self) -> None:
         self.subjects: list[str] = []

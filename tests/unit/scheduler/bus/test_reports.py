@@ -272,7 +272,7 @@ async def allocate_slices(ledger: FakeLedger) -> Allocation:
 
 
 class Noting:
-    """The use case, and what it did."""
+    """The use case, and its calls."""
 
     def __init__(self, ledger: FakeLedger, error: HamiError | None = None) -> None:
         self.annotate = AsyncMock(side_effect=error)

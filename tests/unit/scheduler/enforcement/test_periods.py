@@ -1,4 +1,4 @@
-"""Periods of limits: what a node's check begins, goes on with and ends."""
+"""Periods of limits: a node's check begins, continues and ends them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_members_wait_until_the_quorum_is_there_and_are_written_in_one_com
     assert world.ledger.batches == [4]
     assert {each.allocation.pod_uid for each in changes} == set("abcd")
     assert all(world.state.assumption(PodUid(name)) is None for name in "abcd")
-    # Beyond the quorum nobody waits.
+    # Beyond the quorum no pod waits.
     world.show("e")
     assert world.ask("e") is None
 
@@ -178,7 +178,7 @@ async def test_those_that_wait_are_let_go_when_one_of_them_has_no_place_any_more
     world.show("a", "b", "c", size=3)
     waiting = world.bind("a")
     await world.settle()
-    # The others' time is over, and somebody else takes two of their three cards.
+    # The others' time is over, and another group takes two of their three cards.
     world.state.lift([PodUid("b"), PodUid("c")])
     world.show("x", "y", group="other", size=2, gpumem=900)
     assert isinstance(world.ask("x", group=PodGroup("default", "other")), Draft)

@@ -165,7 +165,7 @@ def test_a_pod_whose_part_is_no_object_is_refused_by_its_name(part: str) -> None
         parse_extender_args(body)
 
 
-# --- the verbs' answers leave first, what is recorded of them comes after
+# --- the verbs' answers are sent first and recorded afterwards
 
 
 class Filtering:

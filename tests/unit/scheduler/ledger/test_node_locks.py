@@ -111,7 +111,7 @@ async def test_a_node_is_known_from_its_agents_answer_until_it_is_deleted() -> N
     assert not locks.is_known(NODE)
 
 
-# --- locks on a Node object that somebody else keeps changing
+# --- locks on a Node object that another client keeps changing
 
 
 WAIT_S = 0.5

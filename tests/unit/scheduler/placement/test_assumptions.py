@@ -1,4 +1,4 @@
-"""Assumptions leak nothing, whatever /filter is asked and whichever signals come or are lost."""
+"""Assumptions leak nothing, for any calls of /filter and any received or lost signals."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_filter_may_be_asked_anything_any_number_of_times_and_leaks_nothing(
         story.do(*step)
         story.check()
 
-    # No signal comes any more: deadlines alone free all.
+    # No further signal arrives: the deadlines free all.
     story.now += MAX_ASSUMED_S + TTL_S
     story.state.expire()
 

@@ -35,7 +35,7 @@ def parts(view: ClusterView) -> dict[int, float]:
 
 def test_a_pod_that_comes_again_counts_once() -> None:
     view = ClusterView()
-    counts = ArrivalCounts(view, Decisions())  # type: ignore[arg-type] # what is asked of it
+    counts = ArrivalCounts(view, Decisions())  # type: ignore[arg-type] # the used methods
     for _ in range(20):
         counts.count(core_request("a"))
     counts.count(core_request("b", 50))
@@ -48,7 +48,7 @@ def test_a_pod_that_comes_again_counts_once() -> None:
 async def test_after_a_restart_the_mix_is_what_the_ledger_has() -> None:
     before, after = ClusterView(), ClusterView()
     arrived = [core_request(f"u{number}", 10 + number % 5 * 20) for number in range(400)]
-    counts = ArrivalCounts(before, Decisions())  # type: ignore[arg-type] # what is asked of it
+    counts = ArrivalCounts(before, Decisions())  # type: ignore[arg-type] # the used methods
     for request in arrived:
         counts.count(request)
     restarted = ArrivalCounts(after, Decisions(*reversed(arrived)))  # type: ignore[arg-type] # as above

@@ -1,4 +1,4 @@
-"""One decision for a group, its verdicts, and what it holds until all fit."""
+"""One decision for a group, its verdicts, and its slices held until all fit."""
 
 from __future__ import annotations
 

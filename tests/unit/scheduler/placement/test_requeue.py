@@ -136,7 +136,7 @@ CARD = a_device("x", memory_mib=1000, core_percent=20)
 
 @dataclass(frozen=True, slots=True)
 class Peculiar(Nvidia):
-    """NVIDIA with rules of its own."""
+    """NVIDIA with other rules."""
 
     own: VendorRules = field(default_factory=VendorRules)
 

@@ -1,4 +1,4 @@
-"""Rooms are planned within the operator's limits, and given up when they can't be made."""
+"""Rooms are planned within the operator's limits, and given up if they can't be made."""
 
 from __future__ import annotations
 
@@ -547,7 +547,7 @@ async def test_a_pod_that_was_not_refused_lately_is_tried_before_anybody_ends() 
     assert (made.plans.asked, await made.room()) == ([], "")
     annotations = (await made.pods.get("default", "high"))["metadata"]["annotations"]
     assert "hami.io/retry-at" in annotations
-    # It waits for what kube-scheduler counts, and holds nobody up who waits for cards.
+    # It waits for resources of kube-scheduler, and does not delay pods that wait for cards.
     assert made.preemptor._next() is None
     made.preemptor.waiting.note_refusal(PodUid("high"), (NODE,))
     await made.preemptor.plan_next()

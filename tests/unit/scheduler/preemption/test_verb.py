@@ -90,7 +90,7 @@ class Facts:
 
 
 class Rows:
-    """The ledger, which is asked about open nodes alone."""
+    """The ledger, which is asked only about open nodes."""
 
     async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
         assert "shut" not in nodes

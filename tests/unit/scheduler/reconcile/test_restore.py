@@ -1,4 +1,4 @@
-"""A grant that the ledger lost comes back from what we signed, and from nothing else."""
+"""A grant that the ledger lost is restored only from our signed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods nodes are wanted for, and the answer of the process that plans."""
+"""The pods that need nodes, and the answer of the planning process."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def build_group(*pods: Json, quorum: int) -> tuple[list[Json], GroupMembers]:
 
 
 async def test_a_group_is_one_demand() -> None:
-    """No node comes for three pods that start together if there may be two."""
+    """No node is added for three pods that start together if only two are allowed."""
     bounded = ENTRY.model_copy(update={"max": 2})
     pods, members = build_group(*(pod(f"g{number}") for number in range(3)), quorum=3)
     alone = pod("alone")

@@ -1,4 +1,4 @@
-"""One pod, node or namespace that nobody thought of does not keep the others from their turn."""
+"""A pod, node or namespace that causes an unexpected error does not block the others."""
 
 from __future__ import annotations
 

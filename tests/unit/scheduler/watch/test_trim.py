@@ -1,4 +1,4 @@
-"""Trimmed objects of the cluster hold all that decisions are made of."""
+"""Trimmed objects of the cluster keep all fields that decisions use."""
 
 from __future__ import annotations
 

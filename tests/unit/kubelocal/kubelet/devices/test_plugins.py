@@ -1,4 +1,4 @@
-"""Calls to a device plugin over its socket, and what becomes of them when it goes away."""
+"""Calls to a device plugin over its socket, and their result when it disappears."""
 
 import asyncio
 import random
@@ -152,7 +152,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.active: set[str] | None = set()
-        """None as long as nobody knows."""
+        """None until it is known."""
         self.changed = asyncio.Event()
         self.allocator = DeviceAllocator(
             checkpoint_file=folder / "kubelet_internal_checkpoint",

@@ -1,7 +1,7 @@
-"""Files that are replaced where the disk ends in the middle of a write.
+"""Files that are replaced when the disk becomes full in the middle of a write.
 
-A limit of a child process's file size does what a nearly full disk does: the first `write` takes
-less than it was given, and the next one fails.
+A limit of a child process's file size acts as a nearly full disk: the first `write` is partial, and
+the next one fails.
 """
 
 import subprocess

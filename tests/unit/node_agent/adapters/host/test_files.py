@@ -201,7 +201,7 @@ def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> 
 
 
 def test_what_a_description_mounts_is_no_stray(tmp_path: Path) -> None:
-    """A state file was lost: nobody knows the folders, and containers have them."""
+    """A state file was lost: its folders are unknown, and containers use them."""
     cdi = CdiFiles(tmp_path / "cdi")
     files = HostFiles(
         base=tmp_path / "vgpu",

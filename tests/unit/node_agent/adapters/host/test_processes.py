@@ -35,7 +35,7 @@ def test_a_process_of_this_host_is_seen_until_it_ends() -> None:
         assert seen[child.pid].started_ticks >= seen[os.getpid()].started_ticks > 0
     finally:
         child.send_signal(signal.SIGKILL)
-    # Not reaped yet: a zombie lives no more.
+    # Not reaped yet: a zombie is not living.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert set(processes.living([child.pid])) == set()
     child.wait()

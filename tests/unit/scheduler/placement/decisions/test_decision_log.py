@@ -264,7 +264,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
 
     assert queue.dropped_moments == 2
     assert [kept.counters is None for kept in log.kept] == [False, False, True, True]
-    # Room is made again by what was written.
+    # Writing has made room again.
     view.apply(GpuUuid("g"), slots=1, memory_mib=2, core_percent=1, version=9)
     queue.add(refused_trace(queue, view))
     assert queue.dropped_moments == 2
