@@ -74,7 +74,7 @@ class Unhurried:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer things took, at least 1; 1 where the kernel does not show it."""
+        """The factor by which time was longer, at least 1; 1 if the kernel does not show it."""
         ran_ns, waited_ns = (
             now - then for now, then in zip(_scheduled_ns(), self._began_ns, strict=True)
         )
@@ -82,12 +82,12 @@ class Unhurried:
 
     @property
     def seconds(self) -> float:
-        """Since it was made."""
+        """Seconds since it was made."""
         return (time.monotonic() - self._began_s) / self.slowdown
 
 
 def _scheduled_ns() -> tuple[int, int]:
-    """How long this thread ran, and how long it waited for a core."""
+    """The times for which this thread ran and waited for a core."""
     if not _OF_THIS_THREAD.exists():
         return 0, 0
     ran, waited, _ = _OF_THIS_THREAD.read_text().split()

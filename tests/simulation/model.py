@@ -48,7 +48,7 @@ def footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int,
 
 
 def onto(container: ContainerGrant, cards: Sequence[Any] | None) -> ContainerGrant | None:
-    """The container on these cards; None when they are not as many as its slices."""
+    """The container on these cards; None if their number differs from its slices."""
     if cards is None:
         return container
     if len(cards) != len(container.shares):
@@ -119,7 +119,7 @@ class Model:
         self._dirty = False
 
     def on_commit(self, change: Change, before: Allocation | None) -> None:
-        """A transaction of the ledger; SAFE-2, SAFE-3, SAFE-5 and SAFE-6 are judged on the spot."""
+        """Record a transaction of the ledger; check SAFE-2, SAFE-3, SAFE-5 and SAFE-6."""
         # Who speaks for the node is the node's fact, not the allocation's.
         row = replace(change.allocation, has_agent=True)
         before = None if before is None else replace(before, has_agent=True)
@@ -148,7 +148,7 @@ class Model:
         self._rows[row.id] = row
 
     def on_start(self, container: Running, needed: Sequence[tuple[int, int]]) -> None:
-        """A container starts; `needed`: (MiB, percent) of each card, as its pod asks."""
+        """Record a start; `needed`: (MiB, percent) of each card, as its pod asks."""
         self.starts += 1
         self._dirty = True
         name = f"container {container.container} of pod {container.pod_uid} on {container.node}"
@@ -168,7 +168,7 @@ class Model:
         self.running[container.pod_uid, container.container] = container
 
     def on_stop(self, pod_uid: str, container: str) -> None:
-        """A container ended."""
+        """Record an end."""
         self.running.pop((pod_uid, container), None)
 
     def live_of(self, pod_uid: str) -> Allocation | None:
@@ -180,7 +180,7 @@ class Model:
         return [row for row in self._rows.values() if row.state.value in LIVE]
 
     def check(self, ledger: Any) -> None:
-        """SAFE-1, SAFE-2, SAFE-4 and SAFE-6, after a step. Raises: Broken."""
+        """Check SAFE-1, SAFE-2, SAFE-4, SAFE-6 after a step. Raises: Broken."""
         if not self._dirty:
             return
         self._dirty = False
@@ -230,7 +230,7 @@ class Model:
                 )
 
     def _check_reality(self, live: Sequence[Allocation]) -> None:
-        """SAFE-1 and SAFE-3 of what runs: each container's slices are still granted to its pod."""
+        """Check SAFE-1, SAFE-3: running containers' slices are still granted to their pods."""
         holders: dict[str, Allocation] = {row.pod_uid: row for row in live}
         for running in self.running.values():
             if running.pod_uid in self.excused:
@@ -245,7 +245,7 @@ class Model:
                 raise Broken(f"SAFE-3: {running} runs, granted are {granted.shares}")
 
     def check_deadlines(self, now: Any) -> None:
-        """LIVE-1: nothing is being bound past its deadline. Raises: Broken."""
+        """Check LIVE-1: no pod is being bound past its deadline. Raises: Broken."""
         for row in self.live():
             if row.state == "binding":
                 if row.deadline is None:
@@ -254,7 +254,7 @@ class Model:
                     raise Broken(f"LIVE-1: {_name_of(row)} is {row.state} past {row.deadline}")
 
     def check_settled(self, pods: Mapping[str, Mapping[str, Any]], busy: set[str]) -> None:
-        """LIVE-2: ledger = pods = nodes. Raises: Broken.
+        """Check LIVE-2: ledger = pods = nodes. Raises: Broken.
 
         `busy`: pods that kube-scheduler is working on.
         """
@@ -277,7 +277,7 @@ class Model:
                 raise Broken(f"LIVE-2: {_name_of(row)} is bound, its containers run")
 
     def check_started(self, waiting: Mapping[tuple[str, str], Sequence[Any]]) -> None:
-        """LIVE-2: containers of one node that wait do so because their cards have no room for all.
+        """Check LIVE-2: a node's containers wait only if their cards have no room for all.
 
         `waiting`: the cards that the kubelet gave them, which may be other than granted.
         Raises: Broken.
@@ -307,7 +307,7 @@ class Model:
         return row is not None and row.state in ("bound", "allocated")
 
     def check_empty(self) -> None:
-        """After the last pod went nothing is held. Raises: Broken."""
+        """Check that nothing is held after the last pod. Raises: Broken."""
         for row in self.live():
             raise Broken(f"LIVE-2: {_name_of(row)} is {row.state}, and no pod is left")
 

@@ -14,7 +14,7 @@ COMPARED_WITHIN_S = SETTINGS.reconcile_s + 1.0
 
 
 async def settle(world: World) -> None:
-    """The faults are over; LIVE-1, LIVE-2 after 30 s, and nothing held when all pods went."""
+    """End the faults; check LIVE-1, LIVE-2 after 30 s, and that without pods nothing is held."""
     world.note("calm")
     world.weather.clear()
     world.hub.away_until = 0.0

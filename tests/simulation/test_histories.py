@@ -77,7 +77,7 @@ def _play(seeds: str) -> tuple[int, int, int, int]:
 
 
 async def _skip_sleep(*_args: Any, **_kwargs: Any) -> None:
-    """In the place of waiting for the lock."""
+    """Replacement of the wait for the lock."""
 
 
 def test_a_seed_is_a_history_to_the_byte() -> None:

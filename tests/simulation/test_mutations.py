@@ -55,11 +55,11 @@ class Mutation:
 
 
 async def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """In the place of a check or a loop's work."""
+    """Replacement of a check or a loop's work."""
 
 
 def _anything(*_args: Any, **_kwargs: Any) -> None:
-    """In the place of a guard that raises."""
+    """Replacement of a guard that raises."""
 
 
 def _forgets_the_token(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,17 +85,17 @@ def _gone_is_the_end(allocation: Any, _facts: Any) -> Transition:
 
 
 async def _it_is_over(*_args: Any, **_kwargs: Any) -> str:
-    """In the place of the end of a pod."""
+    """Replacement of the end of a pod."""
     return "it is over"
 
 
 async def _yes(*_args: Any) -> bool:
-    """In the place of a question."""
+    """Replacement of a question."""
     return True
 
 
 def _answers_late(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The node knows the grant for two seconds before the pod is bound."""
+    """Delay the binding: the node knows the grant two seconds earlier."""
 
     async def offer(self: NatsGrantAnnouncer, grant: Grant) -> bool | None:
         binds_late: bool | None = await real(self, grant)

@@ -69,7 +69,7 @@ class World:
         )
 
     async def begin(self) -> None:
-        """Everything comes up, on a fine day."""
+        """Start everything, without faults."""
         for namespace, limit in self.scenario.quotas.items():
             self.api.put(
                 "resourcequotas",
@@ -86,7 +86,7 @@ class World:
         await asyncio.sleep(WARM_UP_S)
 
     def note(self, what: str) -> None:
-        """One step: it goes into the history, and the model is asked."""
+        """Record a step in the history, and check the model."""
         self.steps += 1
         line = f"{self._loop.time():9.3f} {what}"
         self.history.append(line)
@@ -122,7 +122,7 @@ class World:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def errands_done(self) -> None:
-        """Until all that was begun to be carried out is."""
+        """Wait until all errands are done."""
         while self._errands:
             await asyncio.gather(*list(self._errands))
 
@@ -145,7 +145,7 @@ class World:
             self.start_agent(node)
 
     async def node_away(self, node: str, seconds: float) -> None:
-        """The machine is off; its Node object goes, its pods are collected, it comes back."""
+        """Switch the machine off; delete its Node, collect its pods, bring it back."""
         await self.kubelets[node].power_off()
         agent = self.agents.pop(node, None)
         self.kubelets[node].agent = None

@@ -122,7 +122,7 @@ class KubeScheduler:
         return error
 
     def _active(self) -> Replica:
-        """The one beside the kube-scheduler that leads; another only when it died."""
+        """Return the replica beside the leading kube-scheduler; another only if it died."""
         alive = self._replicas()
         if not alive:
             raise ConnectionError("no endpoints")

@@ -69,13 +69,13 @@ class DeviceManager:
         return next(found, None)
 
     def keep_only(self, alive: Collection[str]) -> None:
-        """A dead pod's ids stay until the next admission, which begins with this."""
+        """Drop dead pods' ids, which stay until the next admission begins with this."""
         self.entries = [entry for entry in self.entries if entry.pod_uid in alive]
 
     async def give(
         self, pod_uid: str, container: str, wanted: int, reusable: set[str], agent: Agent | None
     ) -> Entry:
-        """Allocate, which names neither pod nor container; `reusable`: of its init containers.
+        """Call Allocate, which names no pod or container; `reusable`: ids of its init containers.
 
         Raises: HamiError, ConnectionError.
         """
@@ -136,7 +136,7 @@ class SeenPod:
         return self.gone or self.finish or bool(self.seen["metadata"].get("deletionTimestamp"))
 
     def containers(self) -> list[tuple[str, Json]]:
-        """(init or app, container), in the order of their starts."""
+        """List (init or app, container), in the order of their starts."""
         spec = self.seen["spec"]
         return [
             *(("init", container) for container in spec.get("initContainers") or ()),
@@ -152,7 +152,7 @@ class SeenPod:
         ]
 
     def see_next(self) -> None:
-        """The oldest change that is on its way has come."""
+        """Receive the oldest change that is on its way."""
         kind, self.seen = self.coming.popleft()
         self.gone = self.gone or kind == "DELETED"
         self.changed.set()
@@ -236,7 +236,7 @@ class Kubelet:
     # The agent comes and goes
 
     def on_registration(self, agent: Agent) -> None:
-        """The plugin's socket is there; its devices are known a moment later."""
+        """Accept the plugin's socket; its devices are known a moment later."""
         self.agent = agent
         self._spawn(self._list(agent))
 
@@ -245,7 +245,7 @@ class Kubelet:
         agent.plugin.reported_at = asyncio.get_running_loop().time()
 
     def waiting(self) -> dict[tuple[str, str], tuple[Any, ...]]:
-        """The cards that the kubelet gave to containers which stay and do not run."""
+        """Return the cards given to containers that stay and do not run."""
         pods = self._pods
         return {
             (entry.pod_uid, entry.container): entry.cards
@@ -260,7 +260,7 @@ class Kubelet:
     # The machine
 
     async def power_off(self) -> None:
-        """Everything that runs here ends."""
+        """End everything that runs here."""
         self.up = False
         tasks = list(self._tasks)
         for task in tasks:
@@ -274,7 +274,7 @@ class Kubelet:
         self._turn = asyncio.Lock()
 
     def power_on(self) -> None:
-        """The pods that are bound here and not over are started again."""
+        """Restart the pods that are bound here and not over."""
         self.up = True
         for pod in self._api.all("pods"):
             self._on_change("ADDED", "pods", pod)
@@ -282,7 +282,7 @@ class Kubelet:
     # Pods
 
     def finish(self, uid: str) -> bool:
-        """The pod's work is done."""
+        """Complete the pod's work."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.finish = True
@@ -290,7 +290,7 @@ class Kubelet:
         return pod is not None
 
     def restart(self, uid: str) -> bool:
-        """A container of the pod ends with an error."""
+        """End a container of the pod with an error."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.restart = True
@@ -409,7 +409,7 @@ class Kubelet:
                     await asyncio.sleep(BACKOFF_S)
 
     async def _end(self, pod: SeenPod) -> None:
-        """A process lives on for a while, whatever became of its pod's object."""
+        """End the processes after a while, whatever the state of the pod's object."""
         await asyncio.sleep(self._rng.uniform(0.05, 8.0 if pod.gone else 1.5))
         for _role, container in pod.containers():
             self._model.on_stop(pod.uid, container["name"])

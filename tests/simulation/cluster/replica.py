@@ -75,7 +75,7 @@ class Silent:
         return 0
 
     async def read(self) -> LedgerStats:
-        """Never answers."""
+        """Wait forever."""
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -154,7 +154,7 @@ class Replica:
         return build(SETTINGS, VENDORS, SchedulerInstruments(), cast(Connections, wired))
 
     async def kill(self) -> None:
-        """SIGKILL, wherever it is."""
+        """Kill it as SIGKILL does."""
         self._hub.leave(self._bus)
         await self.process.kill()
 

@@ -31,7 +31,7 @@ def test_changes_of_one_moment_are_seen_in_their_order(luck: str) -> None:
 
 
 async def _deleted_after_changes(luck: str, api: ApiServer) -> list[BaseException]:
-    """A pod that runs is changed, and deleted before the kubelet knows of the changes."""
+    """Change a running pod, and delete it before the kubelet knows of the changes."""
     broken: list[BaseException] = []
     kubelet = Kubelet(
         "n0",

@@ -140,7 +140,7 @@ class BusConnection:
         await asyncio.Event().wait()
 
     def hear(self, handle: Handler, message: Message) -> None:
-        """A followed message is on its way to us: at most once."""
+        """Receive a followed message: at most once."""
         if self.connected and self._process.alive:
             struck = self._weather.strike("bus", asyncio.get_running_loop().time(), self._rng)
             if struck not in ("refused", "lost"):

@@ -34,7 +34,7 @@ class SimLedger(Inventories):
         """Changes of the current transaction."""
 
     async def ping(self) -> None:
-        """Succeed always."""
+        """Always succeed."""
 
     async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
         """Match FakeLedger.commit, with the announcements."""
@@ -149,7 +149,7 @@ class SimLedger(Inventories):
     async def pod_cards(
         self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
     ) -> list[PodCard]:
-        """See PostgresQueries; events about cards are no promise that is held in here."""
+        """See PostgresQueries; the simulation checks no events about cards."""
         return []
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
@@ -161,7 +161,7 @@ class Everlasting:
     """Port HistoryRetention over a ledger whose whole history is some minutes old."""
 
     async def forget(self, kind: str, *, keep_days: int) -> int:
-        """Nothing is that old."""
+        """Remove nothing: no row is that old."""
         return 0
 
 
@@ -176,12 +176,12 @@ class Decisions:
         return 0
 
     async def open_waits(self) -> list[OpenWait]:
-        """No refusal is kept, so no pod waits by one."""
+        """Return none: no refusal is kept."""
         return []
 
     async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
-        """No wait is kept."""
+        """Do nothing: no wait is kept."""
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
-        """None are kept: the mix of pods decides nothing under this policy."""
+        """Return none: this policy does not depend on the mix of pods."""
         return []

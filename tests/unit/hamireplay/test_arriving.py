@@ -230,7 +230,7 @@ def trace(*, of_memory: bool) -> Trace:
 
 
 def course(policy: str, seed: int, *, of_memory: bool = True) -> Course:
-    """To 130 % of the cards."""
+    """Run pods up to 130 % of the cards."""
     pods, memory_mib = trace(of_memory=of_memory), CARD_MIB if of_memory else 0
     return run(
         arrivals(pods, seed, load=1.3, card_memory_mib=memory_mib),

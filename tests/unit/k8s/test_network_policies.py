@@ -66,7 +66,7 @@ def port_of(target: str, name: str) -> int:
 
 
 def behind(service: str, port: int | None) -> int:
-    """The pods' port behind that of a Service; https where none is named."""
+    """The pods' port behind that of a Service; https by default."""
     [found] = [each for each in of_kind("Service") if each["metadata"]["name"] == service]
     [target] = [
         each["targetPort"] for each in found["spec"]["ports"] if each["port"] == (port or 443)
@@ -75,7 +75,7 @@ def behind(service: str, port: int | None) -> int:
 
 
 def texts_of(spec: dict[str, Any]) -> Iterator[str]:
-    """All in which a pod may find an address."""
+    """All texts in which a pod may find an address."""
     maps = {each["metadata"]["name"]: each["data"] for each in of_kind("ConfigMap")}
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
         for entry in container.get("env", ()):

@@ -120,7 +120,7 @@ def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
 def message(
     body: bytes, *, subject: str = "hami.usage.v1.n1", received_at: datetime | None = None
 ) -> Message:
-    """The report as the bus delivers it, which took it when it was sampled."""
+    """The report as the bus delivers it, received when it was sampled."""
     if received_at is None:
         found = re.search(rb'"sampled_at":"([^"]+)"', body)
         received_at = START if found is None else datetime.fromisoformat(found[1].decode())

@@ -32,7 +32,7 @@ CARD: dict[str, Any] = {"id": "GPU-0", "count": 10, "devmem": 40960, "devcore": 
 
 
 def _texts(names: Any) -> set[str]:
-    """The names that are in use, of a vendor's annotations or resources."""
+    """The used names of a vendor's annotations or resources."""
     found = (getattr(names, one.name) for one in fields(names))
     return {value for value in found if isinstance(value, str) and value}
 

@@ -144,7 +144,7 @@ anything = st.recursive(
 
 
 def as_stored(pod: Json) -> tuple[Json, bool]:
-    """The pod as the API server reads and fills it in, and whether it would take it."""
+    """The pod as the API server reads and completes it, and whether it would accept it."""
     try:
         read, _ = fields.clean(POD, pod)
         default_pod_spec(read["spec"])
@@ -155,7 +155,7 @@ def as_stored(pod: Json) -> tuple[Json, bool]:
 
 @st.composite
 def reviews(draw: st.DrawFn) -> bytes:
-    """Good ones, ones that the API server has filled in, broken ones, and no reviews at all."""
+    """Draw valid, defaulted and broken reviews, and texts that are no reviews."""
     pod = draw(pods)
     if draw(st.booleans()):
         pod, _ = as_stored(copy.deepcopy(pod))

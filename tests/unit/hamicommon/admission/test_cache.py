@@ -41,7 +41,7 @@ async def test_it_answers_what_mutate_answers(
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every look that is taken."""
+    """Record every look."""
     taken: list[object] = []
 
     def count_look(

@@ -36,13 +36,13 @@ def card(node: str, index: int, *, memory_mib: int = 81920, kind: str = TYPE) ->
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is full does not end the search for what would fit."""
+    """Let no busy machine end the search for requests that fit."""
     monkeypatch.setattr(idle_cards, "SEARCH_BUDGET_S", 60.0)
 
 
 @pytest.fixture
 def cards() -> IdleCards:
-    """Two nodes alike with four cards each, and one with a smaller card."""
+    """Two equal nodes with four cards each, and one with a smaller card."""
     found = IdleCards(VENDORS)
     for node in ("a", "b"):
         found.set_node(NodeName(node), [card(node, index) for index in range(4)])

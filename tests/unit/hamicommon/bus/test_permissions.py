@@ -178,7 +178,7 @@ def may_serve(service: Service, subject: str) -> bool:
 
 
 def stream_of(subject: str) -> str | None:
-    """The stream that keeps it."""
+    """The stream that keeps the subject."""
     for config in STREAMS:
         if any(covers(each, subject) for each in config.subjects or ()):
             return config.name

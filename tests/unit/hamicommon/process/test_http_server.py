@@ -157,7 +157,7 @@ class _Service(BaseHTTPRequestHandler):
         self.wfile.write(b"" if ready else b"Postgres is not available")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing on standard error."""
+        """Print nothing."""
 
 
 @pytest.fixture

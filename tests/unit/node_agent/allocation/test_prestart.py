@@ -75,7 +75,7 @@ class Node(QuietNode):
         self.starting = PreStart(ports, slices=slices, late=late)
 
     async def forget(self, *nonces: str) -> None:
-        """The agent's state is lost."""
+        """Lose the agent's state."""
         await self.state.change(lambda saved: saved.without_records(nonces))
 
     def report_bodies(self) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ class Day:
     # What pods do.
 
     def step(self, actions: int) -> None:
-        """Some actions of the node's pods, spread over the time until the next look."""
+        """Do actions of the node's pods, spread over the time until the next look."""
         end = self.now + LOOK_S * self.random.uniform(1.0, 1.2)
         moments = sorted(self.random.uniform(self.now, end) for _ in range(actions))
         for self.now in moments:
@@ -236,7 +236,7 @@ class Day:
         self.host.append(process)
 
     def _end(self, tenant: Tenant) -> None:
-        """End the container's pod; its processes may take their time."""
+        """End the container's pod; its processes may end later."""
         tenant.ended_at = self.now
         for process in tenant.processes:
             process.lists_until = self.now + self.random.choice((0.0, 1.0, 60.0))

@@ -226,7 +226,7 @@ TWO = (a_container(a_share(), name="one", index=0), a_container(a_share(), name=
 def find_container(
     *grants: NodeGrant, records: tuple[Record, ...] = (), ended: str = "", bound: str = ""
 ) -> tuple[str, str]:
-    """Pod and container; empty: none is in flight."""
+    """Find pod and container; empty: none is in flight."""
     saved = AgentState().with_records(records)
     seen = PodsSeen(ended=frozenset(map(PodUid, ended)), bound=frozenset(map(PodUid, bound)))
     each = find_in_flight(a_book(*grants), saved, seen)

@@ -117,7 +117,7 @@ class Node:
 async def looks(
     cards: CardTracker, node: Node, monkeypatch: pytest.MonkeyPatch, *, count: int, removes: bool
 ) -> None:
-    """Let it look so many times."""
+    """Let it look `count` times."""
     rounds = iter(range(count - 1))
 
     async def wait(seen: int, _: float | None = None) -> int:

@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 
 
 def one_sided() -> Driver:
-    """B does not see the links that A has to it."""
+    """Cards of which B does not see its links to A."""
     driver = Driver()
     driver.linked = (
         CardLinks(uuid=A, meetings={}, nvlinks={B: 4}),

@@ -25,7 +25,7 @@ async def path_itself(request: web.BaseRequest) -> web.Response:
 
 
 async def answer_to(port: int, request: bytes) -> bytes:
-    """Everything that is answered to these bytes."""
+    """Return the whole answer to these bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)

@@ -32,7 +32,7 @@ class Node:
         self.written.append(directory)
 
     async def feedback(self, decided: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def running(uid: str) -> Container:

@@ -188,7 +188,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def beats(taking: Taking, clock: Clock, sequences: Sequence[int]) -> None:
-    """One each 10 s."""
+    """Send one every 10 s."""
     for sequence in sequences:
         clock.now += 10
         assert await taking.reports.handle_all([message("n1", sequence)]) == [None]

@@ -174,7 +174,7 @@ def refused_start(allocation: Allocation | None = None, *, of: str = "uid") -> M
 
 
 def ending(answer: Any) -> Any:
-    """An ender that answers so, or raises it."""
+    """An ender that returns or raises `answer`."""
     return Mock(end=AsyncMock(side_effect=[answer]))
 
 

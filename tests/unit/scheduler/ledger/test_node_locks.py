@@ -29,7 +29,7 @@ class NoMirror:
     """Nodes with our agent have no annotation."""
 
     async def release(self, allocation: Allocation) -> None:
-        """Nothing is there."""
+        """Do nothing."""
 
 
 class UnavailableLock(FakeNodeLock):

@@ -128,7 +128,7 @@ class Plans:
 
     @property
     def closed(self) -> Plans:
-        """The closed nodes, which only their reasons are asked of."""
+        """The closed nodes; only their reasons are read."""
         return self
 
     def by_reason(self) -> Mapping[str, frozenset[NodeName]]:
@@ -175,7 +175,7 @@ class World:
         return "" if live is None else live.state
 
     async def hold(self) -> HeldRoom:
-        """The room of `high`, which the store has from now on."""
+        """Add the room of `high` to the store."""
         live = await self.ledger.live_of(PodUid("high"))
         assert live is not None
         victims = [

@@ -35,7 +35,7 @@ HELD = {"big": 6000, "small": 3000, "room": 500}
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine changes no answer."""
+    """Let no busy machine change an answer."""
     monkeypatch.setattr(verb, "NODE_BUDGET_S", 30.0)
     monkeypatch.setattr(verb, "CALL_BUDGET_S", 60.0)
 

@@ -105,7 +105,7 @@ class Node:
 
 
 async def nothing(allocation_id: AllocationId) -> bool:
-    """The row is as its history has it."""
+    """Report that the row equals its history."""
     del allocation_id
     return False
 

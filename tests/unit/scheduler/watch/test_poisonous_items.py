@@ -53,7 +53,7 @@ class Store:
     live_of = set_cordoned = mark_gone = set_limits = turn
 
     async def set_node(self, *_: object, **_values: object) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def list_uses(self) -> list[Any]:
         return []
