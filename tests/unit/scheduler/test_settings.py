@@ -28,7 +28,7 @@ def settings(**changes: Any) -> Settings:
     "more", [{}, {"operator_bind": ":9444", **FILES}], ids=["alone", "beside the operators' port"]
 )
 def test_bind_is_not_served_to_anybody_on_the_network(bind: str, more: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match="where anybody could call /bind"):
+    with pytest.raises(ValidationError, match="where any client could call /bind"):
         settings(http_bind=bind, **more)
 
 

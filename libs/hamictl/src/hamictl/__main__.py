@@ -24,7 +24,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "showback": (
             "showback:showback",
-            "Show card-hours and their cost by namespace, and the time that nobody held.",
+            "Show card-hours and their cost by namespace, and the time that no one held.",
         ),
         "sql": ("query:sql", "Run a named question, list them, or query the ledger in SQL."),
         "open": ("describe:open_page", "Print the address of a page and open it in a browser."),

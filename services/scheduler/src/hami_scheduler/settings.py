@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     bind_timeout_s: float = Field(default=30.0, gt=5)
     """The extender time-out (httpTimeout) of kube-scheduler."""
     lock_s: PositiveFloat = 30.0
-    """Time after which a node lock is freed by itself."""
+    """Time after which a node lock expires."""
     release_unconfirmed_s: PositiveFloat = 300.0
     """Time after which a deleted pod's slices are freed if its node is silent."""
     agent_silent_s: PositiveFloat = 75.0
@@ -260,7 +260,7 @@ class Settings(BaseSettings):
             raise ValueError("tls_cert_file needs operator_bind: the extender's port has no TLS")
         if not (self.published_locally or is_loopback(host_name(self.http_bind))):
             raise ValueError(
-                f"http_bind is {self.http_bind}, where anybody could call /bind: use 127.0.0.1, "
+                f"http_bind is {self.http_bind}, where any client could call /bind: use 127.0.0.1, "
                 "and operator_bind for calls of operators from elsewhere"
             )
         return self

@@ -46,7 +46,7 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     gates = [gate.get("name", "?") for gate in spec.get("schedulingGates") or ()]
     if gates:
         return (
-            f"the pod is held back by its scheduling gates ({', '.join(gates)}); it comes to the "
+            f"the pod is held back by its scheduling gates ({', '.join(gates)}); it reaches the "
             "scheduler when the controller that set them removes them"
         )
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):

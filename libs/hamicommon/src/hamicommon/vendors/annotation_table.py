@@ -60,7 +60,7 @@ def _scheduler_annotations(names: AnnotationKeys) -> Iterator[PodAnnotation]:
     for name, holds in (
         (names.to_allocate, "slices that the node has to hand out"),
         (names.allocated, "slices of the pod"),
-        *((name, "what the plugin reads besides") for name in names.extra),
+        *((name, "further input of the plugin") for name in names.extra),
     ):
         if name:
             yield PodAnnotation(name, "scheduler", "the vendor's device plugin", holds)

@@ -272,7 +272,7 @@ def showback(
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
-    """Show card-hours and their cost by namespace, and the time that nobody held."""
+    """Show card-hours and their cost by namespace, and the time that no one held."""
     prices = given_prices(price, price_list)
     begin, end = _span(month, at, since, until)
     asked: dict[str, object] = {"since": begin, "until": end, "basis": basis.value}

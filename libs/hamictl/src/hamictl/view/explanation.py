@@ -129,7 +129,7 @@ def _left_out(answer: JsonMapping) -> str:
 def _changes(answer: JsonMapping) -> Iterator[str]:
     changes = answer["counterfactuals"]
     if changes:
-        yield "\nWhat would help, each by itself:"
+        yield "\nWhat would help, each on its own:"
         yield from (f"  - {change['text']}" for change in changes[:_CHANGES_NAMED])
         if len(changes) > _CHANGES_NAMED:
             yield f"  and {len(changes) - _CHANGES_NAMED} more (-o json)"

@@ -102,7 +102,7 @@ class UpOptions(BaseModel):
         default=None, description="libraries of their driver, where the loader does not find them"
     )
     external_nodes: tuple[str, ...] = Field(
-        default=(), description="nodes whose kubelet and node-agent somebody else runs"
+        default=(), description="nodes whose kubelet and node-agent run elsewhere"
     )
     kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
     node_policy: str = Field(default="binpack", pattern="^(binpack|spread|fragmentation)$")

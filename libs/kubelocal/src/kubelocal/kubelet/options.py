@@ -43,7 +43,7 @@ class KubeletOptions(BaseModel):
     stop_containers_on_exit: bool = Field(False, description="leave nothing running")
     seed: int | None = Field(None, description="makes the choice of device ids repeatable")
     cdi_dir: Path | None = Field(None, description="CDI files; absent: the runtime knows no CDI")
-    skip_namespace: str | None = Field(None, description="somebody else runs its pods")
+    skip_namespace: str | None = Field(None, description="its pods run elsewhere")
 
     @property
     def pods_selector(self) -> str:

@@ -43,7 +43,7 @@ _UNKNOWN_ANSWER = (
 _FOREIGN_ANSWER = (
     "another device plugin gave this container its devices and the ledger has no grant of them; "
     "`hamictl adopt` gives the reason and, with --apply, takes HAMi's pods over, after which the "
-    "container starts by itself; otherwise delete the pod; its controller recreates it"
+    "container starts without action; otherwise delete the pod; its controller recreates it"
 )
 _NO_GRANT = (
     "the pod took devices without a grant of HAMi's scheduler; remove spec.nodeName or set "

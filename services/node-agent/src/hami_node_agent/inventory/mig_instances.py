@@ -333,7 +333,7 @@ class MigInstances:
         for instance in now.foreign:
             if instance not in self._logged:
                 logger.warning(
-                    "Keeping a MIG instance of somebody else; its place is not offered",
+                    "Keeping a MIG instance of another owner; its place is not offered",
                     extra={
                         "card": instance.card,
                         "gpu_instance": instance.gpu_instance,
@@ -368,6 +368,6 @@ def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
 
 def _gone_reason(uuid: str) -> str:
     return (
-        f"its MIG device {uuid} is gone (the card was reset, the node restarted, or somebody "
-        f"destroyed it), and a new one has another name; {RECREATE_POD}"
+        f"its MIG device {uuid} is gone (the card was reset, the node restarted, or it was "
+        f"destroyed), and a new one has another name; {RECREATE_POD}"
     )

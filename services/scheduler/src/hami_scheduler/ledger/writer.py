@@ -115,7 +115,7 @@ class LedgerWriter:
             if len(batch) > 1 and not isinstance(exc, Unavailable):
                 extra = {"count": len(batch), "error": str(exc)}
                 logger.info(
-                    "Failed to commit a batch, committing each command by itself", extra=extra
+                    "Failed to commit a batch, committing each command separately", extra=extra
                 )
                 for each in batch:
                     await self._commit([each])

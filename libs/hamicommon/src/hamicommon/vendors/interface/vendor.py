@@ -306,7 +306,7 @@ class Vendor:
         host = str((node.get("metadata") or {}).get("name", ""))
         if count > MAX_CARDS:
             raise InvalidRequest(
-                f"node {host}: its capacity comes to {count} {self.name} cards: at most "
+                f"node {host}: its capacity is {count} {self.name} cards: at most "
                 f"{MAX_CARDS} are wanted"
             )
         return tuple(

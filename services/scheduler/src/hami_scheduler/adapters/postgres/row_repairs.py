@@ -287,5 +287,5 @@ class PostgresCounters:
     async def repair_sequences(self) -> list[RepairedRow]:
         """Advance sequences beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
-        went = "it was at {was}, and goes on from {is_now}"
+        went = "it was at {was}, and continues from {is_now}"
         return [RepairedRow(subject=row["name"], detail=went.format(**dict(row))) for row in rows]
