@@ -147,7 +147,7 @@ async def test_a_pod_of_which_only_the_uid_is_known_stays_while_the_kubelet_has_
 
 
 async def test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once() -> None:
-    """Its grant ended while this node was silent: other pods may hold its cards now."""
+    """The grant ended while this node was silent: other pods may hold its cards now."""
     after = await swept(Node(runs=True), a_record(GONE, ids=IDS), grants=(), times=2)
 
     [report] = [orjson.loads(report.body) for report in after.saved.reports]
