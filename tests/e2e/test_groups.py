@@ -305,7 +305,7 @@ def quorum(system: System, group: str) -> int | None:
 
 
 def labelled_member(group: str, number: int) -> Json:
-    """A member that has only the label: its PodGroup says how many start together."""
+    """A member that has only the label: its PodGroup states how many start together."""
     pod = member(group, number, 1)
     del pod["metadata"]["annotations"]
     return pod

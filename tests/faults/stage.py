@@ -152,7 +152,7 @@ class Stage:
     def settle(self, timeout_s: float = RECOVERED_S, *, replacing: bool = False) -> float:
         """Wait for that; return how many seconds it took.
 
-        `replacing`: pods may end meanwhile, and are created again.
+        `replacing`: pods may end during the wait, and are created again.
         """
         began_s = time.monotonic()
         wait(

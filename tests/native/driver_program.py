@@ -57,7 +57,7 @@ def busy(stream, blocks=21600 * 60):
 
 
 class Program:
-    """A Python program with the driver loaded; it prints lines, and continues when told to."""
+    """A Python program with the driver loaded; it prints lines, and continues when asked to."""
 
     def __init__(
         self, machine: Machine, body: str, *arguments: str, env: dict[str, str] | None = None

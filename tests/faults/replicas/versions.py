@@ -1,4 +1,4 @@
-"""The last release beside this version: a file says which code each process runs.
+"""The last release beside this version: a file names the code that each process runs.
 
 A folder on PYTHONPATH has a `sitecustomize` that every Python process reads before any code of
 ours. The processes that the file names run this version's code, all others the release's, as it was

@@ -54,7 +54,7 @@ class Cluster:
 
 @contextmanager
 def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
-    """kube-apiserver after the steps that the documentation tells a user."""
+    """kube-apiserver after the steps that the documentation gives a user."""
     with control_plane(folder, assets=assets) as plane:
         path = f"{_kubectl(folder, assets)}:{os.environ['PATH']}"
         env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "PATH": path}

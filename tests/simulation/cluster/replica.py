@@ -184,7 +184,7 @@ class Replica:
         return cast(Json, orjson.loads(await self._serve(serve_verb())))
 
     async def _serve(self, work: Any) -> Any:
-        """Run the work to its end without the caller; tell the caller if the process dies.
+        """Run the work to its end without the caller; raise an error if the process dies.
 
         Raises: ConnectionError.
         """

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Run `kubectl_complete-hami`, whose arguments are the words typed so far."""
+    """Run `kubectl_complete-hami`, whose arguments are those typed so far."""
     given = sys.argv[1:] or [""]
     quoted = shlex.join(["hamictl", *given])
     environment = (

@@ -1,7 +1,7 @@
 """Find out whether a pod could run if no card of the cluster were granted.
 
 Input: the cards of every node (from the inventory stream, or from a dump). Output: one sentence
-that says why no node can take a pod, and what would fit. The placement engine decides, so the
+that states why no node can take a pod, and what would fit. The placement engine decides, so the
 answer holds for every vendor and rule alike. `mutation.py` refuses or warns; a pod that only has to
 wait until another pod ends is no concern of admission.
 """

@@ -2,7 +2,7 @@
 
 The scheduler reserves a profile and a placement; the node makes the instance and adds its three
 runtime names. Up to HAMi 2.9 a slice was written `UUID[template-slot]` instead (protocol 10), which
-tells only the card, not which part of it is taken.
+names only the card, not which part of it is taken.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def open_page(
                 "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
             )
     if kind and not name and kind.partition("/")[0] not in KINDS:
-        # A word that is no kind names a pod, as everywhere.
+        # An argument that is no kind names a pod, as everywhere.
         kind, name = "pod", kind
     path = ""
     if kind:

@@ -55,7 +55,7 @@ PLANNED, BLOCKED, PREEMPTED = "PreemptionPlanned", "PreemptionBlocked", "Preempt
 KUBE_SCHEDULERS_REASON = "PreemptionByScheduler"
 """Reason of the condition `DisruptionTarget` on victims.
 
-It tells kube-scheduler that the victim frees capacity, so that it begins no preemption itself.
+It shows kube-scheduler that the victim frees capacity, so that it begins no preemption itself.
 """
 SWITCHED_OFF = "preemption was switched off (HAMI_SCHEDULER_PREEMPTION_MODE is not on)"
 LOOK_INTERVAL_S = 1.0

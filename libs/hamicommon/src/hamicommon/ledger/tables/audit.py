@@ -73,6 +73,6 @@ operator_calls = Table(
 """Calls that change something (`adopt`, a dead letter sent again, a migration), and their callers.
 
 The row is written before the call is carried out, as `begun`: a call that stays so was interrupted.
-`source` tells how the caller was identified: `token`, `certificate`, `open` (no check; `username`
+`source` states how the caller was identified: `token`, `certificate`, `open` (no check; `username`
 is NULL) or `database`. Identical refused calls within an hour share one row.
 """

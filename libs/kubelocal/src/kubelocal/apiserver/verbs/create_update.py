@@ -35,7 +35,7 @@ from kubelocal.apiserver.validation import invalid_value, validate_create, valid
 from kubelocal.apiserver.wire import bodies
 
 Change = Callable[[Json], Json]
-# Letters of generated names: without vowels, so no words arise (apimachinery `util/rand`).
+# Letters of generated names: without vowels, so they spell nothing (apimachinery `util/rand`).
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _ADMISSION_TRIES = 5
 

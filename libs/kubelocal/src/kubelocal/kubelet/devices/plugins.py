@@ -111,7 +111,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-# Error of a call whose connection is closed meanwhile, in the text of gRPC in Go.
+# Error of a call whose connection closes before its answer, in the text of gRPC in Go.
 _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
 
 
