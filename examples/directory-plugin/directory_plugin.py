@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hami_node_agent.deviceplugin.registration import KubeletRegistration
-from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
+from hami_node_agent.deviceplugin.servicer import AdvertisedDevice, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.state import Signal
 from hamicommon import telemetry
@@ -35,9 +35,9 @@ class DirectoryPlugin(DevicePluginService):
         self._envs = envs
         self._names = files_of(directory)
 
-    def devices(self) -> Iterator[Advertised]:
+    def devices(self) -> Iterator[AdvertisedDevice]:
         """Yield the files, by name."""
-        return (Advertised(device_id=name) for name in sorted(self._names))
+        return (AdvertisedDevice(device_id=name) for name in sorted(self._names))
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
         """Return the variables of each container, with the names of its files put in."""

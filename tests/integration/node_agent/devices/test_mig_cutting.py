@@ -184,7 +184,7 @@ async def test_a_restart_keeps_what_is_held_and_leaves_alone_what_others_made(
             "2g.20gb": ((0, 2), (2, 2)),
             "3g.40gb": ((0, 4),),
         }
-        assert "Keeping a MIG instance of somebody else" in agent.log
+        assert "Keeping a MIG instance of another owner" in agent.log
         assert [device.uuid for device in devices] == list(CARDS), "put into MIG mode by us"
         await control.announce(of_pod("a", part(ONE, 3)))
         answer = await kubelet.allocate("a", "main", A_0)
