@@ -125,7 +125,9 @@ async def test_a_quota_that_refuses_reports_by_how_much_and_who_uses_it(world: W
     try:
 
         async def is_quota_recorded() -> bool:
-            rows = await world.database.fetch("SELECT 1 FROM quotas WHERE limit_amount = 8192")
+            rows = await world.database.fetch(
+                "SELECT 1 FROM quotas WHERE (limit_amount, used_amount) = (8192, 0)"
+            )
             return bool(rows)
 
         await eventually(is_quota_recorded, "the quota to be in the ledger")
